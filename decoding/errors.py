@@ -1,0 +1,35 @@
+"""Errors of the decoding room.
+
+DecodingError
+├── InvalidLogitsError       the model returned NaN or +inf
+├── UnsupportedModelError    the architecture cannot be decoded exactly
+├── PromptTooLongError       prompt + longest title do not fit the model's positions
+└── DecodingCancelledError   the caller asked to stop
+    └── DeadlineExceededError
+"""
+
+from __future__ import annotations
+
+
+class DecodingError(Exception):
+    """Base of every error raised on purpose by `decoding`."""
+
+
+class InvalidLogitsError(DecodingError):
+    """The model's logits hold NaN or +inf, so no probability can be computed from them."""
+
+
+class UnsupportedModelError(DecodingError):
+    """The model's architecture cannot be decoded exactly by the token tree."""
+
+
+class PromptTooLongError(DecodingError):
+    """The prompt leaves no room for a title in the model's positions."""
+
+
+class DecodingCancelledError(DecodingError):
+    """The caller cancelled the request between two decode steps."""
+
+
+class DeadlineExceededError(DecodingCancelledError):
+    """The request's deadline passed between two decode steps."""

@@ -1,0 +1,76 @@
+"""What decoders and constraints exchange: ragged children, the constraint protocol, results.
+
+A constraint is a batched state machine over token ids. Decoders know only this protocol, so a trie of
+titles, a filtered trie and a JSON grammar all decode the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Children(NamedTuple):
+    """All continuations of a batch of states, ragged, grouped by owner in ascending order.
+
+    Attributes:
+        owner: Index into the batch of states. Shape: (E,), int64, non-decreasing.
+        token: Token id of the edge. Shape: (E,), int64, ascending within one owner.
+        next_state: State after the edge. Shape: (E,), int64.
+    """
+
+    owner: Tensor
+    token: Tensor
+    next_state: Tensor
+
+
+class Constraint(Protocol):
+    """A batched state machine over token ids. States are non-negative int64; -1 is "no such state".
+
+    A state is final when a whole sequence has been written, its end token included; final states of a
+    title trie have no children.
+    """
+
+    @property
+    def max_depth(self) -> int:
+        """Length in tokens of the longest sequence, end token included."""
+
+    def start(self, n: int) -> Tensor:
+        """Return the start state, n times. Shape: (n,), int64."""
+
+    def children(self, states: Tensor) -> Children:
+        """Return every allowed continuation of every state. `states` shape: (n,), int64."""
+
+    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Check M candidate tokens per state (parallel prefix verification).
+
+        Args:
+            states: Shape: (n,), int64.
+            token_ids: Shape: (n, M), int64.
+
+        Returns:
+            Next state, or -1 where the token does not continue the prefix. Shape: (n, M), int64.
+        """
+
+    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Follow one token per state: `verify` with M = 1, flattened. Shape: (n,), int64."""
+
+    def is_final(self, states: Tensor) -> Tensor:
+        """Whether a whole sequence has been written. Shape: (n,), bool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One finished sequence.
+
+    Attributes:
+        token_ids: The written row, end token included.
+        row: Rank of the row in the constraint, -1 where the constraint has no ranks.
+        logprob: log P_L(row | prompt), natural logarithm, temperature 1 unless a temperature was asked.
+    """
+
+    token_ids: tuple[int, ...]
+    row: int
+    logprob: float

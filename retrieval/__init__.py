@@ -1,0 +1,34 @@
+"""Generative retrieval: text in, catalogue entities out.
+
+`from retrieval import Retriever` is the library's front door. Names are exported lazily: importing the
+package (or the index builder) imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
+    from retrieval.types import Candidate, Entity, Mention, RetrievalResult
+
+_EXPORTS = {
+    "Candidate": "retrieval.types",
+    "Entity": "retrieval.types",
+    "Mention": "retrieval.types",
+    "RetrievalResult": "retrieval.types",
+    "Retriever": "retrieval.retriever",
+}
+
+__all__ = ["Candidate", "Entity", "Mention", "RetrievalResult", "Retriever"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'retrieval' has no attribute {name!r}")
+    return getattr(import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

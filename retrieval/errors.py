@@ -1,0 +1,92 @@
+"""Every error that reaches a user, as one small tree.
+
+GenretError                      a message for the user; never a traceback
+├── InputError                   what the caller gave is wrong (field, expected, got)
+│   └── SourceError              a titles/mentions file cannot be used (file, line)
+├── IndexDirectoryError                  something is wrong with an index
+│   ├── IndexNotFoundError       no index at that path, or no such name
+│   ├── IndexFormatError         not an index, or a broken manifest or file structure
+│   ├── IndexVersionError        written by another format version
+│   ├── IndexChecksumError       a file's size or digest differs from the manifest
+│   └── IndexMismatchError       index and model/tokenizer do not fit together
+├── ModelError                   a checkpoint cannot be loaded or cannot be used
+└── MissingExtraError            an optional dependency is not installed (names the extra)
+"""
+
+from __future__ import annotations
+
+
+class GenretError(Exception):
+    """Base of every error meant for a user: its text names what, where, expected and got."""
+
+
+class InputError(GenretError, ValueError):
+    """A value given by the caller is wrong.
+
+    Args:
+        field: Name of the parameter or request field, e.g. "k" or "queries[3]".
+        message: What was expected and what was got, as one clause.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+class SourceError(GenretError):
+    """An input file is missing, empty or malformed; the text names file and line."""
+
+
+class IndexDirectoryError(GenretError):
+    """Base of the errors about an index directory."""
+
+
+class IndexNotFoundError(IndexDirectoryError):
+    """There is no index at the given path or under the given name."""
+
+
+class IndexFormatError(IndexDirectoryError):
+    """The directory is not an index, or one of its files is structurally broken."""
+
+
+class IndexVersionError(IndexDirectoryError):
+    """The index was written in a format version this library cannot read."""
+
+
+class IndexChecksumError(IndexDirectoryError):
+    """A file's size or digest differs from what the manifest says.
+
+    Args:
+        file: Path of the file relative to the index version directory.
+        message: What was expected and what was got.
+    """
+
+    def __init__(self, file: str, message: str) -> None:
+        super().__init__(f"{file}: {message}")
+        self.file = file
+
+
+class IndexMismatchError(IndexDirectoryError):
+    """The index was built for another tokenizer, vocabulary or rendering than the model in use."""
+
+
+class ModelError(GenretError):
+    """A checkpoint cannot be loaded, or its architecture cannot be used."""
+
+
+class MissingExtraError(GenretError):
+    """An optional dependency is missing.
+
+    Args:
+        package: The import that failed.
+        extra: The extra that installs it.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"this needs the package {package!r}, which is not installed; "
+            f"install it with: pip install 'generative-retrieval[{extra}]'"
+        )
+        self.package = package
+        self.extra = extra

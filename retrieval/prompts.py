@@ -1,0 +1,179 @@
+"""Prompt templates: how a query is put to the model, and `genret.json`, which a checkpoint carries.
+
+A template is markup around user text. Markup and user text are tokenised separately, so a query can
+never forge a special token and the markup's KV can be shared by all queries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import InputError, ModelError
+from retrieval.text import Rendering, TextTokenizer
+from retrieval.types import Mention
+
+CONFIG_NAME = "genret.json"
+CONFIG_VERSION = 1
+
+_FEW_SHOT_EXAMPLES = (
+    ("which metal is liquid at room temperature", "Mercury (element)"),
+    ("painter of the mona lisa", "Leonardo da Vinci"),
+    ("river that flows through cairo", "Nile"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """Markup before and after the user's text.
+
+    Attributes:
+        name: How requests name it.
+        prefix: Markup before the query; special tokens in it are special.
+        suffix: Markup between the query and the title.
+        mention_format: How a mention in context becomes the query text; `{left}`, `{mention}` and
+            `{right}` stand for its parts.
+        context_chars: Most characters of left and of right context used for a mention.
+    """
+
+    name: str
+    prefix: str = ""
+    suffix: str = ""
+    mention_format: str = "{mention}"
+    context_chars: int = 0
+
+    def __post_init__(self) -> None:
+        if self.context_chars < 0:
+            raise InputError("context_chars", f"must be >= 0, got {self.context_chars}")
+        if "{mention}" not in self.mention_format:
+            raise InputError("mention_format", "must contain {mention}")
+
+    def encode(self, tokenizer: TextTokenizer, query: str) -> list[int]:
+        """Return prompt token ids for one query."""
+        return [
+            *tokenizer.encode_markup(self.prefix),
+            *tokenizer.encode_text(query),
+            *tokenizer.encode_markup(self.suffix),
+        ]
+
+    def mention_query(self, mention: Mention) -> str:
+        """Return the query text of a mention in its context."""
+        width = self.context_chars
+        parts = {
+            "{left}": mention.left[-width:] if width else "",
+            "{mention}": mention.mention,
+            "{right}": mention.right[:width],
+        }
+        text = self.mention_format
+        pieces: list[str] = []
+        while text:  # one pass, so that braces inside the document are never read as fields
+            at, key = min(((text.find(k), k) for k in parts if k in text), default=(-1, ""))
+            if at < 0:
+                pieces.append(text)
+                break
+            pieces += [text[:at], parts[key]]
+            text = text[at + len(key) :]
+        return " ".join("".join(pieces).split())
+
+
+PLAIN = PromptTemplate(name="plain", prefix="Query: ", suffix="\nEntity:")
+FEW_SHOT = PromptTemplate(
+    name="few-shot",
+    prefix="Retrieve the entity for my query.\n"
+    + "".join(f"Query: <{q}>    Entity: <{t}>\n" for q, t in _FEW_SHOT_EXAMPLES)
+    + "Query: <",
+    suffix=">    Entity:",
+)
+MENTION = PromptTemplate(
+    name="mention",
+    prefix="Text: ",
+    suffix="\nThe marked words mean:",
+    mention_format="{left}[{mention}]{right}",
+    context_chars=200,
+)
+BUILT_IN = {template.name: template for template in (PLAIN, FEW_SHOT, MENTION)}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """What `genret.json` beside a checkpoint says: its prompts and how its titles are rendered.
+
+    Attributes:
+        prompts: Templates by name.
+        default_prompt: Template used for queries.
+        mention_prompt: Template used for mentions.
+        rendering: How the model was taught to write a title; None when the file says nothing.
+    """
+
+    prompts: Mapping[str, PromptTemplate] = field(default_factory=lambda: dict(BUILT_IN))
+    default_prompt: str = "plain"
+    mention_prompt: str = "mention"
+    rendering: Rendering | None = None
+
+    def prompt(self, name: str | None) -> PromptTemplate:
+        """Return the template called `name`, the default one for None.
+
+        Raises:
+            InputError: no such template; the text lists those there are.
+        """
+        key = self.default_prompt if name is None else name
+        if key not in self.prompts:
+            raise InputError("prompt", f"unknown template {key!r}; known: {sorted(self.prompts)}")
+        return self.prompts[key]
+
+    def save(self, folder: Path) -> None:
+        """Write `genret.json` into a checkpoint directory."""
+        document = {
+            "format_version": CONFIG_VERSION,
+            "default_prompt": self.default_prompt,
+            "mention_prompt": self.mention_prompt,
+            "rendering": self.rendering.to_json() if self.rendering else None,
+            "prompts": {
+                name: {
+                    "prefix": t.prefix,
+                    "suffix": t.suffix,
+                    "mention_format": t.mention_format,
+                    "context_chars": t.context_chars,
+                }
+                for name, t in sorted(self.prompts.items())
+            },
+        }
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> CheckpointConfig:
+        """Read `genret.json`; built-in templates when the checkpoint has none.
+
+        Raises:
+            ModelError: the file is there and malformed.
+        """
+        file = folder / CONFIG_NAME
+        if not file.is_file():
+            return cls()
+        try:
+            return cls._parse(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ModelError(f"{file}: malformed: {error}") from error
+
+    @classmethod
+    def _parse(cls, document: dict[str, Any]) -> CheckpointConfig:
+        version = document.get("format_version")
+        if version != CONFIG_VERSION:
+            raise ValueError(f"format_version: expected {CONFIG_VERSION}, got {version!r}")
+        prompts = dict(BUILT_IN)
+        for name, fields in document["prompts"].items():
+            prompts[name] = PromptTemplate(name=name, **fields)
+        rendering = document.get("rendering")
+        config = cls(
+            prompts=prompts,
+            default_prompt=document.get("default_prompt", "plain"),
+            mention_prompt=document.get("mention_prompt", "mention"),
+            rendering=Rendering.from_json(rendering) if rendering is not None else None,
+        )
+        config.prompt(config.default_prompt)
+        config.prompt(config.mention_prompt)
+        return config

@@ -1,0 +1,207 @@
+"""Text to token ids: the tokenizer and how a title is rendered after a prompt.
+
+No torch and no transformers here: the index builder tokenises millions of titles with this module alone.
+Text that comes from users (queries, titles) never turns into special tokens; markup that comes from a
+template does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from retrieval.errors import InputError, ModelError
+
+# End-of-sequence names tried, in order, when a bare tokenizer.json says nothing about its special tokens.
+_COMMON_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How a title stands after the prompt, and which token ends it.
+
+    Attributes:
+        context: Last plain text of the prompt; titles are tokenised after it and it is stripped again.
+        prefix: Text put in front of every title, e.g. " " or " <".
+        suffix: Text put behind every title, e.g. ">".
+        end_token: The token that closes a row, e.g. "</s>". None: the tokenizer's end-of-sequence token.
+    """
+
+    context: str = ""
+    prefix: str = ""
+    suffix: str = ""
+    end_token: str | None = None
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return the fields as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Rendering:
+        """Read the object written by `to_json`; an unknown key is an error.
+
+        Raises:
+            InputError: a key is unknown or a value has the wrong type.
+        """
+        unknown = sorted(set(value) - {"context", "prefix", "suffix", "end_token"})
+        if unknown:
+            raise InputError("rendering", f"unknown keys {unknown}")
+        for key, text in value.items():
+            if not isinstance(text, str) and not (key == "end_token" and text is None):
+                raise InputError(f"rendering.{key}", f"expected a string, got {text!r}")
+        return cls(**value)
+
+
+class TextTokenizer:
+    """A fast tokenizer with two voices: plain text, and template markup with special tokens.
+
+    Args:
+        tokenizer: The `tokenizers` object; it is copied, padding and truncation are switched off.
+        end_token: The tokenizer's end-of-sequence token, or None when it is not known.
+        source: Where it came from, for messages.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, end_token: str | None, source: str) -> None:
+        serialized = tokenizer.to_str()
+        self._markup = Tokenizer.from_str(serialized)
+        self._plain = Tokenizer.from_str(serialized)
+        for voice in (self._markup, self._plain):
+            voice.no_padding()
+            voice.no_truncation()
+        self._plain.encode_special_tokens = True
+        self.end_token = end_token
+        self.source = source
+        self.vocab_size: int = self._markup.get_vocab_size(with_added_tokens=True)
+        canonical = json.dumps(json.loads(self._markup.to_str()), sort_keys=True, ensure_ascii=True)
+        self.fingerprint = "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+    @classmethod
+    def load(cls, path_or_id: str | Path) -> TextTokenizer:
+        """Load a checkpoint directory, a tokenizer.json file or a hub id.
+
+        Raises:
+            ModelError: nothing usable is there; the text says what was looked for.
+        """
+        path = Path(path_or_id)
+        if path.is_dir():
+            file = path / "tokenizer.json"
+            if not file.is_file():
+                raise ModelError(
+                    f"{path}: no tokenizer.json in this directory (a fast tokenizer is needed; "
+                    "save one with transformers' AutoTokenizer.save_pretrained)"
+                )
+            return cls(_read_tokenizer(file), _declared_end_token(path), str(path))
+        if path.is_file():
+            return cls(_read_tokenizer(path), None, str(path))
+        return cls._from_hub(str(path_or_id))
+
+    @classmethod
+    def _from_hub(cls, model_id: str) -> TextTokenizer:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            folder = snapshot_download(
+                model_id,
+                allow_patterns=[
+                    "tokenizer.json",
+                    "tokenizer_config.json",
+                    "special_tokens_map.json",
+                ],
+            )
+        except HFValidationError as error:
+            raise ModelError(f"{model_id!r} is neither an existing path nor a valid hub id") from error
+        except Exception as error:  # the hub client raises a dozen unrelated types
+            raise ModelError(
+                f"{model_id!r} is not an existing path and could not be fetched from the hub: {error}"
+            ) from error
+        return cls.load(folder)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Tokenise user text: special tokens in it stay plain characters."""
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise a batch of user texts in parallel."""
+        encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [list(encoding.ids) for encoding in encodings]
+
+    def encode_markup(self, text: str) -> list[int]:
+        """Tokenise template text: special tokens in it become their ids."""
+        return list(self._markup.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids; special tokens are left out."""
+        return str(self._markup.decode(list(token_ids), skip_special_tokens=True))
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of one token, or None when the vocabulary lacks it."""
+        token_id: int | None = self._markup.token_to_id(token)
+        return token_id
+
+    def end_token_id(self, rendering: Rendering) -> int:
+        """Return the id of the token that closes every row under `rendering`.
+
+        Raises:
+            InputError: no end token is known, or the vocabulary lacks it.
+        """
+        token = rendering.end_token or self.end_token or self._guess_end_token()
+        if token is None:
+            raise InputError(
+                "end_token", f"the tokenizer {self.source} names no end-of-sequence token; name one"
+            )
+        token_id = self.token_id(token)
+        if token_id is None:
+            raise InputError("end_token", f"{token!r} is not in the vocabulary of {self.source}")
+        return token_id
+
+    def encode_titles(self, titles: Sequence[str], rendering: Rendering) -> list[list[int] | None]:
+        """Tokenise titles in the context of the prompt's end, end token included.
+
+        Returns:
+            One row per title, or None where the title's first characters merge with the context, so
+            that no row could follow the prompt's own tokens (the boundary is not stable).
+        """
+        end = self.end_token_id(rendering)
+        before = self.encode_text(rendering.context) if rendering.context else []
+        texts = [rendering.context + rendering.prefix + t + rendering.suffix for t in titles]
+        rows: list[list[int] | None] = []
+        for ids in self.encode_texts(texts):
+            stable = ids[: len(before)] == before
+            rows.append([*ids[len(before) :], end] if stable else None)
+        return rows
+
+    def _guess_end_token(self) -> str | None:
+        for token in _COMMON_END_TOKENS:
+            if self.token_id(token) is not None:
+                return token
+        return None
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises bare Exception for every malformed file
+        raise ModelError(f"{file}: not a readable tokenizer.json: {error}") from error
+
+
+def _declared_end_token(folder: Path) -> str | None:
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            declared = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
+        except (json.JSONDecodeError, AttributeError) as error:
+            raise ModelError(f"{file}: not a JSON object: {error}") from error
+        if isinstance(declared, dict):
+            declared = declared.get("content")
+        if isinstance(declared, str):
+            return declared
+    return None
