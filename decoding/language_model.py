@@ -40,6 +40,9 @@ class DecodeSession(Protocol):
             Next-token logits of every branch. Shape: (Q, B, V), float32.
         """
 
+    def restart(self) -> None:
+        """Forget every branch and keep the prompts: the next `step` grows from the prompts again."""
+
     @property
     def kv_bytes(self) -> int:
         """Bytes of key/value cache held now, prompts and branches together."""

@@ -60,6 +60,9 @@ class Constraint(Protocol):
     def is_final(self, states: Tensor) -> Tensor:
         """Whether a whole sequence has been written. Shape: (n,), bool."""
 
+    def row(self, states: Tensor) -> Tensor:
+        """Return the rank of the row a final state stands for, -1 without ranks. Shape: (n,), int64."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:

@@ -1,0 +1,47 @@
+"""Counter-based uniforms: a number is a pure function of (seed, stream, draw, step).
+
+A shared generator would make a request's answer depend on what else is in the batch. Here every uniform
+is the hash of its own coordinates, so the same seed gives the same draws alone and among others, on CPU
+and on CUDA. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), chained over the
+coordinates.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MASK64 = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _signed(value: int) -> int:
+    value &= _MASK64
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)  # torch's >> keeps the sign, the hash must not
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
+
+
+def uniforms(seed: Tensor, *coordinates: Tensor | int) -> Tensor:
+    """Return uniforms in (0, 1), one per broadcast element of the arguments.
+
+    Args:
+        seed: Shape: broadcastable, int64.
+        coordinates: Further integers, e.g. stream, draw, step. Shapes: broadcastable, int64.
+
+    Returns:
+        Multiples of 2**-53 plus 2**-54, so that neither 0 nor 1 occurs and logarithms are finite.
+        Shape: the broadcast shape, float64.
+    """
+    state = _mix(seed + _signed(_GOLDEN))
+    for coordinate in coordinates:
+        state = _mix((state ^ coordinate) * _signed(0xD1342543DE82EF95) + _signed(_GOLDEN))
+    return _shift_right(state, 11).to(torch.float64) * 2.0**-53 + 2.0**-54

@@ -1,0 +1,353 @@
+"""DISC: unbiased sampling of whole rows from a language model restricted to a constraint.
+
+Target: P_S(s) = P_L(s) / P_L(S). A draw walks the constraint and samples among the valid tokens; its
+weight x is the product of the valid masses it met. A draw is accepted with probability x, which makes
+accepted draws exact samples of P_S; when K draws were all refused, one of K fresh draws is taken with
+probability proportional to its weight ("Efficient and Asymptotically Unbiased Constrained Decoding for
+Large Language Models", Algorithm 1 and Theorem 3.1). With K = 1 the single draw is returned as it is:
+plain constrained sampling, as in the paper's experiments (section 4).
+
+All draws of all results of all queries advance together over one prompt KV per query, and draws that
+wrote the same tokens share one node. The law is Algorithm 1's: the lowest-numbered accepted draw wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.cancellation import CancelToken
+from decoding.counter_rng import uniforms
+from decoding.errors import DecodingCancelledError
+from decoding.expansion import Edges, expand
+from decoding.frontier import merge_branches
+from decoding.language_model import DecodeSession
+from decoding.params import DiscParams
+from decoding.stopping import StopPoll
+from decoding.types import Constraint, Hypothesis
+
+# Streams of the counter-based generator: what a uniform is used for.
+_ACCEPT, _FIRST, _SECOND, _CHOOSE = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscSample:
+    """One result of DISC.
+
+    Attributes:
+        hypothesis: The row; its logprob is log P_L at the request's temperature.
+        accepted: True: an exact sample of P_S. False: chosen by weight among K fresh draws.
+        log_weight: log x of the draw.
+        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, or 2K.
+    """
+
+    hypothesis: Hypothesis
+    accepted: bool
+    log_weight: float
+    num_draws: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscResult:
+    """All results of one query.
+
+    Attributes:
+        samples: The results that came out. A result is missing only when every draw for it had weight
+            zero, that is, when the model gives the catalogue no probability at all.
+        mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
+            weight of all first-phase draws, or of their acceptances when draws were rejected early.
+        mass_stderr: Standard error of `mass`; NaN with a single draw.
+        num_draws: Draws computed for the query in both phases.
+        num_steps: Decode steps of the batch.
+    """
+
+    samples: tuple[DiscSample, ...]
+    mass: float
+    mass_stderr: float
+    num_draws: int
+    num_steps: int
+
+
+class _Draws:
+    """State of D draws, one entry each, of all queries together."""
+
+    def __init__(self, query: Tensor, sample: Tensor, number: Tensor, max_depth: int) -> None:
+        device = query.device
+        size = len(query)
+        self.query, self.sample, self.number = query, sample, number
+        self.state = torch.zeros(size, dtype=torch.int64, device=device)
+        self.slot = torch.zeros(size, dtype=torch.int64, device=device)
+        self.log_weight = torch.zeros(size, dtype=torch.float64, device=device)
+        self.logprob = torch.zeros(size, dtype=torch.float64, device=device)
+        self.running = torch.ones(size, dtype=torch.bool, device=device)
+        self.finished = torch.zeros(size, dtype=torch.bool, device=device)
+        self.tokens: list[Tensor] = []  # one (D,) column per step, -1 where the draw had ended
+        self.max_depth = max_depth
+
+    def hypothesis(self, index: int, constraint: Constraint) -> Hypothesis:
+        column = [int(step[index]) for step in self.tokens]
+        row = constraint.row(self.state[index : index + 1])
+        written = tuple(token for token in column if token >= 0)
+        return Hypothesis(written, int(row[0]), float(self.logprob[index]))
+
+    def drop(self, which: Tensor) -> None:
+        """End draws without a row: their weight becomes zero."""
+        self.log_weight = torch.where(which, -math.inf, self.log_weight)
+        self.running = self.running & ~which
+
+
+class _Batch:
+    """One call of `disc`: the session, the constraint and per-query parameters as tensors."""
+
+    def __init__(
+        self, session: DecodeSession, constraint: Constraint, params: Sequence[DiscParams], stop: StopPoll
+    ) -> None:
+        self.session, self.constraint, self.params, self.stop = session, constraint, params, stop
+        device = session.root_logits.device
+        self.device = device
+        self.num_queries = len(params)
+        self.num_steps = 0
+        self.seed = torch.tensor([p.seed for p in params], dtype=torch.int64, device=device)
+        temperatures = [p.temperature for p in params]
+        self.temperature: Tensor | None = None
+        if any(t != 1.0 for t in temperatures):
+            self.temperature = torch.tensor(temperatures, dtype=torch.float32, device=device)
+        self.top_m = params[0].top_m
+
+    def new_draws(self, wanted: Sequence[tuple[int, int, int]]) -> _Draws:
+        """Lay out draws for (query, sample, number of draws) triples."""
+        entries = [(q, s, k) for q, s, count in wanted for k in range(count)]
+        columns = torch.tensor(entries, dtype=torch.int64, device=self.device).reshape(-1, 3)
+        return _Draws(columns[:, 0], columns[:, 1], columns[:, 2], self.constraint.max_depth)
+
+    def run(self, draws: _Draws, stream: int, log_threshold: Tensor | None) -> None:
+        """Advance all draws to their ends.
+
+        Args:
+            draws: Changed in place.
+            stream: Which random numbers to use.
+            log_threshold: A draw whose log weight falls below its threshold is stopped; None: never.
+                Shape: (D,), float64.
+        """
+        start = self.constraint.start(len(draws.query))
+        draws.state = start
+        nodes = torch.full((self.num_queries, 1), -1, dtype=torch.int64, device=self.device)
+        nodes[draws.query, 0] = start
+        logits = self.session.root_logits.unsqueeze(1)  # (Q, 1, V)
+        for step in range(self.constraint.max_depth):
+            draws.drop(self.stop.dropped_queries(step)[draws.query] & draws.running)
+            if not bool(draws.running.any()):
+                return
+            self._sample_step(draws, nodes, logits, stream, step)
+            if log_threshold is not None:
+                draws.running &= draws.log_weight >= log_threshold
+            live = torch.nonzero(draws.running).squeeze(1)
+            if not len(live):
+                return
+            frontier = merge_branches(
+                self.num_queries,
+                draws.query[live],
+                draws.state[live],
+                draws.tokens[-1][live],
+                draws.slot[live],
+            )
+            logits = self.session.step(frontier.parents, frontier.tokens)
+            self.num_steps += 1
+            nodes = frontier.states
+            draws.slot[live] = frontier.slots
+
+    def _sample_step(self, draws: _Draws, nodes: Tensor, logits: Tensor, stream: int, step: int) -> None:
+        width = nodes.shape[1]
+        temperature = None
+        if self.temperature is not None:
+            temperature = self.temperature.repeat_interleave(width)
+        edges = expand(self.constraint, nodes.flatten(), logits.flatten(0, 1), temperature, self.top_m)
+        chooser = _EdgeChooser(edges, nodes.numel())
+        node = draws.query * width + draws.slot
+        u = uniforms(self.seed[draws.query], stream, draws.sample, draws.number, step)
+        edge = chooser.choose(node, u)
+        log_mass = torch.where(draws.running, chooser.log_mass[node], 0.0)
+        draws.log_weight = draws.log_weight + log_mass
+        draws.drop(draws.running & ~torch.isfinite(log_mass))  # nothing valid: weight zero
+        moves = draws.running
+        draws.logprob = draws.logprob + torch.where(moves, edges.logprob[edge], 0.0)
+        draws.state = torch.where(moves, edges.next_state[edge], draws.state)
+        draws.tokens.append(torch.where(moves, edges.token[edge], -1))
+        done = moves & self.constraint.is_final(draws.state)
+        draws.finished |= done
+        draws.running = moves & ~done
+
+
+class _EdgeChooser:
+    """Sampling among ragged edges by inverse transform, many draws per node."""
+
+    def __init__(self, edges: Edges, num_nodes: int) -> None:
+        device = edges.logprob.device
+        counts = torch.bincount(edges.owner, minlength=num_nodes)
+        self._end = counts.cumsum(0)  # (n,) one past a node's last edge
+        self._begin = self._end - counts
+        largest = torch.full((num_nodes,), -math.inf, dtype=torch.float64, device=device)
+        largest = largest.scatter_reduce(0, edges.owner, edges.logprob, "amax")
+        base = torch.where(torch.isfinite(largest), largest, 0.0)
+        weight = torch.exp(edges.logprob - base[edges.owner])
+        self._cumulative = torch.cat([weight.new_zeros(1), weight.cumsum(0)])  # (E + 1,)
+        total = torch.zeros_like(base).scatter_add(0, edges.owner, weight)
+        self.log_mass = torch.log(total) + base  # (n,) log of the valid mass; -inf when nothing is valid
+        # Rounding must never carry the log of a probability above zero.
+        self.log_mass = self.log_mass.clamp(max=0.0)
+
+    def choose(self, node: Tensor, u: Tensor) -> Tensor:
+        """Return one edge per draw; meaningless (but in range) for nodes without valid mass.
+
+        Args:
+            node: Shape: (D,), int64.
+            u: Uniforms in (0, 1). Shape: (D,), float64.
+        """
+        low = self._cumulative[self._begin[node]]
+        high = self._cumulative[self._end[node]]
+        # Strictly below the end of the run, so that the search cannot step into the next node's edges or
+        # onto an edge of probability zero at the end.
+        target = torch.minimum(low + u * (high - low), torch.nextafter(high, low))
+        edge = torch.searchsorted(self._cumulative[1:], target, right=True)
+        last = (len(self._cumulative) - 2) if len(self._cumulative) > 1 else 0
+        return torch.minimum(edge.clamp(max=last), (self._end[node] - 1).clamp(min=0))
+
+
+def disc(
+    session: DecodeSession,
+    constraint: Constraint,
+    params: Sequence[DiscParams],
+    cancel: Sequence[CancelToken | None] | None = None,
+    room: Sequence[int | None] | None = None,
+) -> list[DiscResult | DecodingCancelledError]:
+    """Sample rows of the constraint from P_L restricted to it, for every query of a session.
+
+    Args:
+        session: Prefilled prompts. Q queries.
+        constraint: The set S.
+        params: One per query; `top_m` must be the same for all of them. Length Q.
+        cancel: Polled before every step; a cancelled query leaves the batch, the others go on.
+        room: Most tokens that may be written per query, None for no bound. Rows that do not fit cannot
+            be written: the target is then P_L restricted to the rows that fit.
+
+    Returns:
+        One result per query, or the error that ended it.
+
+    Raises:
+        ValueError: lengths differ, or `top_m` differs between queries.
+        InvalidLogitsError: the model returned NaN or infinite logits.
+    """
+    if len({p.top_m for p in params}) > 1:
+        raise ValueError("top_m must be the same for all queries of a batch")
+    stop = StopPoll(len(params), cancel, room, session.root_logits.device)
+    batch = _Batch(session, constraint, params, stop)
+    first = batch.new_draws([(q, s, p.num_draws) for q, p in enumerate(params) for s in range(p.num_samples)])
+    log_u = torch.log(uniforms(batch.seed[first.query], _ACCEPT, first.sample, first.number, 0))
+    batch.run(first, _FIRST, _early_threshold(first, params, log_u))
+    accepted = first.finished & (log_u < first.log_weight)
+    plain = torch.tensor([p.num_draws == 1 for p in params], device=batch.device)[first.query]
+    taken = torch.where(plain, first.finished, accepted)
+    winners = _lowest_numbered(first, taken)
+    missing = [
+        (q, s, p.num_draws)
+        for q, p in enumerate(params)
+        for s in range(p.num_samples)
+        if (q, s) not in winners and p.num_draws > 1 and stop.error(q) is None
+    ]
+    second: _Draws | None = None
+    if missing:
+        session.restart()
+        second = batch.new_draws(missing)
+        batch.run(second, _SECOND, None)
+    return _collect(batch, first, accepted, winners, second)
+
+
+def _early_threshold(draws: _Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
+    early = [p.reject_early and p.num_draws > 1 for p in params]
+    if not any(early):
+        return None
+    chosen = torch.tensor(early, device=log_u.device)[draws.query]
+    return torch.where(chosen, log_u, -math.inf)
+
+
+def _lowest_numbered(draws: _Draws, taken: Tensor) -> dict[tuple[int, int], int]:
+    """Return the index of the first taken draw of every (query, sample) that has one."""
+    winners: dict[tuple[int, int], int] = {}
+    indices = torch.nonzero(taken).squeeze(1)
+    queries, samples = draws.query[indices].tolist(), draws.sample[indices].tolist()
+    for index, query, sample in zip(indices.tolist(), queries, samples, strict=True):
+        winners.setdefault((query, sample), index)  # draws are laid out in ascending number
+    return winners
+
+
+def _choose_by_weight(batch: _Batch, draws: _Draws) -> dict[tuple[int, int], int]:
+    """Choose one draw per (query, sample) with probability proportional to its weight."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    keys = zip(draws.query.tolist(), draws.sample.tolist(), strict=True)
+    for index, key in enumerate(keys):
+        groups.setdefault(key, []).append(index)
+    log_weights = torch.where(draws.finished, draws.log_weight, -math.inf).tolist()
+    u = uniforms(batch.seed[draws.query], _CHOOSE, draws.sample, 0, 0).tolist()
+    chosen: dict[tuple[int, int], int] = {}
+    for key, members in groups.items():
+        largest = max(log_weights[i] for i in members)
+        if largest == -math.inf:
+            continue
+        weights = [math.exp(log_weights[i] - largest) for i in members]
+        target = u[members[0]] * sum(weights)
+        for index, weight in zip(members, weights, strict=True):
+            target -= weight
+            if weight > 0:
+                chosen[key] = index
+                if target < 0:
+                    break
+    return chosen
+
+
+def _collect(
+    batch: _Batch,
+    first: _Draws,
+    accepted: Tensor,
+    winners: dict[tuple[int, int], int],
+    second: _Draws | None,
+) -> list[DiscResult | DecodingCancelledError]:
+    resampled = _choose_by_weight(batch, second) if second is not None else {}
+    weights = torch.where(first.finished, first.log_weight, -math.inf).exp()
+    results: list[DiscResult | DecodingCancelledError] = []
+    for q, p in enumerate(batch.params):
+        error = batch.stop.error(q)
+        if error is not None:
+            results.append(error)
+            continue
+        mine = first.query == q
+        early = p.reject_early and p.num_draws > 1
+        outcomes = accepted[mine].double() if early else weights[mine]
+        samples: list[DiscSample] = []
+        num_draws = int(mine.sum())
+        if second is not None:
+            num_draws += int((second.query == q).sum())
+        for s in range(p.num_samples):
+            key = (q, s)
+            if key in winners:
+                i = winners[key]
+                samples.append(
+                    DiscSample(
+                        first.hypothesis(i, batch.constraint),
+                        bool(accepted[i]),
+                        float(first.log_weight[i]),
+                        int(first.number[i]) + 1,
+                    )
+                )
+            elif second is not None and key in resampled:
+                i = resampled[key]
+                hypothesis = second.hypothesis(i, batch.constraint)
+                weight = float(second.log_weight[i])
+                samples.append(DiscSample(hypothesis, False, weight, 2 * p.num_draws))
+        n = len(outcomes)
+        stderr = float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan
+        results.append(DiscResult(tuple(samples), float(outcomes.mean()), stderr, num_draws, batch.num_steps))
+    return results

@@ -1,0 +1,62 @@
+"""The rectangular frontier of a batch: which branches every query grows in the next forward.
+
+Branches of one query that wrote the same tokens are one node: they share its forward and its KV.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_STATE_BITS = 40  # states of any constraint are below 2**40; queries of a batch below 2**23
+
+
+class Frontier(NamedTuple):
+    """Nodes to compute next, padded to a rectangle.
+
+    Attributes:
+        states: Constraint state of every node, -1 for padding. Shape: (Q, B), int64.
+        tokens: Token written on every node, 0 for padding. Shape: (Q, B), int64.
+        parents: Slot of the parent in the previous frontier, -1 for padding. Shape: (Q, B), int64.
+        slots: Slot of each branch that was put in. Shape: (D,), int64.
+    """
+
+    states: Tensor
+    tokens: Tensor
+    parents: Tensor
+    slots: Tensor
+
+
+def merge_branches(
+    num_queries: int, query: Tensor, states: Tensor, tokens: Tensor, parents: Tensor
+) -> Frontier:
+    """Merge equal branches and lay the rest out as one row per query.
+
+    The state names the written prefix, so two branches of a query with one state have the same token and
+    the same parent.
+
+    Args:
+        num_queries: Q.
+        query: Query of each branch. Shape: (D,), int64.
+        states: Shape: (D,), int64, each >= 0.
+        tokens: Shape: (D,), int64.
+        parents: Shape: (D,), int64.
+    """
+    keys, node = torch.unique((query << _STATE_BITS) | states, return_inverse=True)
+    node_query = keys >> _STATE_BITS
+    counts = torch.bincount(node_query, minlength=num_queries)
+    slot = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[node_query]
+    width = int(counts.max()) if len(keys) else 0
+    shape = (num_queries, width)
+    rectangle = Frontier(
+        states=torch.full(shape, -1, dtype=torch.int64, device=keys.device),
+        tokens=torch.zeros(shape, dtype=torch.int64, device=keys.device),
+        parents=torch.full(shape, -1, dtype=torch.int64, device=keys.device),
+        slots=slot[node],
+    )
+    rectangle.states[query, rectangle.slots] = states
+    rectangle.tokens[query, rectangle.slots] = tokens
+    rectangle.parents[query, rectangle.slots] = parents
+    return rectangle

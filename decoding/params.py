@@ -1,0 +1,72 @@
+"""Parameters of the decoders, validated where they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_K = 1000
+MAX_BEAM_SIZE = 1000
+MAX_DRAWS = 256
+MAX_SAMPLES = 256
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class BeamParams:
+    """Trie beam search for one query.
+
+    Attributes:
+        k: Titles returned, at most.
+        beam_size: Live prefixes kept per step; None: max(k, 10).
+    """
+
+    k: int = 10
+    beam_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("k", self.k, 1, MAX_K)
+        if self.beam_size is not None:
+            _check("beam_size", self.beam_size, 1, MAX_BEAM_SIZE)
+
+    @property
+    def width(self) -> int:
+        """The beam size in force."""
+        return self.beam_size if self.beam_size is not None else max(self.k, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscParams:
+    """DISC for one query.
+
+    Attributes:
+        num_samples: Independent results drawn.
+        num_draws: K, the most draws tried for acceptance per result, and the number of fresh draws the
+            result is chosen from by weight when none was accepted.
+        temperature: Divides the logits before anything else; P_L is the distribution at this temperature.
+        top_m: Look only at the M likeliest tokens of a step, as the paper does. This truncates the valid
+            mass and so biases the weights; None lists every valid token, exactly.
+        seed: Seed of the query's own random numbers.
+        reject_early: Stop a draw of the first phase as soon as its weight falls below its acceptance
+            threshold. The law of the results is unchanged; the mass is then estimated from the
+            accept/reject outcomes instead of from the weights, with a larger standard error.
+    """
+
+    num_samples: int = 1
+    num_draws: int = 4
+    temperature: float = 1.0
+    top_m: int | None = None
+    seed: int = 0
+    reject_early: bool = True
+
+    def __post_init__(self) -> None:
+        _check("num_samples", self.num_samples, 1, MAX_SAMPLES)
+        _check("num_draws", self.num_draws, 1, MAX_DRAWS)
+        _check("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.top_m is not None:
+            _check("top_m", self.top_m, 1, 2**31 - 1)
+        if not 0.01 <= self.temperature <= 100.0:  # also refuses NaN
+            raise ValueError(f"temperature must be in [0.01, 100], got {self.temperature!r}")

@@ -1,0 +1,122 @@
+"""Small stand-ins for models: exact next-token tables, so that true distributions can be enumerated."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+LogitsFunction = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
+
+
+class TableSession:
+    """A session over a function (prompt, written tokens) -> logits; keeps what every branch wrote."""
+
+    def __init__(self, model: TableModel, prompts: Sequence[Sequence[int]]) -> None:
+        self._model = model
+        self._prompts = [tuple(p) for p in prompts]
+        self.num_forwards = 0
+        self.num_nodes = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self._written: list[list[tuple[int, ...]]] | None = None
+
+    @property
+    def root_logits(self) -> Tensor:
+        return torch.stack([self._model.logits(p, ()) for p in self._prompts])
+
+    def step(self, parents: Tensor, token_ids: Tensor) -> Tensor:
+        self.num_forwards += 1
+        rows, written = [], []
+        for q, prompt in enumerate(self._prompts):
+            mine: list[tuple[int, ...]] = []
+            logits: list[Tensor] = []
+            for parent, token in zip(parents[q].tolist(), token_ids[q].tolist(), strict=True):
+                if parent < 0:
+                    mine.append(())
+                    logits.append(torch.zeros(self._model.vocab_size))
+                    continue
+                before = () if self._written is None else self._written[q][parent]
+                mine.append((*before, token))
+                logits.append(self._model.logits(prompt, mine[-1]))
+                self.num_nodes += 1
+            written.append(mine)
+            rows.append(torch.stack(logits))
+        self._written = written
+        return torch.stack(rows)
+
+    @property
+    def kv_bytes(self) -> int:
+        return 0
+
+
+class TableModel:
+    """A language model given by a function of the prompt and the tokens written so far."""
+
+    device = torch.device("cpu")
+    max_positions = None
+    max_prompt_tokens = None
+
+    def __init__(self, vocab_size: int, function: LogitsFunction) -> None:
+        self.vocab_size = vocab_size
+        self._function = function
+        self._memory: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+
+    @classmethod
+    def random(cls, vocab_size: int, seed: int, scale: float = 1.5) -> TableModel:
+        """Independent normal logits for every context, a pure function of (seed, context)."""
+
+        def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+            generator = torch.Generator().manual_seed(hash((seed, prompt, written)) % (2**63))
+            return torch.randn(vocab_size, generator=generator) * scale
+
+        return cls(vocab_size, function)
+
+    def logits(self, prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        key = (prompt, written)
+        if key not in self._memory:
+            self._memory[key] = self._function(prompt, written).float()
+        return self._memory[key]
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+        return TableSession(self, prompts)
+
+    def logprob(self, prompt: Sequence[int], row: Sequence[int], temperature: float = 1.0) -> float:
+        """log P_L(row | prompt) in float64, by the chain rule."""
+        total = 0.0
+        for depth, token in enumerate(row):
+            logits = self.logits(tuple(prompt), tuple(row[:depth])).double() / temperature
+            total += float(torch.log_softmax(logits, -1)[token])
+        return total
+
+    def valid_masses(self, prompt: Sequence[int], row: Sequence[int], rows: set[tuple[int, ...]]) -> float:
+        """Product of the valid masses met while writing `row`: DISC's weight x."""
+        weight = 1.0
+        for depth in range(len(row)):
+            prefix = tuple(row[:depth])
+            p = torch.softmax(self.logits(tuple(prompt), prefix).double(), -1)
+            allowed = {r[depth] for r in rows if r[:depth] == prefix and len(r) > depth}
+            weight *= float(sum(p[t] for t in allowed))
+        return weight
+
+
+def end_with(rows: Iterable[Sequence[int]], end: int) -> set[tuple[int, ...]]:
+    """Close every row with the end token, so that none is a prefix of another."""
+    return {(*row, end) for row in rows}
+
+
+def all_sequences(alphabet: Sequence[int], max_length: int) -> list[tuple[int, ...]]:
+    return [
+        sequence
+        for length in range(1, max_length + 1)
+        for sequence in itertools.product(alphabet, repeat=length)
+    ]
+
+
+def normalise(weights: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+    total = math.fsum(weights.values())
+    return {row: weight / total for row, weight in weights.items()}
