@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from decoding.title_trie import TitleTrie
-from decoding.trie_arrays import derive_trie
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from decoding.title_trie import TitleTrie
+from decoding.trie_arrays import derive_trie
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 Row = tuple[int, ...]
