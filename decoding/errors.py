@@ -2,6 +2,7 @@
 
 DecodingError
 ├── InvalidLogitsError       the model returned NaN or +inf
+├── ModelLoadError           no usable checkpoint at the given path or hub id
 ├── UnsupportedModelError    the architecture cannot be decoded exactly
 ├── PromptTooLongError       prompt + longest title do not fit the model's positions
 └── DecodingCancelledError   the caller asked to stop
@@ -17,6 +18,10 @@ class DecodingError(Exception):
 
 class InvalidLogitsError(DecodingError):
     """The model's logits hold NaN or +inf, so no probability can be computed from them."""
+
+
+class ModelLoadError(DecodingError):
+    """The checkpoint cannot be loaded: missing, incomplete, not safetensors, or unfit for the device."""
 
 
 class UnsupportedModelError(DecodingError):

@@ -1,0 +1,206 @@
+"""What the token tree has to know about an architecture: whether it is exact, and where positions end.
+
+Architectures fall in three classes. *Verified* ones are compared with plain forward passes by the tests of
+this repository. *Refused* ones are known to keep state that a tree of branches cannot share. Anything else
+has to pass a numeric self-check when it is loaded (`decoding.self_check`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from decoding.errors import UnsupportedModelError
+
+VERIFIED = frozenset(
+    {
+        "bart",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "llama",
+        "mbart",
+        "mistral",
+        "mt5",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "t5",
+        "umt5",
+    }
+)
+
+_ALIBI = "ALiBi attention biases are built from slot numbers"
+_RECURRENT = "its recurrent state has no token axis, so branches cannot share a prompt"
+_SINKS = "attention sinks change the softmax"
+_SPARSE = "its attention pattern depends on slot numbers"
+
+REFUSED: dict[str, str] = {
+    "bamba": _RECURRENT,
+    "bigbird_pegasus": _SPARSE,
+    "bloom": _ALIBI,
+    "falcon_h1": _RECURRENT,
+    "falcon_mamba": _RECURRENT,
+    "gpt_oss": _SINKS,
+    "granitemoehybrid": _RECURRENT,
+    "jamba": _RECURRENT,
+    "led": _SPARSE,
+    "lfm2": _RECURRENT,
+    "longt5": _SPARSE,
+    "mamba": _RECURRENT,
+    "mamba2": _RECURRENT,
+    "minimax": _RECURRENT,
+    "mpt": _ALIBI,
+    "nemotron_h": _RECURRENT,
+    "qwen3_next": _RECURRENT,
+    "recurrent_gemma": _RECURRENT,
+    "reformer": _SPARSE,
+    "rwkv": _RECURRENT,
+    "xlnet": _SPARSE,
+    "xlstm": _RECURRENT,
+    "zamba": _RECURRENT,
+    "zamba2": _RECURRENT,
+}
+
+
+def text_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The part of a configuration that describes the (decoder of the) text model."""
+    return config.get_text_config(decoder=True)
+
+
+def check_supported(config: PreTrainedConfig) -> bool:
+    """Refuse what cannot be exact, by name.
+
+    Returns:
+        True for a verified architecture, False where a self-check has to decide.
+
+    Raises:
+        UnsupportedModelError: the architecture keeps state that branches cannot share, or is not verified
+            and limits attention in a way that a short self-check would not notice.
+    """
+    name = config.model_type
+    text = text_config(config)
+    if name in REFUSED:
+        raise UnsupportedModelError(f"model type {name!r} is not supported: {REFUSED[name]}")
+    if getattr(text, "alibi", False):
+        raise UnsupportedModelError(f"model type {name!r} with alibi=True is not supported: {_ALIBI}")
+    if getattr(text, "use_bidirectional_attention", False):
+        raise UnsupportedModelError(
+            f"model type {name!r} with use_bidirectional_attention is not supported: prompts would see titles"
+        )
+    if name in VERIFIED:
+        return True
+    limited = sorted(set(getattr(text, "layer_types", None) or []) - {"full_attention"})
+    limited += [key for key in ("sliding_window", "attention_chunk_size") if getattr(text, key, None)]
+    if limited:
+        raise UnsupportedModelError(
+            f"model type {name!r} is not supported: it is not among the verified architectures and limits "
+            f"attention by {', '.join(limited)}, which a self-check on short prompts cannot cover"
+        )
+    return False
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """Number of positions of the decoder, None where the architecture sets no bound.
+
+    Rotary embeddings whose frequencies change with the length of the sequence are bounded by the length at
+    which they begin to change: beyond it, keys already in the cache would have to be rotated again, and a
+    query's scores would depend on the longest query of its batch.
+    """
+    if shared_relative_bias(model) is not None:
+        return None
+    config = text_config(model.config)
+    limits = [getattr(config, "max_position_embeddings", None)]
+    for rope in _rope_parameters(config):
+        if rope.get("rope_type") in ("longrope", "dynamic"):
+            limits.append(rope.get("original_max_position_embeddings"))
+    known = [int(limit) for limit in limits if limit is not None]
+    return min(known) if known else None
+
+
+def encoder_position_limit(model: PreTrainedModel) -> int | None:
+    """Number of positions of an encoder-decoder's encoder, None where there is no bound."""
+    if shared_relative_bias(model) is not None:
+        return None
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return None if limit is None else int(limit)
+
+
+def decoder_prompt(model: PreTrainedModel) -> tuple[int, ...]:
+    """Tokens that stand before every title of an encoder-decoder, as `generate` would place them.
+
+    That is `decoder_start_token_id` (or `bos_token_id` where a checkpoint names none), and after it
+    `forced_bos_token_id` where the generation configuration sets one: `generate` writes that token with
+    probability one, so it belongs to the prompt and adds nothing to a title's log-probability.
+
+    Raises:
+        UnsupportedModelError: the checkpoint names no start token.
+    """
+    generation = model.generation_config
+    candidates = (
+        getattr(generation, "decoder_start_token_id", None),
+        getattr(model.config, "decoder_start_token_id", None),
+        getattr(generation, "bos_token_id", None),
+    )
+    start = next((token for token in candidates if isinstance(token, int)), None)
+    if start is None:
+        raise UnsupportedModelError(
+            f"model type {model.config.model_type!r} names no decoder_start_token_id and no bos_token_id; "
+            "pass decoder_prompt to say which tokens stand before a title"
+        )
+    forced = getattr(generation, "forced_bos_token_id", None)
+    return (start,) if forced is None else (start, int(forced))
+
+
+def vocab_size(model: PreTrainedModel) -> int:
+    """Number of logits, V: the height of the output matrix, which may exceed the tokenizer's vocabulary."""
+    head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if head is None:
+        raise UnsupportedModelError(f"model type {model.config.model_type!r} has no language modelling head")
+    weight = head.weight
+    assert isinstance(weight, Tensor)
+    return weight.shape[0]
+
+
+def input_vocab_size(model: PreTrainedModel) -> int:
+    """Number of token ids the model can read."""
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, Tensor)
+    return weight.shape[0]
+
+
+def slot_numbered_positions(model: PreTrainedModel) -> nn.Module | None:
+    """The position embedding of a decoder that numbers positions by cache slot (BART and its kin)."""
+    if not model.config.is_encoder_decoder:
+        return None
+    return getattr(_decoder(model), "embed_positions", None)
+
+
+def shared_relative_bias(model: PreTrainedModel) -> nn.Module | None:
+    """The decoder's first self-attention with a relative bias table (T5 and its kin), or None.
+
+    T5 keeps one table in its first layer for all layers, UMT5 one in every layer.
+    """
+    for module in _decoder(model).modules():
+        if getattr(module, "has_relative_attention_bias", False) and hasattr(module, "compute_bias"):
+            return module
+    return None
+
+
+def _decoder(model: PreTrainedModel) -> nn.Module:
+    if not model.config.is_encoder_decoder:
+        return model
+    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+    return decoder
+
+
+def _rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
+    """Rotary parameters of all layer types."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if "rope_type" in parameters:
+        return [parameters]
+    return [nested for nested in parameters.values() if isinstance(nested, dict)]

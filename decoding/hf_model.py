@@ -1,0 +1,163 @@
+"""Stock transformers models as `LanguageModel`: causal and encoder-decoder checkpoints, one token tree.
+
+Every prompt is run once. Its keys and values (for an encoder-decoder, those of the cross-attention) are kept
+once per query, and all branches of all queries advance in one forward pass. Nothing that belongs to a request
+is stored on the module: one model may serve several sessions in several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from decoding import architectures
+from decoding.errors import PromptTooLongError, UnsupportedModelError
+from decoding.hf_session import CausalSession, EncoderDecoderSession, TreeSession, use_true_positions
+from decoding.model_loading import load_pretrained, refuse_float16_on_cpu
+from decoding.self_check import probe, refuse_if_different
+from decoding.tree_attention import TREE_ATTENTION, register_tree_attention
+
+
+class HFLanguageModel:
+    """A `LanguageModel` over a transformers model. Switches it to evaluation and to the tree's attention.
+
+    Outside a session the model goes on to work as before (its attention becomes scaled dot product
+    attention), so a model in training may be wrapped for an evaluation.
+
+    Args:
+        model: A causal or encoder-decoder model with a language modelling head, weights in place.
+        decoder_prompt: Tokens that stand before every title of an encoder-decoder; None takes the
+            checkpoint's own (`architectures.decoder_prompt`). Not for causal models.
+
+    Raises:
+        UnsupportedModelError: the architecture cannot be decoded exactly.
+        ModelLoadError: the model would compute in float16 on a CPU.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, decoder_prompt: Sequence[int] | None = None) -> None:
+        verified = architectures.check_supported(model.config)
+        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        if decoder_prompt is not None and not (self._is_encoder_decoder and decoder_prompt):
+            raise ValueError("decoder_prompt must not be empty and is for encoder-decoders only")
+        refuse_float16_on_cpu(model.dtype, model.device)
+        model.eval()  # type: ignore[no-untyped-call]
+        self._model = model
+        self._decoder_prompt: tuple[int, ...] = ()
+        if self._is_encoder_decoder:
+            self._decoder_prompt = tuple(decoder_prompt or architectures.decoder_prompt(model))
+        self._limit = architectures.position_limit(model)
+        self._shared_bias = architectures.shared_relative_bias(model)
+        self._vocab_size = architectures.vocab_size(model)
+        expected = None if verified else probe(model, self._decoder_prompt, self._vocab_size)
+        self._replace_attention()
+        if expected is not None:
+            refuse_if_different(self, expected, model.config.model_type)
+
+    @classmethod
+    def load(
+        cls,
+        path_or_hub_id: str | Path,
+        device: str | torch.device = "auto",
+        dtype: str = "auto",
+        trust_remote_code: bool = False,
+        num_threads: int | None = None,
+    ) -> HFLanguageModel:
+        """Load a checkpoint with safetensors weights.
+
+        Args:
+            path_or_hub_id: Directory, or name on the Hugging Face hub.
+            device: "auto" (CUDA where there is one, else CPU) or a torch device.
+            dtype: "auto", "float32", "bfloat16", "float16" or "float64"; see `decoding.model_loading`.
+            trust_remote_code: Whether code that lies beside the weights may run.
+            num_threads: Torch threads of this process; None leaves them as they are.
+
+        Raises:
+            ModelLoadError: nothing usable there, or dtype and device do not go together.
+            UnsupportedModelError: the architecture cannot be decoded exactly.
+        """
+        return cls(load_pretrained(path_or_hub_id, device, dtype, trust_remote_code, num_threads))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits, V."""
+        return self._vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        device: torch.device = self._model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are computed in."""
+        dtype: torch.dtype = self._model.dtype
+        return dtype
+
+    @property
+    def decoder_prompt(self) -> tuple[int, ...]:
+        """Tokens before every title of an encoder-decoder; empty for causal models."""
+        return self._decoder_prompt
+
+    @property
+    def max_positions(self) -> int | None:
+        """Most positions of prompt and title together, of the title alone for encoder-decoders."""
+        return None if self._limit is None else self._limit - len(self._decoder_prompt)
+
+    @property
+    def max_prompt_tokens(self) -> int | None:
+        """Most prompt tokens accepted when no title follows."""
+        if self._is_encoder_decoder:
+            return architectures.encoder_position_limit(self._model)
+        return self._limit
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
+        """Run every prompt once and return the session its branches grow from.
+
+        Args:
+            prompts: One non-empty token id list per query, lengths may differ. Length Q >= 1.
+
+        Raises:
+            PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
+            ValueError: no prompts, an empty prompt, or a token id outside the vocabulary.
+            RuntimeError: the model was put back into training mode.
+        """
+        self._check_prompts(prompts)
+        if self._model.training:
+            raise RuntimeError("the model is in training mode again; call its eval() before decoding")
+        if self._is_encoder_decoder:
+            return EncoderDecoderSession(
+                self._model, prompts, self._decoder_prompt, self._limit, self._shared_bias
+            )
+        return CausalSession(self._model, prompts, self._limit, self._shared_bias)
+
+    def _replace_attention(self) -> None:
+        register_tree_attention()
+        self._model.set_attn_implementation(TREE_ATTENTION)
+        if architectures.text_config(self._model.config)._attn_implementation != TREE_ATTENTION:
+            raise UnsupportedModelError(
+                f"model type {self._model.config.model_type!r} does not let its attention be replaced"
+            )
+        embedding = architectures.slot_numbered_positions(self._model)
+        if embedding is not None:
+            use_true_positions(embedding)
+
+    def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        if not prompts:
+            raise ValueError("prefill needs at least one prompt, got none")
+        known = architectures.input_vocab_size(self._model)
+        longest = self.max_prompt_tokens
+        for index, prompt in enumerate(prompts):
+            if not prompt:
+                raise ValueError(f"prompt {index} is empty")
+            if longest is not None and len(prompt) > longest:
+                raise PromptTooLongError(
+                    f"prompt {index} has {len(prompt)} tokens, the model takes at most {longest}"
+                )
+            if min(prompt) < 0 or max(prompt) >= known:
+                raise ValueError(
+                    f"token ids must be in [0, {known}), prompt {index} has {min(prompt)} to {max(prompt)}"
+                )
