@@ -75,7 +75,7 @@ class DiscResult:
 class _Draws:
     """State of D draws, one entry each, of all queries together."""
 
-    def __init__(self, query: Tensor, sample: Tensor, number: Tensor, max_depth: int) -> None:
+    def __init__(self, query: Tensor, sample: Tensor, number: Tensor) -> None:
         device = query.device
         size = len(query)
         self.query, self.sample, self.number = query, sample, number
@@ -86,13 +86,16 @@ class _Draws:
         self.running = torch.ones(size, dtype=torch.bool, device=device)
         self.finished = torch.zeros(size, dtype=torch.bool, device=device)
         self.tokens: list[Tensor] = []  # one (D,) column per step, -1 where the draw had ended
-        self.max_depth = max_depth
 
-    def hypothesis(self, index: int, constraint: Constraint) -> Hypothesis:
-        column = [int(step[index]) for step in self.tokens]
-        row = constraint.row(self.state[index : index + 1])
-        written = tuple(token for token in column if token >= 0)
-        return Hypothesis(written, int(row[0]), float(self.logprob[index]))
+    def hypotheses(self, indices: list[int], constraint: Constraint) -> list[Hypothesis]:
+        """Return the rows of some finished draws, with one transfer for all of them."""
+        chosen = torch.tensor(indices, dtype=torch.int64, device=self.query.device)
+        written = torch.stack([step[chosen] for step in self.tokens], dim=1).tolist()
+        rows = constraint.row(self.state[chosen]).tolist()
+        return [
+            Hypothesis(tuple(token for token in tokens if token >= 0), row, logprob)
+            for tokens, row, logprob in zip(written, rows, self.logprob[chosen].tolist(), strict=True)
+        ]
 
     def drop(self, which: Tensor) -> None:
         """End draws without a row: their weight becomes zero."""
@@ -122,7 +125,7 @@ class _Batch:
         """Lay out draws for (query, sample, number of draws) triples."""
         entries = [(q, s, k) for q, s, count in wanted for k in range(count)]
         columns = torch.tensor(entries, dtype=torch.int64, device=self.device).reshape(-1, 3)
-        return _Draws(columns[:, 0], columns[:, 1], columns[:, 2], self.constraint.max_depth)
+        return _Draws(columns[:, 0], columns[:, 1], columns[:, 2])
 
     def run(self, draws: _Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Advance all draws to their ends.
@@ -167,13 +170,17 @@ class _Batch:
             temperature = self.temperature.repeat_interleave(width)
         edges = expand(self.constraint, nodes.flatten(), logits.flatten(0, 1), temperature, self.top_m)
         chooser = _EdgeChooser(edges, nodes.numel())
-        node = draws.query * width + draws.slot
+        # An ended draw still names a slot of some earlier frontier: look at slot 0, then ignore it.
+        node = draws.query * width + torch.where(draws.running, draws.slot, 0)
         u = uniforms(self.seed[draws.query], stream, draws.sample, draws.number, step)
         edge = chooser.choose(node, u)
         log_mass = torch.where(draws.running, chooser.log_mass[node], 0.0)
         draws.log_weight = draws.log_weight + log_mass
         draws.drop(draws.running & ~torch.isfinite(log_mass))  # nothing valid: weight zero
         moves = draws.running
+        if not len(edges.owner):  # nothing is allowed anywhere: every draw was dropped above
+            draws.tokens.append(torch.full_like(draws.state, -1))
+            return
         draws.logprob = draws.logprob + torch.where(moves, edges.logprob[edge], 0.0)
         draws.state = torch.where(moves, edges.next_state[edge], draws.state)
         draws.tokens.append(torch.where(moves, edges.token[edge], -1))
@@ -308,6 +315,31 @@ def _choose_by_weight(batch: _Batch, draws: _Draws) -> dict[tuple[int, int], int
     return chosen
 
 
+def _samples(
+    batch: _Batch,
+    first: _Draws,
+    accepted: Tensor,
+    winners: dict[tuple[int, int], int],
+    second: _Draws | None,
+) -> dict[tuple[int, int], DiscSample]:
+    """Return the result of every (query, sample) that has one."""
+    results: dict[tuple[int, int], DiscSample] = {}
+    indices = list(winners.values())
+    if indices:
+        columns = (accepted[indices], first.log_weight[indices], first.number[indices] + 1)
+        rows = zip(winners, first.hypotheses(indices, batch.constraint), strict=True)
+        for (key, hypothesis), *values in zip(rows, *(c.tolist() for c in columns), strict=True):
+            results[key] = DiscSample(hypothesis, *values)
+    chosen = _choose_by_weight(batch, second) if second is not None else {}
+    if second is not None and chosen:
+        indices = list(chosen.values())
+        weights = second.log_weight[indices].tolist()
+        rows = zip(chosen, second.hypotheses(indices, batch.constraint), strict=True)
+        for (key, hypothesis), weight in zip(rows, weights, strict=True):
+            results[key] = DiscSample(hypothesis, False, weight, 2 * batch.params[key[0]].num_draws)
+    return results
+
+
 def _collect(
     batch: _Batch,
     first: _Draws,
@@ -315,7 +347,7 @@ def _collect(
     winners: dict[tuple[int, int], int],
     second: _Draws | None,
 ) -> list[DiscResult | DecodingCancelledError]:
-    resampled = _choose_by_weight(batch, second) if second is not None else {}
+    samples = _samples(batch, first, accepted, winners, second)
     weights = torch.where(first.finished, first.log_weight, -math.inf).exp()
     results: list[DiscResult | DecodingCancelledError] = []
     for q, p in enumerate(batch.params):
@@ -326,28 +358,14 @@ def _collect(
         mine = first.query == q
         early = p.reject_early and p.num_draws > 1
         outcomes = accepted[mine].double() if early else weights[mine]
-        samples: list[DiscSample] = []
-        num_draws = int(mine.sum())
-        if second is not None:
-            num_draws += int((second.query == q).sum())
-        for s in range(p.num_samples):
-            key = (q, s)
-            if key in winners:
-                i = winners[key]
-                samples.append(
-                    DiscSample(
-                        first.hypothesis(i, batch.constraint),
-                        bool(accepted[i]),
-                        float(first.log_weight[i]),
-                        int(first.number[i]) + 1,
-                    )
-                )
-            elif second is not None and key in resampled:
-                i = resampled[key]
-                hypothesis = second.hypothesis(i, batch.constraint)
-                weight = float(second.log_weight[i])
-                samples.append(DiscSample(hypothesis, False, weight, 2 * p.num_draws))
         n = len(outcomes)
-        stderr = float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan
-        results.append(DiscResult(tuple(samples), float(outcomes.mean()), stderr, num_draws, batch.num_steps))
+        results.append(
+            DiscResult(
+                samples=tuple(samples[q, s] for s in range(p.num_samples) if (q, s) in samples),
+                mass=float(outcomes.mean()),
+                mass_stderr=float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan,
+                num_draws=n + (int((second.query == q).sum()) if second is not None else 0),
+                num_steps=batch.num_steps,
+            )
+        )
     return results
