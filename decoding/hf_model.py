@@ -98,6 +98,11 @@ class HFLanguageModel:
         return dtype
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether prompts go into an encoder, so that titles have the decoder's positions alone."""
+        return self._is_encoder_decoder
+
+    @property
     def decoder_prompt(self) -> tuple[int, ...]:
         """Tokens before every title of an encoder-decoder; empty for causal models."""
         return self._decoder_prompt

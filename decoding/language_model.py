@@ -68,6 +68,10 @@ class LanguageModel(Protocol):
     def max_prompt_tokens(self) -> int | None:
         """Most prompt tokens accepted when no title follows; None when unbounded."""
 
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether prompts go into an encoder, so that titles have the decoder's positions alone."""
+
     def prefill(self, prompts: Sequence[Sequence[int]]) -> DecodeSession:
         """Run every prompt once and return the session its branches grow from.
 

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
-    from retrieval.types import Candidate, Entity, Mention, RetrievalResult
+    from retrieval.types import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest
 
 _EXPORTS = {
     "Candidate": "retrieval.types",
     "Entity": "retrieval.types",
     "Mention": "retrieval.types",
     "RetrievalResult": "retrieval.types",
+    "RetrieveRequest": "retrieval.types",
     "Retriever": "retrieval.retriever",
 }
 
-__all__ = ["Candidate", "Entity", "Mention", "RetrievalResult", "Retriever"]
+__all__ = ["Candidate", "Entity", "Mention", "RetrievalResult", "RetrieveRequest", "Retriever"]
 
 
 def __getattr__(name: str) -> Any:

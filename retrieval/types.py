@@ -5,10 +5,80 @@ Plain frozen dataclasses, no tensors: they cross the service boundary unchanged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from retrieval.errors import InputError
+
 MetadataValue = str | int | float | bool | None
+
+METHODS = ("beam", "disc")
+MAX_K = 1000
+MAX_BEAM_SIZE = 1000
+MAX_DRAWS = 256
+MAX_SAMPLES = 256
+DEFAULT_NUM_SAMPLES = 16
+
+
+def _check_range(field_name: str, value: int | None, low: int, high: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(field_name, f"must be an integer, got {value!r}")
+    if not low <= value <= high:
+        raise InputError(field_name, f"must be in [{low}, {high}], got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveRequest:
+    """One query and how to answer it.
+
+    Attributes:
+        query: The query text; must hold something besides white space.
+        k: Candidates wanted, in [1, 1000].
+        method: "beam" (top-k list) or "disc" (unbiased samples and their posterior).
+        beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10).
+        num_draws: `disc`: K, draws tried per sample, in [1, 256].
+        num_samples: `disc`: independent samples, in [1, 256]; None: 16.
+        temperature: `disc`: divides the logits, in [0.01, 100].
+        top_m: `disc`: verify only the M likeliest tokens of a step, which biases the weights; None: exact.
+        seed: `disc`: seed of this request; None: one is chosen and reported with the result.
+        prompt: Name of the prompt template; None: the checkpoint's default.
+
+    Raises:
+        InputError: a field is out of range; it is named.
+    """
+
+    query: str
+    k: int = 10
+    method: str = "beam"
+    beam_size: int | None = None
+    num_draws: int = 4
+    num_samples: int | None = None
+    temperature: float = 1.0
+    top_m: int | None = None
+    seed: int | None = None
+    prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, str):
+            raise InputError("query", f"must be text, got {type(self.query).__name__}")
+        if not self.query.strip():
+            raise InputError("query", "must not be empty")
+        if self.method not in METHODS:
+            raise InputError("method", f"must be one of {', '.join(METHODS)}; got {self.method!r}")
+        _check_range("k", self.k, 1, MAX_K)
+        _check_range("beam_size", self.beam_size, 1, MAX_BEAM_SIZE)
+        _check_range("num_draws", self.num_draws, 1, MAX_DRAWS)
+        _check_range("num_samples", self.num_samples, 1, MAX_SAMPLES)
+        _check_range("top_m", self.top_m, 1, 2**31 - 1)
+        _check_range("seed", self.seed, -(2**63), 2**63 - 1)
+        temperature = self.temperature
+        if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+            raise InputError("temperature", f"must be a number, got {temperature!r}")
+        if math.isnan(temperature) or not 0.01 <= temperature <= 100.0:
+            raise InputError("temperature", f"must be in [0.01, 100], got {temperature}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +117,8 @@ class Candidate:
         surface: The surface form the model wrote (title or alias); the likeliest when several were found.
         logprob: Natural log of the model's probability of the entity's surface forms that were found
             (log-sum-exp over them).
-        probability: Share of the samples that named this entity (`disc`), or None.
+        probability: `disc`: share of the samples that named this entity (a sample whose surface form
+            belongs to several entities counts in equal parts); `beam`: None.
         metadata: The entity's metadata.
     """
 
@@ -76,12 +147,13 @@ class RetrievalResult:
         query: The query text.
         method: "beam" or "disc".
         candidates: Best first; empty means that nothing in the catalogue matched (`NO_MATCH`).
-        certified: `beam`: whether the surface-form list is proven to be the exact top-k; `disc`: None.
+        certified: `beam`: whether the k likeliest surface forms are proven to be found; `disc`: None.
         mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue.
         mass_stderr: Standard error of `mass`.
         num_draws: `disc`: draws used; 0 for `beam`.
         num_accepted: `disc`: results that came from an accepted draw (the rest were resampled).
         num_steps: Decode steps of the batch.
+        seed: `disc`: the seed used; the same seed gives the same samples.
         timings: Wall times.
     """
 
@@ -94,6 +166,7 @@ class RetrievalResult:
     num_draws: int = 0
     num_accepted: int = 0
     num_steps: int = 0
+    seed: int | None = None
     timings: Timings = field(default_factory=Timings)
 
     @property

@@ -60,6 +60,7 @@ class TableModel:
     device = torch.device("cpu")
     max_positions = None
     max_prompt_tokens = None
+    is_encoder_decoder = False
 
     def __init__(self, vocab_size: int, function: LogitsFunction) -> None:
         self.vocab_size = vocab_size

@@ -1,0 +1,149 @@
+"""The retrieval methods: from a decoder's rows to ranked catalogue entities.
+
+`beam` lists the likeliest surface forms, `disc` samples them; both are aggregated by entity here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from decoding.beam_search import BeamResult, beam_search
+from decoding.cancellation import CancelToken
+from decoding.disc import DiscResult, disc
+from decoding.errors import DecodingCancelledError
+from decoding.language_model import DecodeSession
+from decoding.params import MAX_K, BeamParams, DiscParams
+from decoding.title_trie import TitleTrie
+from decoding.types import Hypothesis
+from retrieval.index.reader import Index
+from retrieval.types import DEFAULT_NUM_SAMPLES, Candidate, RetrievalResult, RetrieveRequest
+
+Outcome = RetrievalResult | DecodingCancelledError
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is known of one entity: its surface forms by rank, and its share of the samples."""
+
+    logprobs: dict[int, float] = field(default_factory=dict)
+    share: float = 0.0
+
+    @property
+    def logprob(self) -> float:
+        """Log-sum-exp over the distinct surface forms found."""
+        largest = max(self.logprobs.values())
+        return largest + math.log(sum(math.exp(v - largest) for v in self.logprobs.values()))
+
+    @property
+    def best_row(self) -> int:
+        return max(self.logprobs, key=lambda row: (self.logprobs[row], -row))
+
+
+def run_beam(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+) -> list[Outcome]:
+    """Answer requests by trie beam search. All lists have one entry per query of the session."""
+    # Several surface forms may be one entity's, so more of them are listed than entities are wanted.
+    spare = 2 if index.num_rows > index.num_entities else 1
+    params = [BeamParams(k=min(MAX_K, r.k * spare), beam_size=r.beam_size or max(r.k, 10)) for r in requests]
+    results = beam_search(session, trie, params, cancel, room)
+    return [
+        result if isinstance(result, DecodingCancelledError) else _beam_answer(index, request, result)
+        for request, result in zip(requests, results, strict=True)
+    ]
+
+
+def _beam_answer(index: Index, request: RetrieveRequest, result: BeamResult) -> RetrievalResult:
+    tallies: dict[int, _Tally] = {}
+    for hypothesis in result.hypotheses:
+        _add(index, tallies, hypothesis, 0.0)
+    kth = -math.inf
+    if len(result.hypotheses) >= request.k:
+        kth = result.hypotheses[request.k - 1].logprob
+    pruned = result.best_pruned_logprob
+    return RetrievalResult(
+        query=request.query,
+        method="beam",
+        candidates=_rank(index, tallies, request.k, by_share=False),
+        certified=pruned == -math.inf or pruned <= kth,
+        num_steps=result.num_steps,
+    )
+
+
+def run_disc(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+) -> list[Outcome]:
+    """Answer requests, all with one `top_m` and each with a seed, by DISC."""
+    params = [
+        DiscParams(
+            num_samples=r.num_samples or DEFAULT_NUM_SAMPLES,
+            num_draws=r.num_draws,
+            temperature=r.temperature,
+            top_m=r.top_m,
+            seed=r.seed or 0,
+        )
+        for r in requests
+    ]
+    results = disc(session, trie, params, cancel, room)
+    return [
+        result if isinstance(result, DecodingCancelledError) else _disc_answer(index, request, result)
+        for request, result in zip(requests, results, strict=True)
+    ]
+
+
+def _disc_answer(index: Index, request: RetrieveRequest, result: DiscResult) -> RetrievalResult:
+    tallies: dict[int, _Tally] = {}
+    for sample in result.samples:
+        _add(index, tallies, sample.hypothesis, 1.0 / len(result.samples))
+    return RetrievalResult(
+        query=request.query,
+        method="disc",
+        candidates=_rank(index, tallies, request.k, by_share=True),
+        mass=result.mass,
+        mass_stderr=None if math.isnan(result.mass_stderr) else result.mass_stderr,
+        num_draws=result.num_draws,
+        num_accepted=sum(sample.accepted for sample in result.samples),
+        num_steps=result.num_steps,
+        seed=request.seed,
+    )
+
+
+def _add(index: Index, tallies: dict[int, _Tally], hypothesis: Hypothesis, share: float) -> None:
+    """Credit a row to every entity it names; entities that share it share the probability equally."""
+    entities = index.entities_of(hypothesis.row)
+    for entity in entities:
+        tally = tallies.setdefault(entity, _Tally())
+        tally.logprobs[hypothesis.row] = hypothesis.logprob
+        tally.share += share / len(entities)
+
+
+def _rank(index: Index, tallies: dict[int, _Tally], k: int, by_share: bool) -> tuple[Candidate, ...]:
+    # Entity numbers break ties, so that equal scores come out in one order everywhere.
+    order = sorted(tallies.items(), key=lambda item: (-item[1].share, -item[1].logprob, item[0]))
+    return tuple(
+        _candidate(index, number, tally, tally.share if by_share else None) for number, tally in order[:k]
+    )
+
+
+def _candidate(index: Index, number: int, tally: _Tally, probability: float | None) -> Candidate:
+    entity = index.entity(number)
+    return Candidate(
+        entity_id=entity.entity_id,
+        title=entity.title,
+        surface=index.surface(tally.best_row),
+        logprob=tally.logprob,
+        probability=probability,
+        metadata=entity.metadata,
+    )

@@ -1,0 +1,315 @@
+"""`Retriever`: an index and a model, opened together, answering queries.
+
+Text in, entities out. It knows prompts, titles and entities; what a decode step is, it leaves to
+`decoding`. One retriever is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
+from decoding.language_model import LanguageModel
+from decoding.title_trie import TitleTrie
+from retrieval.defaults import default_model_dir
+from retrieval.errors import GenretError, IndexMismatchError, InputError, ModelError
+from retrieval.index.reader import Index
+from retrieval.methods import Outcome, run_beam, run_disc
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
+from retrieval.types import Mention, RetrievalResult, RetrieveRequest, Timings
+
+DEFAULT_BATCH_SIZE = 32
+# A prompt must leave room for the longest title, or for this many tokens when a title is longer still:
+# one monstrous title must not make every query "too long".
+_MIN_ROOM = 64
+
+Reply = RetrievalResult | GenretError | DecodingCancelledError
+
+
+class Retriever:
+    """Answers queries with entities of one index, written by one model.
+
+    Args:
+        index: An open index; closed together with the retriever.
+        model: The model behind the decoding protocol.
+        tokenizer: The model's tokenizer.
+        config: Prompt templates and rendering of the checkpoint.
+
+    Raises:
+        IndexMismatchError: the index was built for another tokenizer or rendering, or holds token ids
+            the model does not have.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        model: LanguageModel,
+        tokenizer: TextTokenizer,
+        config: CheckpointConfig | None = None,
+    ) -> None:
+        self.index = index
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config or CheckpointConfig()
+        index.check_tokenizer(tokenizer, model.vocab_size)
+        taught = self.config.rendering
+        if taught is not None and taught != index.rendering:
+            raise IndexMismatchError(
+                f"{index.path}: titles are rendered as {index.rendering}, the model was taught {taught}; "
+                "build the index with this model as --tokenizer and without rendering options"
+            )
+        self.trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+
+    @classmethod
+    def open(
+        cls,
+        index: str | Path,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        num_threads: int | None = None,
+        verify_digests: bool = True,
+        trust_remote_code: bool = False,
+    ) -> Retriever:
+        """Open an index directory and load a checkpoint.
+
+        Args:
+            index: Index directory, as `build-index` wrote it.
+            model: Checkpoint directory or hub id; None: the shipped default model.
+            device: "auto", "cpu", "cuda", "cuda:1", ...
+            dtype: "auto", "float32", "bfloat16", "float16" or "float64".
+            num_threads: Torch threads of this process; None: leave them as they are.
+            verify_digests: Check every file's digest, not only sizes and structure.
+            trust_remote_code: Run model code that a hub checkpoint brings along.
+
+        Raises:
+            GenretError: the index or the checkpoint cannot be used, or they do not fit together.
+        """
+        opened = Index.open(index, verify_digests=verify_digests)
+        try:
+            place = default_model_dir() if model is None else model
+            tokenizer = TextTokenizer.load(place)
+            opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
+            return cls(
+                opened,
+                _load_model(place, device, dtype, num_threads, trust_remote_code),
+                tokenizer,
+                CheckpointConfig.load(Path(place)),
+            )
+        except BaseException:
+            opened.close()
+            raise
+
+    def close(self) -> None:
+        """Release the index. Idempotent."""
+        self.index.close()
+
+    def __enter__(self) -> Retriever:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def retrieve(
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        method: str = "beam",
+        *,
+        beam_size: int | None = None,
+        num_draws: int = 4,
+        num_samples: int | None = None,
+        temperature: float = 1.0,
+        top_m: int | None = None,
+        seed: int | None = None,
+        prompt: str | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+    ) -> list[RetrievalResult]:
+        """Answer queries, in their order. See `RetrieveRequest` for the options.
+
+        Raises:
+            InputError: an option or a query is out of range, or a query is too long for the model.
+            ModelError: the model returned broken logits.
+        """
+        texts = [queries] if isinstance(queries, str) else list(queries)
+        requests = []
+        for position, text in enumerate(texts):
+            try:
+                request = RetrieveRequest(
+                    text, k, method, beam_size, num_draws, num_samples, temperature, top_m, seed, prompt
+                )
+            except InputError as error:
+                name = f"queries[{position}]" if error.field == "query" else error.field
+                raise InputError(name, error.message) from None
+            requests.append(request)
+        return self._all_or_error(requests, batch_size)
+
+    def link(
+        self,
+        mentions: Sequence[Mention],
+        k: int = 1,
+        method: str = "beam",
+        *,
+        beam_size: int | None = None,
+        seed: int | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+    ) -> list[RetrievalResult]:
+        """Link mentions in context to entities, in their order.
+
+        Raises:
+            InputError: an option is out of range, or a mention is empty or too long for the model.
+        """
+        requests = [
+            self.link_request(mention, k=k, method=method, beam_size=beam_size, seed=seed)
+            for mention in mentions
+        ]
+        return self._all_or_error(requests, batch_size)
+
+    def link_request(
+        self,
+        mention: Mention,
+        k: int = 1,
+        method: str = "beam",
+        beam_size: int | None = None,
+        seed: int | None = None,
+    ) -> RetrieveRequest:
+        """Return the request that links one mention with the checkpoint's mention template."""
+        if not mention.mention.strip():
+            raise InputError("mention", "must not be empty")
+        template = self.config.prompt(self.config.mention_prompt)
+        query = template.mention_query(mention)
+        return RetrieveRequest(
+            query, k=k, method=method, beam_size=beam_size, seed=seed, prompt=template.name
+        )
+
+    def prompt_tokens(self, request: RetrieveRequest) -> int:
+        """Return the request's prompt length in tokens: its share of a batch.
+
+        Raises:
+            InputError: the template is unknown, or the query is too long for the model.
+        """
+        return len(self._prompt(request))
+
+    def warm_up(self) -> None:
+        """Answer one query by each method, so that the first real one finds everything in place."""
+        for method in ("beam", "disc"):
+            self.retrieve("warm-up", k=1, method=method, seed=0, num_samples=1)
+
+    def retrieve_batch(
+        self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None
+    ) -> list[Reply]:
+        """Answer requests with any mixture of options; what is compatible shares its forwards.
+
+        Args:
+            requests: At most as many as fit into memory together.
+            cancel: Polled between decode steps, one per request.
+
+        Returns:
+            Per request its result, or the error that concerns this request alone.
+        """
+        tokens = list(cancel) if cancel is not None else [None] * len(requests)
+        replies: dict[int, Reply] = {}
+        prompts: dict[int, list[int]] = {}
+        groups: dict[tuple[str, int | None], list[int]] = {}
+        for i, request in enumerate(requests):
+            try:
+                prompts[i] = self._prompt(request)
+            except InputError as error:
+                replies[i] = error
+                continue
+            groups.setdefault((request.method, request.top_m), []).append(i)
+        for members in groups.values():
+            answered = self._decode(
+                [requests[i] for i in members], [prompts[i] for i in members], [tokens[i] for i in members]
+            )
+            replies.update(zip(members, answered, strict=True))
+        return [replies[i] for i in range(len(requests))]
+
+    def _all_or_error(self, requests: Sequence[RetrieveRequest], batch_size: int) -> list[RetrievalResult]:
+        if batch_size < 1:
+            raise InputError("batch_size", f"must be at least 1, got {batch_size}")
+        lengths = [self.prompt_tokens(request) for request in requests]
+        # Neighbours in length share a batch: little of it is padding.
+        order = sorted(range(len(requests)), key=lambda i: lengths[i])
+        replies: dict[int, RetrievalResult] = {}
+        for batch in _chunks(order, batch_size):
+            for i, reply in zip(batch, self.retrieve_batch([requests[i] for i in batch]), strict=True):
+                if not isinstance(reply, RetrievalResult):
+                    raise reply
+                replies[i] = reply
+        return [replies[i] for i in range(len(requests))]
+
+    def _prompt(self, request: RetrieveRequest) -> list[int]:
+        prompt = self.config.prompt(request.prompt).encode(self.tokenizer, request.query)
+        if not prompt:
+            raise InputError("query", "gives no tokens with this prompt template")
+        longest = self.model.max_prompt_tokens
+        positions = self.model.max_positions
+        if positions is not None and not self.model.is_encoder_decoder:  # the title shares them
+            longest = positions - min(self.trie.max_depth, _MIN_ROOM)
+        if longest is not None and len(prompt) > longest:
+            raise InputError(
+                "query", f"too long: the prompt has {len(prompt)} tokens, this model takes at most {longest}"
+            )
+        return prompt
+
+    def _room(self, prompt: Sequence[int]) -> int | None:
+        """Return how many tokens may follow the prompt."""
+        positions = self.model.max_positions
+        if positions is None:
+            return None
+        return positions - (0 if self.model.is_encoder_decoder else len(prompt))
+
+    def _decode(
+        self,
+        requests: list[RetrieveRequest],
+        prompts: list[list[int]],
+        cancel: list[CancelToken | None],
+    ) -> list[Reply]:
+        """Answer compatible requests in one batch."""
+        seeded = [replace(r, seed=secrets.randbits(63)) if r.seed is None else r for r in requests]
+        room = [self._room(prompt) for prompt in prompts]
+        run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
+        started = time.perf_counter()
+        try:
+            session = self.model.prefill(prompts)
+            prefilled = time.perf_counter()
+            outcomes = run(session, self.trie, self.index, seeded, cancel, room)
+        except InvalidLogitsError as error:
+            if len(requests) == 1:
+                return [ModelError(str(error))]
+            # One query's broken logits must not take the others down: answer each alone.
+            alone = zip(requests, prompts, cancel, strict=True)
+            return [self._decode([r], [p], [c])[0] for r, p, c in alone]
+        ended = time.perf_counter()
+        timings = Timings(
+            prefill_ms=(prefilled - started) * 1e3,
+            decode_ms=(ended - prefilled) * 1e3,
+            total_ms=(ended - started) * 1e3,
+        )
+        return [replace(o, timings=timings) if isinstance(o, RetrievalResult) else o for o in outcomes]
+
+
+def _load_model(
+    place: str | Path, device: str, dtype: str, num_threads: int | None, trust_remote_code: bool
+) -> LanguageModel:
+    from decoding.hf_model import HFLanguageModel  # transformers takes seconds to import
+
+    try:
+        return HFLanguageModel.load(place, device, dtype, trust_remote_code, num_threads)
+    except DecodingError as error:
+        raise ModelError(str(error)) from error
+
+
+def _chunks(items: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
