@@ -1,0 +1,159 @@
+"""Examples as token ids: a deterministic, endless-looking dataset and the collators of both architectures.
+
+Prompts and titles are tokenised by the very functions that serving uses. Item i of a run depends on the
+seed and on i alone, so a resumed run sees what the killed one would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.examples import Example, ExampleGenerator
+
+IGNORED_LABEL = -100  # the convention of transformers' losses
+_BATCHES_PER_BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedExample:
+    """Token ids of one pair; `title_ids` ends with the end token."""
+
+    prompt_ids: tuple[int, ...]
+    title_ids: tuple[int, ...]
+
+
+class ExampleEncoder:
+    """Turns examples into token ids as serving would.
+
+    Args:
+        tokenizer: The checkpoint's tokenizer.
+        config: The checkpoint's prompts and rendering.
+        max_prompt_tokens: Longer prompts are cut at the end of the query.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, config: CheckpointConfig, max_prompt_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._rendering = config.rendering or Rendering()
+        self._plain = config.prompt(config.default_prompt)
+        self._mention = config.prompt(config.mention_prompt)
+        self._max_prompt_tokens = max_prompt_tokens
+
+    def encode(self, example: Example) -> EncodedExample | None:
+        """Return the token ids, or None where the title cannot follow the prompt (unstable boundary)."""
+        template = self._plain if example.mention is None else self._mention
+        text = example.query or "" if example.mention is None else template.mention_query(example.mention)
+        ids = template.encode(self._tokenizer, text)
+        if len(ids) > self._max_prompt_tokens:
+            suffix = self._tokenizer.encode_markup(template.suffix)
+            ids = ids[: self._max_prompt_tokens - len(suffix)] + suffix
+        row = self._tokenizer.encode_titles([example.title], self._rendering)[0]
+        return None if row is None else EncodedExample(tuple(ids), tuple(row))
+
+
+class ExampleDataset(Dataset[EncodedExample]):
+    """The first `length` examples of a run, read in order.
+
+    Blocks of several batches are generated together and sorted by prompt length, so that a batch is
+    padded little; the batches of a block come in random order.
+
+    Args:
+        generator: Where examples come from.
+        encoder: How they become token ids.
+        length: Number of examples of the run.
+        batch_size: Examples per batch.
+        seed: Fixes every example.
+    """
+
+    def __init__(
+        self, generator: ExampleGenerator, encoder: ExampleEncoder, length: int, batch_size: int, seed: int
+    ) -> None:
+        self._generator = generator
+        self._encoder = encoder
+        self._length = length
+        self._batch_size = batch_size
+        self._seed = seed
+        self._block: tuple[int, list[EncodedExample]] = (-1, [])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> EncodedExample:
+        size = self._batch_size * _BATCHES_PER_BLOCK
+        block, offset = divmod(index, size)
+        if self._block[0] != block:
+            self._block = (block, self._generate(block, size))
+        return self._block[1][offset]
+
+    def _generate(self, block: int, size: int) -> list[EncodedExample]:
+        random = Random(f"{self._seed}/{block}")
+        examples: list[EncodedExample] = []
+        failures = 0
+        while len(examples) < size:
+            example = self._generator.draw(block * size + len(examples), random)
+            encoded = self._encoder.encode(example)
+            if encoded is not None:
+                examples.append(encoded)
+                continue
+            failures += 1
+            if failures > 10 * size:
+                raise ValueError(
+                    f"no title can follow the prompt under this rendering, e.g. {example.title!r}"
+                )
+        examples.sort(key=lambda e: (len(e.prompt_ids), e.prompt_ids))
+        batches = [examples[i : i + self._batch_size] for i in range(0, size, self._batch_size)]
+        random.shuffle(batches)
+        return [example for batch in batches for example in batch]
+
+
+@dataclass(frozen=True, slots=True)
+class CausalCollator:
+    """Batches for decoder-only models: `left padding | prompt | title | right padding`.
+
+    All titles start in the same column, so logits are needed for the last columns only.
+    """
+
+    pad_id: int
+
+    def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
+        """Return input_ids, attention_mask, position_ids (B, T+L) and labels (B, L) of the last L columns."""
+        prompt_width = max(len(e.prompt_ids) for e in examples)
+        title_width = max(len(e.title_ids) for e in examples)
+        shape = (len(examples), prompt_width + title_width)
+        input_ids = torch.full(shape, self.pad_id)
+        mask = torch.zeros(shape, dtype=torch.long)
+        labels = torch.full((len(examples), title_width), IGNORED_LABEL)
+        for i, e in enumerate(examples):
+            start, end = prompt_width - len(e.prompt_ids), prompt_width + len(e.title_ids)
+            input_ids[i, start:end] = torch.tensor(e.prompt_ids + e.title_ids)
+            mask[i, start:end] = 1
+            labels[i, : len(e.title_ids)] = torch.tensor(e.title_ids)
+        positions = (mask.cumsum(1) - 1).clamp_min(0)
+        return {"input_ids": input_ids, "attention_mask": mask, "position_ids": positions, "labels": labels}
+
+
+@dataclass(frozen=True, slots=True)
+class Seq2SeqCollator:
+    """Batches for encoder-decoder models: the prompt is encoded, the title is written."""
+
+    pad_id: int
+
+    def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
+        """Return input_ids and attention_mask (B, T) and labels (B, L)."""
+        prompt_width = max(len(e.prompt_ids) for e in examples)
+        title_width = max(len(e.title_ids) for e in examples)
+        input_ids = torch.full((len(examples), prompt_width), self.pad_id)
+        mask = torch.zeros_like(input_ids)
+        labels = torch.full((len(examples), title_width), IGNORED_LABEL)
+        for i, e in enumerate(examples):
+            input_ids[i, : len(e.prompt_ids)] = torch.tensor(e.prompt_ids)
+            mask[i, : len(e.prompt_ids)] = 1
+            labels[i, : len(e.title_ids)] = torch.tensor(e.title_ids)
+        return {"input_ids": input_ids, "attention_mask": mask, "labels": labels}

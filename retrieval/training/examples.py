@@ -1,0 +1,332 @@
+"""(prompt text, title) pairs without end, drawn from a catalogue and its training queries.
+
+Six recipes teach six skills: writing a title for its title or alias, for its description, for a query a
+person wrote, for a handful of words about it, for a mention in running text, and for a name never seen
+before (copying). The share of each changes over the run: names first, meaning later.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from retrieval.training.catalogue import LabelledQuery, TrainingEntity
+from retrieval.training.noise import (
+    drop_words,
+    insert_words,
+    recase,
+    reorder_clauses,
+    shorten,
+    strip_accents,
+    typo,
+)
+from retrieval.types import Mention
+
+_WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+_STOPWORDS = frozenset(
+    """
+    a an and are as at be been by can did do does for from had has have he her him his how i in into
+    is it its made me name named of on one or s she so some such than that the their them there they
+    this to under up used was were what when where which while who whom whose why with would you
+    your
+    """.split()  # noqa: SIM905 - a list literal would fill a page
+)
+_QUESTIONS = (
+    "what is the {}", "which is the {}", "what's the name of the {}", "who is the {}", "name the {}",
+    "the {}", "a {}", "{}", "{}", "{}?", "what do you call the {}", "looking for the {}",
+    "that {}", "which {}", "what {}", "who was the {}", "tell me the {}",
+)  # fmt: skip
+_KIND_QUESTIONS = (
+    "which {kind} is {}", "what {kind} is the {}", "{kind} {}", "{kind}: {}", "{} {kind}", "the {kind} of {}",
+    "name of the {kind} with {}", "{kind} known for {}", "which {kind} {}", "what {kind} {}",
+)  # fmt: skip
+_SENTENCES = (
+    ("we talked about", "for an hour"), ("she wrote a book on", ""), ("", "is mentioned in the report"),
+    ("according to", ", this was wrong"), ("the history of", "is long"), ("he had heard of", "before"),
+    ("an article about", "appeared yesterday"), ("", ""), ("compared with", "it is small"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """How often each recipe is used; the numbers are weights and need no particular sum."""
+
+    name: float = 0.20
+    description: float = 0.16
+    query: float = 0.32
+    keywords: float = 0.20
+    mention: float = 0.06
+    invented: float = 0.06
+
+    def __post_init__(self) -> None:
+        if min(self.weights.values()) < 0 or sum(self.weights.values()) <= 0:
+            raise ValueError(f"weights must be >= 0 and not all zero, got {self.weights}")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Recipe name to weight."""
+        return {recipe: getattr(self, recipe) for recipe in RECIPES}
+
+
+RECIPES = ("name", "description", "query", "keywords", "mention", "invented")
+COPYING_FIRST = Mixture(name=0.5, description=0.12, query=0.12, keywords=0.08, mention=0.03, invented=0.15)
+LATER = Mixture()
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleOptions:
+    """What the generator does.
+
+    Attributes:
+        first: Mixture at the start.
+        later: Mixture from `ramp_examples` on; between the two it changes linearly.
+        ramp_examples: Length of the change, in examples.
+        alias_target: Share of the alias inputs whose target is the alias itself, not the title.
+        clean: Share of names and queries left as written (apart from letter case).
+    """
+
+    first: Mixture = COPYING_FIRST
+    later: Mixture = LATER
+    ramp_examples: int = 40_000
+    alias_target: float = 0.15
+    clean: float = 0.35
+
+    def __post_init__(self) -> None:
+        for name in ("alias_target", "clean"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.ramp_examples < 0:
+            raise ValueError(f"ramp_examples must be >= 0, got {self.ramp_examples}")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One training pair.
+
+    Attributes:
+        query: Query text, or None where `mention` is set.
+        mention: A mention in context, for the mention template.
+        title: Text to be written.
+        recipe: Which recipe made it.
+    """
+
+    title: str
+    recipe: str
+    query: str | None = None
+    mention: Mention | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    entity: TrainingEntity
+    texts: tuple[str, ...]  # description and train queries
+    queries: tuple[str, ...]
+    words: tuple[str, ...] = ()  # content words of all texts, aliases and the kind
+    word_weights: tuple[float, ...] = ()
+    partial: tuple[str, ...] = field(default=())  # parts of names that no other entity has
+
+
+class ExampleGenerator:
+    """Draws examples from a catalogue; `draw(i, random)` is the i-th of a run.
+
+    Args:
+        entities: The catalogue. Not empty.
+        queries: Labelled queries; only those of split "train" are used.
+        options: What to draw.
+    """
+
+    def __init__(
+        self,
+        entities: Sequence[TrainingEntity],
+        queries: Sequence[LabelledQuery] = (),
+        options: ExampleOptions | None = None,
+    ) -> None:
+        if not entities:
+            raise ValueError("entities must not be empty")
+        self.options = options or ExampleOptions()
+        texts: dict[str, list[str]] = {entity.entity_id: [] for entity in entities}
+        for query in queries:
+            if query.split == "train":
+                texts[query.entity_id].append(query.text)
+        self._sources = _sources(entities, texts)
+        self._described = [s for s in self._sources if s.entity.description]
+        self._queried = [s for s in self._sources if s.queries]
+        self._worded = [s for s in self._sources if len(s.words) >= 2]
+        self._strangers = sorted({w for s in self._sources for w in s.words}) or [entities[0].title]
+        names = {word for entity in entities for word in entity.title.split()}
+        self._name_words = sorted(names)
+
+    def draw(self, index: int, random: Random) -> Example:
+        """Return one example of the mixture due at position `index` of the run."""
+        weights = self._weights(index)
+        recipe = random.choices(list(weights), weights=list(weights.values()))[0]
+        if recipe == "description" and self._described:
+            return self._description(random.choice(self._described), random)
+        if recipe == "query" and self._queried:
+            return self._query(random.choice(self._queried), random)
+        if recipe == "keywords" and self._worded:
+            return self._keywords(random.choice(self._worded), random)
+        if recipe == "mention":
+            return self._mention(random.choice(self._sources), random)
+        if recipe == "invented":
+            return self._invented(random)
+        return self._name(random.choice(self._sources), random)
+
+    def _weights(self, index: int) -> Mapping[str, float]:
+        ramp = self.options.ramp_examples
+        late = 1.0 if ramp == 0 else min(1.0, index / ramp)
+        first, later = self.options.first.weights, self.options.later.weights
+        return {recipe: (1 - late) * first[recipe] + late * later[recipe] for recipe in RECIPES}
+
+    def _name(self, source: _Source, random: Random) -> Example:
+        entity = source.entity
+        title, text = entity.title, entity.title
+        if entity.aliases and random.random() < 0.6:
+            text = random.choice(entity.aliases)
+            if random.random() < self.options.alias_target:
+                title = text
+        elif source.partial and random.random() < 0.25:
+            text = random.choice(source.partial)
+        if random.random() >= self.options.clean:
+            text = damage_name(text, random)
+        return Example(title, "name", query=_typed(text, random))
+
+    def _description(self, source: _Source, random: Random) -> Example:
+        text = source.entity.description
+        if random.random() < 0.3:
+            text = reorder_clauses(text, random)
+        if random.random() < 0.6:
+            text = shorten(text, random, min_words=4)
+        text = self._asked(self._damage_text(text, random), source, random)
+        return Example(source.entity.title, "description", query=_typed(text, random))
+
+    def _query(self, source: _Source, random: Random) -> Example:
+        text = random.choice(source.queries)
+        if random.random() >= self.options.clean:
+            text = self._damage_text(text, random)
+        return Example(source.entity.title, "query", query=_typed(text, random))
+
+    def _keywords(self, source: _Source, random: Random) -> Example:
+        if random.random() < 0.3 and len(source.texts) >= 2:
+            pair = random.sample(source.texts, 2)
+            text = ", ".join(shorten(part, random, min_words=3) for part in pair)
+            text = self._damage_text(text, random)
+        else:
+            count = min(len(source.words), random.randint(2, 7))
+            # Weighted sampling without replacement (Efraimidis and Spirakis 2006).
+            keyed = sorted(
+                ((random.random() ** (1 / weight), i) for i, weight in enumerate(source.word_weights)),
+                reverse=True,
+            )
+            picked = [i for _, i in keyed[:count]]
+            if random.random() < 0.5:
+                picked.sort()
+            words = [source.words[i] for i in picked]
+            if random.random() < 0.5:
+                glue = random.choices(("of", "in", "the", "with", "and", "from", "that", "for"), k=len(words))
+                words = [w for g, word in zip(glue, words, strict=True) for w in (g, word)][1:]
+            text = " ".join(words)
+            if random.random() < 0.25:
+                text = insert_words(text, self._strangers, random.randint(1, 2), random)
+            if random.random() < 0.4:
+                text = self._asked(text, source, random)
+        return Example(source.entity.title, "keywords", query=_typed(text, random))
+
+    def _mention(self, source: _Source, random: Random) -> Example:
+        surface = random.choice(source.entity.surfaces)
+        bare = surface.split(" (")[0]
+        text = bare if random.random() < 0.7 else damage_name(bare, random)
+        left, right = random.choice(_SENTENCES)
+        if source.texts and random.random() < 0.7:
+            clue = shorten(random.choice(source.texts), random, min_words=4)
+            if random.random() < 0.5:
+                left = f"{clue} {left}".strip()
+            else:
+                right = f"{right} {clue}".strip()
+        mention = Mention(text if random.random() < 0.8 else text.lower(), left=left, right=right)
+        return Example(source.entity.title, "mention", mention=mention)
+
+    def _invented(self, random: Random) -> Example:
+        """A name that no entity has: what is asked for must be copied, not remembered."""
+        count = random.choices((1, 2, 3, 4), weights=(2, 4, 3, 1))[0]
+        words = random.sample(self._name_words, min(count, len(self._name_words)))
+        if random.random() < 0.4:
+            word = random.choice(self._strangers)
+            words[random.randrange(len(words))] = word[0].upper() + word[1:]
+        title = " ".join(words)
+        return Example(title, "invented", query=_typed(title, random))
+
+    def _damage_text(self, text: str, random: Random) -> str:
+        if random.random() < 0.5:
+            text = drop_words(text, random.uniform(0.05, 0.35), random)
+        if random.random() < 0.15:
+            text = insert_words(text, self._strangers, random.randint(1, 2), random)
+        if random.random() < 0.15:
+            text = typo(text, random)
+        return text
+
+    def _asked(self, text: str, source: _Source, random: Random) -> str:
+        if text[:1].isupper() and not text[:2].isupper() and random.random() < 0.7:
+            text = text[0].lower() + text[1:]
+        if source.entity.kind and random.random() < 0.35:
+            kind = source.entity.kind.replace("_", " ")
+            return random.choice(_KIND_QUESTIONS).format(text, kind=kind)
+        return random.choice(_QUESTIONS).format(text)
+
+
+def damage_name(text: str, random: Random) -> str:
+    """Return a name as people mistype it: one or two slips, a lost bracket, a moved or lost word."""
+    draw = random.random()
+    words = text.split()
+    if " (" in text and random.random() < 0.5:
+        text = text.split(" (")[0]
+    if draw < 0.12 and len(words) > 2:
+        return drop_words(text, 1 / len(words), random)
+    if draw < 0.20 and len(words) > 1:
+        random.shuffle(words)
+        return " ".join(words)
+    text = typo(text, random)
+    if len(text) > 9 and random.random() < 0.3:
+        text = typo(text, random)
+    return text
+
+
+def _typed(text: str, random: Random) -> str:
+    """Letter case and accents as typed; never empty."""
+    out = recase(text, random)
+    if random.random() < 0.5:
+        out = strip_accents(out)
+    return out.strip() or text
+
+
+def _sources(entities: Sequence[TrainingEntity], queries: Mapping[str, Sequence[str]]) -> list[_Source]:
+    bags: list[list[str]] = []
+    for entity in entities:
+        texts = [entity.description, *queries[entity.entity_id], *entity.aliases, entity.kind]
+        words = [w for text in texts for w in _WORD.findall(text) if w.lower() not in _STOPWORDS]
+        bags.append(list({word.lower(): word for word in words}.values()))
+    frequency = Counter(word.lower() for bag in bags for word in bag)
+    name_owners = Counter(
+        word for entity in entities for word in {w.lower() for s in entity.surfaces for w in _WORD.findall(s)}
+    )
+    sources = []
+    for entity, bag in zip(entities, bags, strict=True):
+        asked = tuple(queries[entity.entity_id])
+        told = tuple(text for text in (entity.description, *asked) if text)
+        parts = {w for w in _WORD.findall(entity.title) if len(w) >= 4 and name_owners[w.lower()] == 1}
+        sources.append(
+            _Source(
+                entity=entity,
+                texts=told,
+                queries=asked,
+                words=tuple(bag),
+                # Rare words tell entities apart: weight by inverse document frequency.
+                word_weights=tuple(math.log(1 + len(entities) / frequency[w.lower()]) for w in bag),
+                partial=tuple(sorted(parts - {entity.title})),
+            )
+        )
+    return sources

@@ -1,0 +1,203 @@
+"""How good a model is: hits@k by entity under the catalogue constraint, and the same for BM25.
+
+Decoding is the service's own: the title trie of all titles and aliases, the token tree, beam search, and a
+log-sum-exp over the surface forms of an entity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+
+from decoding.beam_search import BeamResult, beam_search
+from decoding.hf_model import HFLanguageModel
+from decoding.params import BeamParams
+from decoding.title_trie import TitleTrie
+from retrieval.errors import InputError, MissingExtraError
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.catalogue import LabelledQuery, TrainingEntity
+from retrieval.training.noise import shorten, typo
+
+_MAX_K = 10
+_BEAMS = 20  # rows asked for; titles and aliases of one entity share them
+_QUERIES_PER_BATCH = 32
+_PROBES = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Share of queries whose entity is first, and among the first ten.
+
+    Attributes:
+        hits_at_1: In [0, 1].
+        hits_at_10: In [0, 1].
+        num_queries: How many were asked.
+    """
+
+    hits_at_1: float
+    hits_at_10: float
+    num_queries: int
+
+    def __str__(self) -> str:
+        return f"hits@1 {self.hits_at_1:.3f}  hits@10 {self.hits_at_10:.3f}  ({self.num_queries} queries)"
+
+    def to_json(self) -> dict[str, float | int]:
+        """Return the fields, shares rounded to four digits."""
+        return {
+            "hits_at_1": round(self.hits_at_1, 4),
+            "hits_at_10": round(self.hits_at_10, 4),
+            "num_queries": self.num_queries,
+        }
+
+
+def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[LabelledQuery]) -> Hits:
+    """Compare rankings of entity ids, best first, with the labels.
+
+    Raises:
+        InputError: there are no queries.
+    """
+    if not queries:
+        raise InputError("queries", "expected at least one query to measure, got none")
+    pairs = list(zip(rankings, queries, strict=True))
+    first = sum(ranking[:1] == [query.entity_id] for ranking, query in pairs)
+    ten = sum(query.entity_id in ranking[:_MAX_K] for ranking, query in pairs)
+    return Hits(first / len(pairs), ten / len(pairs), len(pairs))
+
+
+def measure_hits(
+    model: Any,
+    tokenizer: TextTokenizer,
+    config: CheckpointConfig,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+) -> Hits:
+    """Rank the entities for every query with the model and count hits. See `rank_entities`."""
+    return count_hits(rank_entities(model, tokenizer, config, entities, queries), queries)
+
+
+@torch.no_grad()
+def rank_entities(
+    model: Any,
+    tokenizer: TextTokenizer,
+    config: CheckpointConfig,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+) -> list[list[str]]:
+    """Return entity ids, best first, for every query.
+
+    The model (a `transformers.PreTrainedModel`, float32) is left as it was found: its training mode and
+    its attention implementation are restored.
+    """
+    training, attention = model.training, model.config._attn_implementation
+    try:
+        return _rank(HFLanguageModel(model), tokenizer, config, entities, queries)
+    finally:
+        model.set_attn_implementation(attention)
+        model.train(training)
+
+
+def _rank(
+    model: HFLanguageModel,
+    tokenizer: TextTokenizer,
+    config: CheckpointConfig,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+) -> list[list[str]]:
+    owners = _rows(tokenizer, config.rendering or Rendering(), entities)
+    trie = TitleTrie.from_rows(owners, model.vocab_size, model.device)
+    template = config.prompt(config.default_prompt)
+    prompts = [template.encode(tokenizer, query.text) for query in queries]
+    params = BeamParams(k=_BEAMS, beam_size=_BEAMS)
+    rankings: list[list[str]] = [[] for _ in queries]
+    by_length = sorted(range(len(queries)), key=lambda i: len(prompts[i]))  # little padding in a batch
+    for begin in range(0, len(by_length), _QUERIES_PER_BATCH):
+        batch = by_length[begin : begin + _QUERIES_PER_BATCH]
+        session = model.prefill([prompts[i] for i in batch])
+        for i, result in zip(batch, beam_search(session, trie, [params] * len(batch)), strict=True):
+            if not isinstance(result, BeamResult):  # only a cancelled query ends in an error
+                raise result
+            rankings[i] = _by_entity(result, owners)
+    return rankings
+
+
+def _rows(
+    tokenizer: TextTokenizer, rendering: Rendering, entities: Sequence[TrainingEntity]
+) -> dict[tuple[int, ...], list[str]]:
+    """Token row of every surface form -> the entities that have it."""
+    surfaces = [(surface, entity.entity_id) for entity in entities for surface in entity.surfaces]
+    rows = tokenizer.encode_titles([surface for surface, _ in surfaces], rendering)
+    owners: dict[tuple[int, ...], list[str]] = {}
+    for row, (_, entity_id) in zip(rows, surfaces, strict=True):
+        if row is not None:
+            owners.setdefault(tuple(row), []).append(entity_id)
+    return owners
+
+
+def _by_entity(result: BeamResult, owners: Mapping[tuple[int, ...], Sequence[str]]) -> list[str]:
+    mass: dict[str, float] = {}
+    for hypothesis in result.hypotheses:
+        for entity_id in owners[hypothesis.token_ids]:
+            mass[entity_id] = mass.get(entity_id, 0.0) + math.exp(hypothesis.logprob)
+    return sorted(mass, key=lambda entity_id: -mass[entity_id])
+
+
+def noise_probes(entities: Sequence[TrainingEntity], seed: int) -> dict[str, list[LabelledQuery]]:
+    """Return queries made from the catalogue itself, by kind: what the model was taught, not unseen text.
+
+    Up to 300 each of: the title as written, an alias as written, the title with one typo in lower case,
+    the description as written, and a part of the description.
+    """
+    random = Random(seed)
+    titles = random.sample(list(entities), min(_PROBES, len(entities)))
+    aliased = [entity for entity in entities if entity.aliases]
+    aliased = random.sample(aliased, min(_PROBES, len(aliased)))
+    described = [entity for entity in entities if entity.description]
+    described = random.sample(described, min(_PROBES, len(described)))
+
+    def ask(pairs: Iterable[tuple[str, TrainingEntity]]) -> list[LabelledQuery]:
+        return [LabelledQuery(text, entity.entity_id, "dev") for text, entity in pairs]
+
+    probes = {
+        "exact title": ask((e.title, e) for e in titles),
+        "alias": ask((random.choice(e.aliases), e) for e in aliased),
+        "title with a typo": ask((typo(e.title, random).lower(), e) for e in titles),
+        "description": ask((e.description, e) for e in described),
+        "part of description": ask((shorten(e.description, random, min_words=6), e) for e in described),
+    }
+    return {name: asked for name, asked in probes.items() if asked}
+
+
+def bm25_rankings(
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    training_queries: Sequence[LabelledQuery] = (),
+) -> list[list[str]]:
+    """Rank entities with bm25s over title, aliases and description, plus training queries where given.
+
+    Raises:
+        MissingExtraError: bm25s is not installed.
+    """
+    try:
+        import bm25s
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("bm25s", "eval") from error
+
+    texts = {e.entity_id: [*e.surfaces, e.description] for e in entities}
+    for query in training_queries:
+        texts[query.entity_id].append(query.text)
+    documents = [" ".join(texts[e.entity_id]) for e in entities]
+    retriever = bm25s.BM25()
+    retriever.index(bm25s.tokenize(documents, stopwords="en", show_progress=False), show_progress=False)
+    asked = bm25s.tokenize([query.text for query in queries], stopwords="en", show_progress=False)
+    found, scores = retriever.retrieve(asked, k=min(_MAX_K, len(entities)), show_progress=False)
+    return [
+        [entities[int(i)].entity_id for i in row[np.asarray(score) > 0]]
+        for row, score in zip(found, scores, strict=True)
+    ]

@@ -1,0 +1,293 @@
+"""One training run from files to a checkpoint folder that serving can open."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retrieval.errors import InputError, ModelError
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.budget import Budget
+from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue, read_queries
+from retrieval.training.dataset import ExampleDataset, ExampleEncoder
+from retrieval.training.examples import ExampleGenerator, ExampleOptions
+from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
+from retrieval.training.quality import Hits, measure_hits, noise_probes
+from retrieval.training.trainer import TrainerOptions, train_model
+
+METRICS_NAME = "metrics.json"
+SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DEV_QUERIES_WHILE_TRAINING = 200
+_MAX_STEPS_UNDER_A_CLOCK = 10_000_000
+_RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from copying to meaning
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What to train, on what, for how long, and where the result goes.
+
+    Attributes:
+        catalogue: TSV of the entities.
+        queries: TSV of labelled queries, or None.
+        out: Folder of the finished checkpoint; `out/checkpoints` holds the resumable ones.
+        preset: Name of a preset trained from scratch, or None.
+        model: Path or hub id of a checkpoint to fine-tune, or None. Exactly one of the two is set.
+        minutes: Wall time of the run, or None.
+        epochs: Passes over the pairs, or None.
+        max_steps: Optimiser steps, or None. The first limit reached ends the run.
+        vocab_size: Overrides the preset's vocabulary size.
+        max_prompt_tokens: Longer training prompts are cut.
+        save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
+        test: Whether the test queries are measured too, after training.
+        trainer: How to optimise.
+    """
+
+    catalogue: Path
+    queries: Path | None
+    out: Path
+    preset: str | None = None
+    model: str | None = None
+    minutes: float | None = None
+    epochs: float | None = None
+    max_steps: int | None = None
+    vocab_size: int | None = None
+    max_prompt_tokens: int = 96
+    save_dtype: str = "float16"
+    test: bool = False
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)
+
+    def __post_init__(self) -> None:
+        if (self.preset is None) == (self.model is None):
+            raise InputError(
+                "model", "give either a model to fine-tune or a preset, not both and not neither"
+            )
+        if self.preset is not None and self.preset not in PRESETS:
+            raise InputError("preset", f"unknown preset {self.preset!r}; known: {sorted(PRESETS)}")
+        if self.save_dtype not in SAVE_DTYPES:
+            raise InputError("save_dtype", f"must be one of {list(SAVE_DTYPES)}, got {self.save_dtype!r}")
+        for name in ("minutes", "epochs", "max_steps"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InputError(name, f"must be > 0, got {value}")
+        if self.max_prompt_tokens < 8:
+            raise InputError("max_prompt_tokens", f"must be >= 8, got {self.max_prompt_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    model: Any
+    tokenizer: TextTokenizer
+    config: CheckpointConfig
+
+
+def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]:
+    """Train as planned, write the checkpoint folder and return its metrics.
+
+    Args:
+        plan: What to do.
+        report: Receives lines of progress.
+
+    Raises:
+        SourceError: a file cannot be used.
+        InputError: the plan does not fit the files or the model.
+        ModelError: the model to fine-tune cannot be loaded.
+    """
+    entities = read_catalogue(plan.catalogue)
+    queries = read_queries(plan.queries, entities) if plan.queries else []
+    _check_out(plan)
+    torch.manual_seed(plan.trainer.seed)
+    checkpoint = _start_checkpoint(plan, entities, queries)
+    _log_start(plan, checkpoint, entities, queries, report)
+
+    budget = _budget(plan, entities, queries)
+    ramp = _RAMP_PASSES * _num_pairs(entities, queries)
+    if plan.minutes is None:
+        ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
+    dataset = ExampleDataset(
+        ExampleGenerator(entities, queries, ExampleOptions(ramp_examples=ramp)),
+        ExampleEncoder(checkpoint.tokenizer, checkpoint.config, plan.max_prompt_tokens),
+        length=budget.max_steps * plan.trainer.batch_size,
+        batch_size=plan.trainer.batch_size,
+        seed=plan.trainer.seed,
+    )
+    dev = [query for query in queries if query.split == "dev"]
+
+    def evaluate() -> None:
+        if dev:
+            hits = _measure(checkpoint, entities, dev[:_DEV_QUERIES_WHILE_TRAINING])
+            report(f"dev (first {hits.num_queries})  {hits}")
+
+    steps = train_model(
+        checkpoint.model,
+        dataset,
+        pad_id=_pad_id(checkpoint),
+        work_folder=plan.out / "checkpoints",
+        budget=budget,
+        options=plan.trainer,
+        report=report,
+        evaluate=evaluate,
+    )
+    _save(checkpoint, plan)
+    saved = _Checkpoint(
+        _load_model(str(plan.out)), TextTokenizer.load(plan.out), CheckpointConfig.load(plan.out)
+    )
+    metrics = _final_metrics(plan, saved, entities, queries, report)
+    metrics.update(
+        {
+            "steps": steps,
+            "examples": steps * plan.trainer.batch_size,
+            "minutes": round(budget.elapsed_s / 60, 1),
+            "parameters": sum(p.numel() for p in saved.model.parameters()),
+            "preset": plan.preset,
+            "fine_tuned_from": plan.model,
+            "trainer": asdict(replace(plan.trainer, resume=False)),
+        }
+    )
+    text = json.dumps(metrics, indent=2, sort_keys=True) + "\n"
+    (plan.out / METRICS_NAME).write_text(text, encoding="utf-8")
+    return metrics
+
+
+def _check_out(plan: RunPlan) -> None:
+    work = plan.out / "checkpoints"
+    if not plan.trainer.resume and work.is_dir() and any(work.iterdir()):
+        raise InputError(
+            "out", f"{work} holds the checkpoints of another run; resume it or name another folder"
+        )
+    try:
+        plan.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("out", f"{plan.out} cannot be created: {error.strerror}") from error
+
+
+def _start_checkpoint(
+    plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+) -> _Checkpoint:
+    if plan.model is not None:
+        return _fine_tuned(plan.model, plan.out)
+    preset = PRESETS[str(plan.preset)]
+    if plan.vocab_size is not None:
+        try:
+            preset = replace(preset, vocab_size=plan.vocab_size)
+        except ValueError as error:
+            raise InputError("vocab_size", str(error)) from error
+    texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
+    texts += [query.text for query in queries if query.split == "train"]
+    tokenizer = train_tokenizer(texts, preset.vocab_size)
+    save_tokenizer(tokenizer, plan.out)
+    return _Checkpoint(build_model(preset, tokenizer), TextTokenizer.load(plan.out), scratch_config())
+
+
+def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
+    model = _load_model(path_or_id)
+    folder = Path(path_or_id)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        folder = Path(snapshot_download(path_or_id, allow_patterns=[*_TOKENIZER_FILES, "genret.json"]))
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(f"{path_or_id}: no tokenizer.json (a fast tokenizer is needed)")
+    for name in _TOKENIZER_FILES:
+        if (folder / name).is_file() and (folder / name).resolve() != (out / name).resolve():
+            shutil.copyfile(folder / name, out / name)
+    config = CheckpointConfig.load(folder)
+    if config.rendering is None:
+        # Prompts of decoder-only models end in a colon; an encoder-decoder begins to write from nothing.
+        start = Rendering() if model.config.is_encoder_decoder else Rendering(context=":", prefix=" ")
+        config = replace(config, rendering=start)
+    tokenizer = TextTokenizer.load(out)
+    tokenizer.end_token_id(config.rendering or Rendering())
+    return _Checkpoint(model, tokenizer, config)
+
+
+def _load_model(path_or_id: str) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    try:
+        config = AutoConfig.from_pretrained(path_or_id)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        return kind.from_pretrained(path_or_id, dtype=torch.float32, use_safetensors=True)
+    except (OSError, ValueError, KeyError) as error:  # what transformers raises for missing or foreign files
+        raise ModelError(f"{path_or_id}: cannot be loaded for training: {error}") from error
+
+
+def _pad_id(checkpoint: _Checkpoint) -> int:
+    declared = checkpoint.model.config.pad_token_id
+    if isinstance(declared, int) and declared >= 0:
+        return declared
+    return checkpoint.tokenizer.end_token_id(checkpoint.config.rendering or Rendering())
+
+
+def _num_pairs(entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> int:
+    texts = sum(len(entity.surfaces) + bool(entity.description) for entity in entities)
+    return texts + sum(query.split == "train" for query in queries)
+
+
+def _budget(plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> Budget:
+    limits = []
+    if plan.max_steps is not None:
+        limits.append(plan.max_steps)
+    epochs = plan.epochs
+    if epochs is None and plan.max_steps is None and plan.minutes is None:
+        epochs = 40.0 if plan.preset else 3.0
+    if epochs is not None:
+        limits.append(max(1, round(epochs * _num_pairs(entities, queries) / plan.trainer.batch_size)))
+    return Budget(min(limits, default=_MAX_STEPS_UNDER_A_CLOCK), plan.minutes)
+
+
+def _log_start(
+    plan: RunPlan,
+    checkpoint: _Checkpoint,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    report: Callable[[str], None],
+) -> None:
+    millions = sum(p.numel() for p in checkpoint.model.parameters()) / 1e6
+    train = sum(query.split == "train" for query in queries)
+    report(
+        f"{plan.preset or plan.model}: {millions:.2f} M parameters, "
+        f"vocabulary {checkpoint.tokenizer.vocab_size}; "
+        f"{len(entities)} entities, {train} training queries; optimiser {plan.trainer.optimizer}"
+    )
+
+
+def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
+    model = checkpoint.model.to(SAVE_DTYPES[plan.save_dtype])
+    model.config.dtype = SAVE_DTYPES[plan.save_dtype]
+    model.save_pretrained(plan.out)
+    checkpoint.config.save(plan.out)
+
+
+def _measure(
+    checkpoint: _Checkpoint, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+) -> Hits:
+    return measure_hits(checkpoint.model, checkpoint.tokenizer, checkpoint.config, entities, queries)
+
+
+def _final_metrics(
+    plan: RunPlan,
+    checkpoint: _Checkpoint,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    metrics: dict[str, Any] = {"hits": {}}
+    for split in ("dev", "test") if plan.test else ("dev",):
+        asked = [query for query in queries if query.split == split]
+        if asked:
+            hits = _measure(checkpoint, entities, asked)
+            metrics["hits"][split] = hits.to_json()
+            report(f"{split}  {hits}")
+    for name, probes in noise_probes(entities, plan.trainer.seed).items():
+        hits = _measure(checkpoint, entities, probes)
+        metrics["hits"][name] = hits.to_json()
+        report(f"{name}  {hits}")
+    return metrics

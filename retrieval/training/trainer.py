@@ -1,0 +1,216 @@
+"""The training loop: Hugging Face's Trainer with a title loss, our optimiser and our schedule."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from retrieval.training.budget import Budget, BudgetCallback
+from retrieval.training.dataset import IGNORED_LABEL, CausalCollator, ExampleDataset, Seq2SeqCollator
+from retrieval.training.optimizer import build_optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerOptions:
+    """How a model is optimised.
+
+    Attributes:
+        optimizer: "muon" or "adamw".
+        learning_rate: AdamW's peak rate (Muon's is a fixed multiple of it).
+        weight_decay: Decoupled weight decay of the hidden matrices.
+        batch_size: Examples per step.
+        label_smoothing: Share of the target spread over the vocabulary, in [0, 1).
+        max_grad_norm: Gradients are clipped to this norm.
+        seed: Seed of dropout and of everything else random in the loop.
+        save_steps: Steps between two checkpoints.
+        eval_steps: Steps between two calls of the evaluation, 0 for none before the end.
+        log_steps: Steps between two progress lines.
+        bf16: Compute in bfloat16 (weights stay float32).
+        use_cpu: Stay on the CPU even where an accelerator is present.
+        resume: Go on from the last checkpoint, if there is one.
+    """
+
+    optimizer: str = "muon"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    batch_size: int = 128
+    label_smoothing: float = 0.0
+    max_grad_norm: float = 1.0
+    seed: int = 17
+    save_steps: int = 500
+    eval_steps: int = 0
+    log_steps: int = 50
+    bf16: bool = False
+    use_cpu: bool = False
+    resume: bool = False
+
+
+class TitleTrainer(Trainer):
+    """Trainer whose loss is the cross-entropy of the title's tokens, end token included, given the prompt."""
+
+    def __init__(
+        self, *, model: PreTrainedModel, options: TrainerOptions, budget: Budget, **kwargs: Any
+    ) -> None:
+        super().__init__(model=model, **kwargs)
+        self._title_model = model
+        self._options = options
+        self._budget = budget
+        accepted = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in accepted
+        self._takes_positions = "position_ids" in accepted
+        # The loss below is a mean over the batch, not a sum to be divided by its number of tokens.
+        self.model_accepts_loss_kwargs = False
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Build Muon + AdamW, or AdamW alone."""
+        if self.optimizer is None:
+            o = self._options
+            self.optimizer = build_optimizer(self._title_model, o.optimizer, o.learning_rate, o.weight_decay)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        """Build the budget's schedule."""
+        if self.lr_scheduler is None:
+            self.lr_scheduler = LambdaLR(optimizer or self.create_optimizer(), self._budget.rate)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
+        return SequentialSampler(dataset)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return the mean loss per title token."""
+        labels = inputs["labels"]
+        if model.config.is_encoder_decoder:
+            outputs = model(**inputs)
+            logits = outputs.logits
+        else:
+            width = labels.shape[1]
+            features: dict[str, Any] = {k: inputs[k] for k in ("input_ids", "attention_mask")}
+            if self._takes_positions:
+                features["position_ids"] = inputs["position_ids"]
+            if self._keeps_logits:
+                features["logits_to_keep"] = width + 1
+            outputs = model(**features, use_cache=False)
+            logits = outputs.logits[:, -(width + 1) : -1]
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1).float(),
+            labels.flatten(),
+            ignore_index=IGNORED_LABEL,
+            label_smoothing=self._options.label_smoothing if model.training else 0.0,
+        )
+        return (loss, outputs) if return_outputs else loss
+
+
+class _Reporter(TrainerCallback):
+    """One line of progress every few steps, and the evaluation when it is due."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        options: TrainerOptions,
+        report: Callable[[str], None],
+        evaluate: Callable[[], None],
+    ) -> None:
+        self._budget = budget
+        self._options = options
+        self._report = report
+        self._evaluate = evaluate
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not logs or "loss" not in logs:
+            return
+        share = self._budget.progress(state.global_step)
+        elapsed = self._budget.elapsed_s
+        left = elapsed * (1 - share) / share if share else 0.0
+        clock = f"elapsed {elapsed / 60:.1f} min  left {left / 60:.1f} min"
+        self._report(
+            f"step {state.global_step}  {100 * share:5.1f} %  loss {logs['loss']:.4f}  "
+            f"rate {logs.get('learning_rate', 0.0):.2e}  {clock}"
+        )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        every = self._options.eval_steps
+        if every and state.global_step % every == 0:
+            self._evaluate()
+
+
+def train_model(
+    model: PreTrainedModel,
+    dataset: ExampleDataset,
+    pad_id: int,
+    work_folder: Path,
+    budget: Budget,
+    options: TrainerOptions,
+    report: Callable[[str], None],
+    evaluate: Callable[[], None],
+) -> int:
+    """Train the model in place and return the number of steps taken.
+
+    Args:
+        model: A causal or encoder-decoder model.
+        dataset: The examples of the run, in order.
+        pad_id: Token id of padding.
+        work_folder: Where checkpoints go; the last one is what `options.resume` goes on from.
+        budget: Length of the run.
+        options: How to optimise.
+        report: Receives one line of text every few steps.
+        evaluate: Called every `options.eval_steps` steps.
+    """
+    collator = Seq2SeqCollator(pad_id) if model.config.is_encoder_decoder else CausalCollator(pad_id)
+    trainer = TitleTrainer(
+        options=options,
+        budget=budget,
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(work_folder),
+            per_device_train_batch_size=options.batch_size,
+            max_steps=budget.max_steps,
+            max_grad_norm=options.max_grad_norm,
+            learning_rate=options.learning_rate,
+            logging_steps=options.log_steps,
+            save_strategy="steps",
+            save_steps=options.save_steps,
+            save_total_limit=2,
+            seed=options.seed,
+            bf16=options.bf16,
+            use_cpu=options.use_cpu,
+            remove_unused_columns=False,
+            dataloader_pin_memory=False,
+            disable_tqdm=True,
+            report_to=[],
+        ),
+        train_dataset=dataset,
+        data_collator=collator,
+        callbacks=[BudgetCallback(budget), _Reporter(budget, options, report, evaluate)],
+    )
+    trainer.remove_callback(PrinterCallback)  # prints to stdout, which is for data
+    last = _last_checkpoint(work_folder) if options.resume else None
+    if last is not None:
+        budget.load(last)
+        report(f"resuming from {last} ({budget.elapsed_s / 60:.1f} minutes spent)")
+    trainer.train(resume_from_checkpoint=str(last) if last else None)
+    return int(trainer.state.global_step)
+
+
+def _last_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint: a kill while saving leaves a folder without the budget's file."""
+    complete = [p.parent for p in folder.glob("checkpoint-*/genret_budget.json")]
+    return max(complete, key=lambda p: int(p.name.rsplit("-", 1)[1]), default=None)
