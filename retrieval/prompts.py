@@ -37,6 +37,7 @@ class PromptTemplate:
         mention_format: How a mention in context becomes the query text; `{left}`, `{mention}` and
             `{right}` stand for its parts.
         context_chars: Most characters of left and of right context used for a mention.
+        lowercase: Whether the user's text is put in lower case, for models taught on such text only.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PromptTemplate:
     suffix: str = ""
     mention_format: str = "{mention}"
     context_chars: int = 0
+    lowercase: bool = False
 
     def __post_init__(self) -> None:
         if self.context_chars < 0:
@@ -55,7 +57,7 @@ class PromptTemplate:
         """Return prompt token ids for one query."""
         return [
             *tokenizer.encode_markup(self.prefix),
-            *tokenizer.encode_text(query),
+            *tokenizer.encode_text(query.lower() if self.lowercase else query),
             *tokenizer.encode_markup(self.suffix),
         ]
 
@@ -137,6 +139,7 @@ class CheckpointConfig:
                     "suffix": t.suffix,
                     "mention_format": t.mention_format,
                     "context_chars": t.context_chars,
+                    "lowercase": t.lowercase,
                 }
                 for name, t in sorted(self.prompts.items())
             },
