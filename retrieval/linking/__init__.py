@@ -1,0 +1,1 @@
+"""Offline linking: a file of mentions in, a file of linked mentions out."""

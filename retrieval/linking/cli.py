@@ -1,0 +1,139 @@
+"""`genret link`: link a file of mentions."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from retrieval.linking.runner import LinkOptions, LinkSummary
+
+_LOG_EVERY_S = 5.0
+
+
+@click.command("link", context_settings={"show_default": True})
+@click.argument("mentions", type=click.Path())
+@click.option("--out", required=True, type=click.Path(), help="Output file, .parquet or .jsonl.")
+@click.option("--index", "index_path", required=True, type=click.Path(), help="Index directory.")
+@click.option("--model", default=None, help="Checkpoint directory or hub id; unset: the shipped model.")
+@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
+@click.option("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64.")
+@click.option("--threads", default=None, type=click.IntRange(1), help="Torch threads; unset: torch's choice.")
+@click.option("--method", default="beam", type=click.Choice(["beam", "disc"]), help="Retrieval method.")
+@click.option("-k", "--k", "k", default=5, help="Candidates kept per mention.")
+@click.option("--beam-size", default=None, type=int, help="Live prefixes per step; unset: max(k, 10).")
+@click.option("--seed", default=0, help="Seed of --method disc.")
+@click.option("--min-logprob", default=None, type=float, help="Best candidates below it are NIL.")
+@click.option("--batch-size", default=32, help="Mentions per forward.")
+@click.option("--max-bad-rows", default=0, help="Unreadable lines allowed; they are left out and reported.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+def link_command(
+    mentions: str,
+    out: str,
+    index_path: str,
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    method: str,
+    k: int,
+    beam_size: int | None,
+    seed: int,
+    min_logprob: float | None,
+    batch_size: int,
+    max_bad_rows: int,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Link MENTIONS, a .jsonl or .jsonl.gz file (or - for standard input).
+
+    Every line is an object with "mention" and optionally "id", "left" and "right", the text around it.
+    The output has one row per mention, in the same order: id, mention, entity_id, title, surface,
+    logprob, probability, candidates, error. A mention without an entity is NIL: its entity_id is null.
+    """
+    from retrieval.errors import GenretError
+    from retrieval.linking.runner import LinkOptions
+
+    if Path(out).exists() and not overwrite:
+        raise click.UsageError(f"{out} exists already; replace it with --overwrite")
+    started = time.monotonic()
+    try:
+        options = LinkOptions(method, k, beam_size, seed, min_logprob, batch_size, max_bad_rows)
+        summary = _run(mentions, out, index_path, model, device, dtype, threads, options)
+    except GenretError as error:
+        raise click.ClickException(str(error)) from error
+    seconds = time.monotonic() - started
+    if as_json:
+        click.echo(json.dumps({**asdict(summary), "seconds": round(seconds, 3), "out": out}))
+    else:
+        click.echo(f"{_sentence(summary)} in {seconds:.1f} s -> {out}", err=True)
+
+
+def _run(
+    mentions: str,
+    out: str,
+    index_path: str,
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    options: LinkOptions,
+) -> LinkSummary:
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from retrieval.linking.mentions import read_mentions
+    from retrieval.linking.runner import link_mentions
+    from retrieval.linking.writer import LinkWriter
+    from retrieval.retriever import Retriever
+
+    console = Console(stderr=True)
+    with Retriever.open(index_path, model, device=device, dtype=dtype, num_threads=threads) as retriever:
+        metadata = {
+            "index_version": retriever.index.version,
+            "index_digest": retriever.index.digest,
+            "model": model or "default",
+            "options": json.dumps(asdict(options), sort_keys=True),
+        }
+        columns = (
+            SpinnerColumn(),
+            TextColumn("linking"),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+        )
+        with (
+            LinkWriter(out, metadata) as writer,
+            Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar,
+        ):
+            task = bar.add_task("linking", total=None, rate="")
+            started = last = time.monotonic()
+
+            def report(summary: LinkSummary) -> None:
+                nonlocal last
+                now = time.monotonic()
+                rate = f"{summary.num_mentions / (now - started):.1f}/s"
+                bar.update(task, completed=summary.num_mentions, rate=rate)
+                if not console.is_terminal and now - last >= _LOG_EVERY_S:
+                    last = now
+                    click.echo(f"{_sentence(summary)}, {rate}", err=True)
+
+            def complain(message: str) -> None:
+                bar.console.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
+
+            rows = read_mentions(mentions)
+            return link_mentions(retriever, mentions, rows, writer, options, report, complain)
+
+
+def _sentence(summary: LinkSummary) -> str:
+    text = f"{summary.num_mentions} mentions: {summary.num_linked} linked, {summary.num_nil} NIL"
+    if summary.num_failed:
+        text += f", {summary.num_failed} failed"
+    if summary.num_bad_rows:
+        text += f"; {summary.num_bad_rows} bad rows left out"
+    return text

@@ -1,0 +1,171 @@
+"""The linking loop: mentions in batches through one retriever, rows out in input order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from decoding.errors import DecodingCancelledError
+from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.linking.mentions import BadRow, MentionRow
+from retrieval.linking.writer import LinkWriter
+from retrieval.retriever import Retriever
+from retrieval.types import RetrievalResult, RetrieveRequest
+
+# Mentions read ahead and sorted by length, in batches: neighbours then need little padding.
+_WINDOW_BATCHES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """How mentions are linked.
+
+    Attributes:
+        method: "beam" or "disc".
+        k: Candidates kept per mention.
+        beam_size: Live prefixes per step of `beam`.
+        seed: Seed of `disc`.
+        min_logprob: A best candidate below it is NIL: the mention stays unlinked.
+        batch_size: Mentions per forward.
+        max_bad_rows: Lines that may be unreadable; they are left out.
+    """
+
+    method: str = "beam"
+    k: int = 5
+    beam_size: int | None = None
+    seed: int = 0
+    min_logprob: float | None = None
+    batch_size: int = 32
+    max_bad_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError("batch_size", f"must be at least 1, got {self.batch_size}")
+        if self.max_bad_rows < 0:
+            raise InputError("max_bad_rows", f"must be at least 0, got {self.max_bad_rows}")
+        RetrieveRequest("-", k=self.k, method=self.method, beam_size=self.beam_size, seed=self.seed)
+
+
+@dataclass(slots=True)
+class LinkSummary:
+    """Counts of one run."""
+
+    num_mentions: int = 0
+    num_linked: int = 0
+    num_nil: int = 0
+    num_failed: int = 0
+    num_bad_rows: int = 0
+
+
+def link_mentions(
+    retriever: Retriever,
+    source: str,
+    rows: Iterator[MentionRow | BadRow],
+    writer: LinkWriter,
+    options: LinkOptions,
+    report: Callable[[LinkSummary], None],
+    complain: Callable[[str], None],
+) -> LinkSummary:
+    """Link every mention of a source, in order, in bounded memory.
+
+    Args:
+        retriever: Index and model.
+        source: Name of the input, for messages.
+        rows: What `read_mentions` gives.
+        writer: Where the rows go.
+        options: How to link.
+        report: Called after every batch.
+        complain: Gets one line of text per bad row and per mention that could not be linked.
+
+    Raises:
+        SourceError: more bad rows than allowed; names file, line and reason.
+    """
+    summary = LinkSummary()
+    good = _good_rows(source, rows, options, summary, complain)
+    while window := list(islice(good, options.batch_size * _WINDOW_BATCHES)):
+        requests = [
+            retriever.link_request(
+                row.mention,
+                k=options.k,
+                method=options.method,
+                beam_size=options.beam_size,
+                seed=options.seed if options.method == "disc" else None,
+            )
+            for row in window
+        ]
+        order = sorted(range(len(window)), key=lambda i: len(requests[i].query))
+        written: list[dict[str, Any]] = [{}] * len(window)
+        for at in range(0, len(order), options.batch_size):
+            batch = order[at : at + options.batch_size]
+            replies = retriever.retrieve_batch([requests[i] for i in batch])
+            for i, reply in zip(batch, replies, strict=True):
+                written[i] = _row(source, window[i], reply, options, summary, complain)
+            report(summary)
+        writer.write(written)
+    return summary
+
+
+def _good_rows(
+    source: str,
+    rows: Iterator[MentionRow | BadRow],
+    options: LinkOptions,
+    summary: LinkSummary,
+    complain: Callable[[str], None],
+) -> Iterator[MentionRow]:
+    for row in rows:
+        if isinstance(row, MentionRow):
+            yield row
+            continue
+        summary.num_bad_rows += 1
+        message = f"{source}, line {row.line}: {row.reason}"
+        if summary.num_bad_rows > options.max_bad_rows:
+            raise SourceError(
+                f"{message} (bad row {summary.num_bad_rows}, {options.max_bad_rows} allowed; "
+                "allow more with --max-bad-rows)"
+            )
+        complain(message)
+
+
+def _row(
+    source: str,
+    row: MentionRow,
+    reply: RetrievalResult | GenretError | DecodingCancelledError,
+    options: LinkOptions,
+    summary: LinkSummary,
+    complain: Callable[[str], None],
+) -> dict[str, Any]:
+    summary.num_mentions += 1
+    result: dict[str, Any] = {
+        "id": row.mention_id,
+        "mention": row.mention.mention,
+        "entity_id": None,
+        "title": None,
+        "surface": None,
+        "logprob": None,
+        "probability": None,
+        "candidates": [],
+        "error": None,
+    }
+    if not isinstance(reply, RetrievalResult):
+        summary.num_failed += 1
+        complain(f"{source}, line {row.line}: {reply}")
+        result["error"] = str(reply)
+        return result
+    result["candidates"] = [
+        {"entity_id": c.entity_id, "title": c.title, "logprob": c.logprob} for c in reply.candidates
+    ]
+    best = reply.candidates[0] if reply.candidates else None
+    if best is None or (options.min_logprob is not None and best.logprob < options.min_logprob):
+        summary.num_nil += 1
+        return result
+    summary.num_linked += 1
+    result.update(
+        entity_id=best.entity_id,
+        title=best.title,
+        surface=best.surface,
+        logprob=best.logprob,
+        probability=best.probability,
+    )
+    return result
