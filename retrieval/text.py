@@ -18,6 +18,9 @@ from tokenizers import Tokenizer
 
 from retrieval.errors import InputError, ModelError
 
+# What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
+_CHECKPOINT_CONFIG = "genret.json"
+
 # End-of-sequence names tried, in order, when a bare tokenizer.json says nothing about its special tokens.
 _COMMON_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
 
@@ -57,6 +60,22 @@ class Rendering:
                 raise InputError(f"rendering.{key}", f"expected a string, got {text!r}")
         return cls(**value)
 
+    @classmethod
+    def of_checkpoint(cls, folder: Path) -> Rendering | None:
+        """Return the rendering a checkpoint directory was trained with; None when it does not say.
+
+        Raises:
+            ModelError: its `genret.json` is malformed.
+        """
+        file = folder / _CHECKPOINT_CONFIG
+        if not file.is_file():
+            return None
+        try:
+            value = json.loads(file.read_text(encoding="utf-8")).get("rendering")
+            return None if value is None else cls.from_json(value)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ModelError(f"{file}: malformed: {error}") from error
+
 
 class TextTokenizer:
     """A fast tokenizer with two voices: plain text, and template markup with special tokens.
@@ -77,7 +96,8 @@ class TextTokenizer:
         self._plain.encode_special_tokens = True
         self.end_token = end_token
         self.source = source
-        self.vocab_size: int = self._markup.get_vocab_size(with_added_tokens=True)
+        # Ids may have holes (added tokens far above the merges), so the count of tokens is no bound.
+        self.vocab_size: int = 1 + max(self._markup.get_vocab(with_added_tokens=True).values(), default=-1)
         canonical = json.dumps(json.loads(self._markup.to_str()), sort_keys=True, ensure_ascii=True)
         self.fingerprint = "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -113,6 +133,7 @@ class TextTokenizer:
                     "tokenizer.json",
                     "tokenizer_config.json",
                     "special_tokens_map.json",
+                    _CHECKPOINT_CONFIG,
                 ],
             )
         except HFValidationError as error:

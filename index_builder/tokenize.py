@@ -1,0 +1,78 @@
+"""Titles to rows, and the rules a row must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from index_builder.rejects import Reason, Rejects
+from index_builder.sources import Record
+from retrieval.text import Rendering, TextTokenizer
+
+
+class RowEncoder:
+    """Tokenises records in batches, on all cores the tokenizer's thread pool has.
+
+    Args:
+        tokenizer: The tokenizer.
+        rendering: How titles stand after the prompt.
+        max_title_tokens: Rows of more tokens, end token included, are refused.
+
+    Raises:
+        InputError: the tokenizer names no end token.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, rendering: Rendering, max_title_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._rendering = rendering
+        self._max_title_tokens = max_title_tokens
+        self.end_token_id = tokenizer.end_token_id(rendering)
+        self._empty_row = tokenizer.encode_titles([""], rendering)[0]
+
+    def encode(
+        self, records: Sequence[Record], rejects: Rejects
+    ) -> tuple[list[Record], list[list[int]], list[int]]:
+        """Tokenise every form of every record; a record with a bad form is refused as a whole.
+
+        Returns:
+            records: Those that were kept.
+            rows: Rows of their forms: for each record its title, then its aliases.
+            forms: Number of forms per kept record.
+        """
+        texts: list[str] = []
+        for record in records:
+            texts.append(record.title)
+            texts += record.aliases
+        encoded = self._tokenizer.encode_titles(texts, self._rendering)
+        kept: list[Record] = []
+        rows: list[list[int]] = []
+        forms: list[int] = []
+        begin = 0
+        for record in records:
+            end = begin + 1 + len(record.aliases)
+            good: list[list[int]] = []
+            for at in range(begin, end):
+                row = encoded[at]
+                fault = self._fault(row)
+                if fault is not None or row is None:
+                    reason, detail = fault or (Reason.UNSTABLE_BOUNDARY, "")
+                    rejects.add(record.line, reason, texts[at], detail)
+                    break
+                good.append(row)
+            else:
+                kept.append(record)
+                rows += good
+                forms.append(len(good))
+            begin = end
+        return kept, rows, forms
+
+    def _fault(self, row: list[int] | None) -> tuple[Reason, str] | None:
+        if row is None:
+            return Reason.UNSTABLE_BOUNDARY, "its first characters change the tokens before it"
+        if row == self._empty_row or len(row) < 2:
+            return Reason.NO_TOKENS, ""
+        if len(row) > self._max_title_tokens:
+            return Reason.OVER_LONG, f"{len(row)} tokens, at most {self._max_title_tokens}"
+        if row.index(self.end_token_id) != len(row) - 1:
+            # Only a row that closes with its one end token can be no prefix of another.
+            return Reason.END_TOKEN_INSIDE, f"token {self.end_token_id}"
+        return None

@@ -1,0 +1,25 @@
+"""Where the shipped default model is: inside an installed wheel, or beside the packages in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrieval.errors import ModelError
+
+
+def default_model_dir() -> Path:
+    """Return the directory of the shipped checkpoint.
+
+    Raises:
+        ModelError: it is in neither place; the text names both.
+    """
+    package = Path(__file__).resolve().parent
+    places = (package / "default_model", package.parent / "data" / "default-model")
+    for place in places:
+        if (place / "tokenizer.json").is_file():
+            return place
+    raise ModelError(
+        "the shipped default model was not found; looked in "
+        + " and ".join(str(place) for place in places)
+        + "; name a checkpoint or a tokenizer explicitly"
+    )

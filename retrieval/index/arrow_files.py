@@ -1,0 +1,88 @@
+"""Reading one Arrow file of an index: memory-mapped, sized, digested and structurally checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from retrieval.errors import IndexChecksumError, IndexFormatError
+from retrieval.index.digests import digest_bytes
+from retrieval.index.manifest import FileEntry
+
+
+def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffer:
+    """Map a file into memory and compare it with its manifest entry.
+
+    The digest is taken from the mapping itself, so what was checked is what is read later.
+
+    Raises:
+        IndexChecksumError: the file is missing, or its size or digest differs.
+    """
+    path = folder / entry.name
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise IndexChecksumError(entry.name, f"cannot be read ({error.strerror}) in {folder}") from error
+    if size != entry.bytes:
+        raise IndexChecksumError(
+            entry.name, f"the manifest says {entry.bytes} bytes, got {size}, in {folder}"
+        )
+    try:
+        with pa.memory_map(str(path), "r") as mapped:
+            data = mapped.read_buffer(size)
+    except OSError as error:
+        raise IndexChecksumError(entry.name, f"cannot be mapped in {folder}: {error}") from error
+    if verify_digest:
+        digest = digest_bytes(data)
+        if digest != entry.xxh3_128:
+            raise IndexChecksumError(
+                entry.name, f"the manifest says digest {entry.xxh3_128}, got {digest}, in {folder}"
+            )
+    return data
+
+
+def read_table(data: pa.Buffer, name: str, schema: pa.Schema, num_rows: int) -> pa.Table:
+    """Return the zero-copy table of a mapped file.
+
+    Raises:
+        IndexFormatError: it is no Arrow file, or has another schema or number of rows.
+    """
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        table.validate()
+    except (pa.ArrowException, OSError) as error:
+        raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
+    if not table.schema.equals(schema, check_metadata=False):
+        raise IndexFormatError(f"{name}: expected the columns {_names(schema)}, got {_names(table.schema)}")
+    if table.num_rows != num_rows:
+        raise IndexFormatError(f"{name}: expected {num_rows} rows, got {table.num_rows}")
+    for column_name in table.column_names:
+        if not schema.field(column_name).nullable and table.column(column_name).null_count:
+            raise IndexFormatError(f"{name}: column {column_name!r} has nulls")
+    return table
+
+
+def single_chunk(table: pa.Table, name: str, column: str) -> pa.Array:
+    """Return a column that must be one contiguous piece.
+
+    Raises:
+        IndexFormatError: it is stored in several record batches.
+    """
+    chunked = table.column(column)
+    if chunked.num_chunks != 1:
+        raise IndexFormatError(f"{name}: expected one record batch, got {chunked.num_chunks}")
+    return chunked.chunk(0)
+
+
+def as_numpy(array: pa.Array) -> npt.NDArray[np.signedinteger]:
+    """Return a zero-copy, read-only NumPy view of an integer array without nulls."""
+    view: npt.NDArray[np.signedinteger] = array.to_numpy(zero_copy_only=True)
+    return view
+
+
+def _names(schema: pa.Schema) -> str:
+    shown = [f"{field.name}: {field.type}" for field in schema][:8]
+    return ", ".join(shown) + (", …" if len(schema) > 8 else "")

@@ -1,0 +1,132 @@
+"""`genret inspect` and `genret verify`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from retrieval.errors import IndexDirectoryError
+from retrieval.index.layout import CURRENT_FILE
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.index.versions import list_versions
+
+_BAR_WIDTH = 30
+_SAMPLES = 5
+
+
+@click.command("inspect", context_settings={"show_default": True})
+@click.argument("index", type=click.Path(path_type=Path))
+@click.option(
+    "--json", "as_json", is_flag=True, envvar="GENRET_INSPECT_JSON", show_envvar=True, help="As JSON."
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=0),
+    default=_SAMPLES,
+    envvar="GENRET_INSPECT_SAMPLES",
+    show_envvar=True,
+    help="Sample titles to show.",
+)
+def inspect_command(index: Path, as_json: bool, samples: int) -> None:
+    """Show what an INDEX holds: counts, row lengths, bytes per row, tokenizer, versions, a few titles."""
+    try:
+        with Index.open(index, verify_digests=False) as opened:
+            facts = _facts(index, opened, samples)
+    except IndexDirectoryError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(facts, ensure_ascii=False, indent=2) if as_json else _render(facts))
+
+
+@click.command("verify", context_settings={"show_default": True})
+@click.argument("index", type=click.Path(path_type=Path))
+@click.option(
+    "--json", "as_json", is_flag=True, envvar="GENRET_VERIFY_JSON", show_envvar=True, help="As JSON."
+)
+def verify_command(index: Path, as_json: bool) -> None:
+    """Check an INDEX completely; exit with 1 and the names of damaged files if anything is wrong."""
+    try:
+        report = verify(index)
+    except IndexDirectoryError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        document = {**asdict(report), "path": str(report.path), "ok": report.ok}
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif report.ok:
+        click.echo(
+            f"{index}: sound. Version {report.version}: {report.num_files} files, "
+            f"{report.num_bytes:,} bytes, {report.num_rows:,} rows, {report.num_entities:,} entities"
+        )
+    else:
+        for problem in report.problems:
+            click.echo(f"{report.path / problem.file}: {problem.message}", err=True)
+        click.echo(
+            f"{index}: DAMAGED ({len(report.problems)} problems); rebuild it with build-index", err=True
+        )
+    if not report.ok:
+        sys.exit(1)
+
+
+def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
+    manifest, rows = index.manifest, index.num_rows
+    step = max(rows // max(samples, 1), 1)
+    return {
+        "path": str(path),
+        "version": index.version,
+        "versions": list_versions(path) if (path / CURRENT_FILE).exists() else [index.version],
+        "counts": asdict(manifest.counts),
+        "metadata": list(manifest.metadata),
+        "tokenizer": asdict(manifest.tokenizer),
+        "rendering": manifest.rendering.to_json(),
+        "lengths": {bucket.length: bucket.rows for bucket in manifest.buckets},
+        "bytes": manifest.num_bytes,
+        "bytes_per_row": round(manifest.num_bytes / rows, 2),
+        "files": {
+            file.name: {"bytes": file.bytes, "bytes_per_row": round(file.bytes / rows, 2)}
+            for file in manifest.files
+        },
+        "sources": [asdict(source) for source in manifest.sources],
+        "options": dict(manifest.options),
+        "built_with": dict(manifest.built_with),
+        "samples": [
+            {"surface": index.surface(rank), "tokens": list(index.row_token_ids(rank))}
+            for rank in range(0, rows, step)[:samples]
+        ],
+    }
+
+
+def _render(facts: dict[str, Any]) -> str:
+    counts, tokenizer = facts["counts"], facts["tokenizer"]
+    lines = [
+        f"{facts['path']}",
+        f"  version     {facts['version']} (of {len(facts['versions'])} kept)",
+        f"  entities    {counts['entities']:,}; metadata: {', '.join(facts['metadata']) or 'none'}",
+        f"  rows        {counts['rows']:,} of up to {counts['depth']} tokens; "
+        f"{counts['postings']:,} postings",
+        f"  trie        {counts['nodes']:,} nodes, at most {counts['max_children']:,} children",
+        f"  source      {', '.join(s['name'] for s in facts['sources'])}: {counts['records']:,} records, "
+        f"{counts['duplicates']:,} repeated, {counts['rejected']:,} refused",
+        f"  tokenizer   {tokenizer['name']}, {tokenizer['vocab_size']:,} tokens, "
+        f"end token {tokenizer['end_token_id']}",
+        f"              {tokenizer['fingerprint']}",
+        f"  rendering   {json.dumps(facts['rendering'], ensure_ascii=False)}",
+        f"  bytes       {facts['bytes']:,}, {facts['bytes_per_row']:.1f} per row",
+    ]
+    rows_bytes = sum(f["bytes"] for name, f in facts["files"].items() if name.startswith("rows/"))
+    shares = {name: f["bytes"] for name, f in facts["files"].items() if not name.startswith("rows/")}
+    for name, size in sorted({"rows/": rows_bytes, **shares}.items()):
+        lines.append(f"    {name:<16}{size:>14,}{size / counts['rows']:>8.1f} per row")
+    lines.append("  tokens per row")
+    most = max(facts["lengths"].values())
+    for length, number in facts["lengths"].items():
+        bar = "█" * max(round(_BAR_WIDTH * number / most), 1)
+        lines.append(f"    {length:>5} {number:>12,} {bar}")
+    if facts["samples"]:
+        lines.append("  for example")
+        lines += [f"    {s['surface']}  {s['tokens']}" for s in facts["samples"]]
+    return "\n".join(lines)

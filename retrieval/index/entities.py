@@ -1,0 +1,144 @@
+"""Entities by number and by id, and which entities a row stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from retrieval.errors import IndexFormatError
+from retrieval.index.arrow_files import as_numpy, single_chunk
+from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID, TITLE
+from retrieval.types import Entity
+
+IntArray = npt.NDArray[np.signedinteger]
+
+
+class EntityTable:
+    """The entities of an index, memory-mapped.
+
+    Args:
+        table: entities.arrow; a table without ids uses titles as ids.
+        name: The file's name, for messages.
+
+    Raises:
+        IndexFormatError: the record batches have unexpected sizes.
+    """
+
+    def __init__(self, table: pa.Table, name: str) -> None:
+        self._table = table
+        self._batches = table.to_batches()
+        for batch in self._batches[:-1]:
+            if batch.num_rows != ENTITY_BATCH_ROWS:
+                raise IndexFormatError(
+                    f"{name}: expected record batches of {ENTITY_BATCH_ROWS} rows, got {batch.num_rows}"
+                )
+        names = table.column_names
+        self._id_column = ENTITY_ID if ENTITY_ID in names else TITLE
+        self._has_aliases = ALIASES in names
+        self.metadata_columns = tuple(n for n in names if n not in (ENTITY_ID, TITLE, ALIASES))
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def entity(self, number: int) -> Entity:
+        """Return one entity.
+
+        Raises:
+            ValueError: no such number.
+        """
+        batch, at = self._locate(number)
+        aliases = batch.column(ALIASES)[at].as_py() if self._has_aliases else ()
+        return Entity(
+            entity_id=batch.column(self._id_column)[at].as_py(),
+            title=batch.column(TITLE)[at].as_py(),
+            aliases=tuple(aliases),
+            metadata={name: batch.column(name)[at].as_py() for name in self.metadata_columns},
+        )
+
+    def form(self, number: int, form: int) -> str:
+        """Return a surface form's text: the title for 0, the n-th alias for n."""
+        batch, at = self._locate(number)
+        text: str = (
+            batch.column(TITLE)[at].as_py() if form == 0 else batch.column(ALIASES)[at][form - 1].as_py()
+        )
+        return text
+
+    def numbers(self, entity_ids: Sequence[str]) -> IntArray:
+        """Look up many ids at once in one pass over the table.
+
+        Returns:
+            Entity numbers, -1 where an id is unknown. Shape: (len(entity_ids),), int64.
+        """
+        wanted = pa.array(entity_ids, type=pa.string())
+        found = np.full(len(wanted), -1, dtype=np.int64)
+        begin = 0
+        for batch in self._batches:
+            positions = pc.index_in(batch.column(self._id_column), value_set=wanted)
+            hits = np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False))
+            found[positions.take(pa.array(hits)).to_numpy(zero_copy_only=False)] = hits + begin
+            begin += batch.num_rows
+        # An id asked for twice is found at its first place.
+        first: IntArray = pc.index_in(wanted, value_set=wanted).to_numpy(zero_copy_only=False)
+        return found[first]
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column: a metadata column, "title", "entity_id" or, where there are any, "aliases".
+
+        Raises:
+            ValueError: no such column; the text lists those there are.
+        """
+        if name == ENTITY_ID:
+            return self._table.column(self._id_column)
+        if name not in self._table.column_names:
+            known = list(dict.fromkeys([ENTITY_ID, *self._table.column_names]))
+            raise ValueError(f"column: expected one of {known}, got {name!r}")
+        return self._table.column(name)
+
+    def _locate(self, number: int) -> tuple[pa.RecordBatch, int]:
+        if not 0 <= number < len(self):
+            raise ValueError(f"entity number: expected 0 <= number < {len(self)}, got {number}")
+        batch, at = divmod(number, ENTITY_BATCH_ROWS)
+        return self._batches[batch], at
+
+
+class Postings:
+    """Row -> entities, many to many.
+
+    Attributes:
+        offsets: Postings of rank r are offsets[r] … offsets[r + 1] - 1. Shape: (R + 1,), int32.
+        entity: Entity number of each posting, ascending within a rank. Shape: (P,), int32.
+        form: Which of the entity's forms the row is: 0 the title, n the n-th alias. Shape: (P,), unsigned.
+    """
+
+    __slots__ = ("entity", "form", "offsets")
+
+    def __init__(self, offsets: IntArray, entity: IntArray, form: IntArray) -> None:
+        self.offsets = offsets
+        self.entity = entity
+        self.form = form
+
+    @classmethod
+    def from_table(cls, table: pa.Table, name: str) -> Postings:
+        """Wrap postings.arrow, zero-copy.
+
+        Raises:
+            IndexFormatError: the table is stored in several pieces.
+        """
+        lists = single_chunk(table, name, "postings")
+        values = lists.values
+        return cls(as_numpy(lists.offsets), as_numpy(values.field("entity")), as_numpy(values.field("form")))
+
+    @classmethod
+    def one_to_one(cls, num_rows: int) -> Postings:
+        """Return the postings of an index in which row r is the title of entity r."""
+        every = np.arange(num_rows + 1, dtype=np.int32)
+        return cls(every, every[:-1], np.zeros(num_rows, dtype=np.uint8))
+
+    def of(self, rank: int) -> list[tuple[int, int]]:
+        """Return (entity number, form) of every entity that row `rank` names."""
+        begin, end = int(self.offsets[rank]), int(self.offsets[rank + 1])
+        return list(zip(self.entity[begin:end].tolist(), self.form[begin:end].tolist(), strict=True))

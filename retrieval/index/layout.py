@@ -1,0 +1,112 @@
+"""Names, types and schemas of format version 1: the one place that reader, verifier and builder share.
+
+INDEX/CURRENT                           id of the live version; replaced atomically
+INDEX/versions/<id>/manifest.json       <id> is the digest of this file
+                   /rows/len-*.arrow    rows of one length, in lexicographic order
+                   /trie.arrow          transitions derived from the rows
+                   /entities.arrow      titles, aliases, metadata
+                   /postings.arrow      rank -> entities; absent when rank r is entity r for every r
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+FORMAT_NAME = "genret-index"
+FORMAT_VERSION = 1
+
+CURRENT_FILE = "CURRENT"
+VERSIONS_DIR = "versions"
+MANIFEST_FILE = "manifest.json"
+TRIE_FILE = "trie.arrow"
+ENTITIES_FILE = "entities.arrow"
+POSTINGS_FILE = "postings.arrow"
+ROWS_DIR = "rows"
+
+VERSION_PATTERN = re.compile(r"[0-9a-f]{32}")
+
+# Longer rows are stored as one fixed-size list per row: a column per position would make thousands of
+# columns, each with its own metadata and padding, for a handful of rows.
+MAX_COLUMNAR_LENGTH = 64
+
+# Rows per record batch of entities.arrow: entity n is row n % this of batch n // this.
+ENTITY_BATCH_ROWS = 65_536
+
+ENTITY_ID = "entity_id"
+TITLE = "title"
+ALIASES = "aliases"
+RESERVED_COLUMNS = (ENTITY_ID, TITLE, ALIASES)
+
+RANK_TYPE = pa.int32()
+ENTITY_TYPE = pa.int32()
+MAX_ROWS = 2**31 - 1
+
+
+def smallest_unsigned(largest: int) -> pa.DataType:
+    """Return the smallest unsigned integer type that holds `largest`."""
+    for bits, arrow_type in ((8, pa.uint8()), (16, pa.uint16()), (32, pa.uint32())):
+        if largest < 1 << bits:
+            return arrow_type
+    raise ValueError(f"largest: expected at most {2**32 - 1}, got {largest}")
+
+
+def token_type(vocab_size: int) -> pa.DataType:
+    """Return the integer type of row tokens: the smallest that holds every id of the vocabulary."""
+    return smallest_unsigned(max(vocab_size - 1, 0))
+
+
+def rows_file(length: int) -> str:
+    """Return the name of the file that holds the rows of `length` tokens."""
+    return f"{ROWS_DIR}/len-{length:05d}.arrow"
+
+
+def rows_schema(length: int, tokens: pa.DataType) -> pa.Schema:
+    """Return the schema of one rows file: columns t0, t1, … or, for long rows, one list; then the rank."""
+    if length <= MAX_COLUMNAR_LENGTH:
+        columns = [pa.field(f"t{i}", tokens, nullable=False) for i in range(length)]
+    else:
+        item = pa.field("item", tokens, nullable=False)
+        columns = [pa.field("tokens", pa.list_(item, length), nullable=False)]
+    return pa.schema([*columns, pa.field("rank", RANK_TYPE, nullable=False)])
+
+
+TRIE_SCHEMA = pa.schema(
+    [pa.field(name, pa.int32(), nullable=False) for name in ("token", "child_begin", "row_begin")]
+)
+
+
+def entities_schema(has_ids: bool, has_aliases: bool, metadata: Sequence[str]) -> pa.Schema:
+    """Return the schema of entities.arrow.
+
+    Args:
+        has_ids: Whether ids are stored; without them an entity's id is its title.
+        has_aliases: Whether any entity has an alias.
+        metadata: Names of the metadata columns, in the order of the source.
+    """
+    fields = [pa.field(TITLE, pa.string(), nullable=False)]
+    if has_ids:
+        fields.insert(0, pa.field(ENTITY_ID, pa.string(), nullable=False))
+    if has_aliases:
+        item = pa.field("item", pa.string(), nullable=False)
+        fields.append(pa.field(ALIASES, pa.list_(item), nullable=False))
+    fields += [pa.field(name, pa.string()) for name in metadata]
+    return pa.schema(fields)
+
+
+def postings_schema(form_type: pa.DataType) -> pa.Schema:
+    """Return the schema of postings.arrow: per rank, the entities and which of their forms it is.
+
+    Args:
+        form_type: Integer type of the form: 0 is the title, n > 0 the n-th alias.
+    """
+    posting = pa.struct(
+        [
+            pa.field("entity", ENTITY_TYPE, nullable=False),
+            pa.field("form", form_type, nullable=False),
+        ]
+    )
+    item = pa.field("item", posting, nullable=False)
+    return pa.schema([pa.field("postings", pa.list_(item), nullable=False)])

@@ -1,0 +1,208 @@
+"""manifest.json: what a version holds, with the size and digest of every file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from retrieval.errors import IndexFormatError, IndexVersionError, InputError
+from retrieval.index.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_FILE, rows_file
+from retrieval.text import Rendering
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of the version.
+
+    Attributes:
+        name: Path relative to the version directory, with forward slashes.
+        bytes: Size.
+        xxh3_128: Digest, 32 hexadecimal digits.
+    """
+
+    name: str
+    bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerEntry:
+    """The tokenizer whose ids the rows hold.
+
+    Attributes:
+        name: Last part of the path or id it was loaded from; for messages only.
+        fingerprint: Hash of its serialised form.
+        vocab_size: Every id it can produce is below this.
+        end_token_id: Closes every row and stands nowhere else in one.
+        max_token_id: Largest id in any row.
+    """
+
+    name: str
+    fingerprint: str
+    vocab_size: int
+    end_token_id: int
+    max_token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The rows of one length, end token included."""
+
+    length: int
+    rows: int
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return rows_file(self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many of everything.
+
+    Attributes:
+        entities: Entities.
+        rows: Distinct token rows.
+        postings: Pairs of row and entity.
+        tokens: Tokens in all rows.
+        nodes: Trie nodes, root included.
+        depth: Tokens of the longest row.
+        max_children: Most children of one trie node.
+        records: Records read from the source, rejected and duplicate ones included.
+        duplicates: Records that repeated an entity word for word and were dropped.
+        rejected: Records refused as bad.
+    """
+
+    entities: int
+    rows: int
+    postings: int
+    tokens: int
+    nodes: int
+    depth: int
+    max_children: int
+    records: int
+    duplicates: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The manifest of one version.
+
+    Attributes:
+        tokenizer: The tokenizer of the rows.
+        rendering: How titles stand after the prompt.
+        counts: How many of everything.
+        buckets: Row lengths that occur, ascending.
+        stored_ids: Whether entity ids are stored; if not, an entity's id is its title.
+        stored_aliases: Whether any entity has aliases.
+        metadata: Names of the metadata columns.
+        files: Every data file, by name.
+        sources: The input files; `bytes` and `xxh3_128` are those of their content.
+        options: Options of the build that shaped the data.
+        built_with: Versions of the libraries that shaped the data.
+    """
+
+    tokenizer: TokenizerEntry
+    rendering: Rendering
+    counts: Counts
+    buckets: tuple[Bucket, ...]
+    stored_ids: bool
+    stored_aliases: bool
+    metadata: tuple[str, ...]
+    files: tuple[FileEntry, ...]
+    sources: tuple[FileEntry, ...]
+    options: Mapping[str, str | int]
+    built_with: Mapping[str, str]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all data files."""
+        return sum(file.bytes for file in self.files)
+
+    def file(self, name: str) -> FileEntry | None:
+        """Return the entry called `name`, or None."""
+        return next((file for file in self.files if file.name == name), None)
+
+    def to_bytes(self) -> bytes:
+        """Serialise; equal manifests give equal bytes."""
+        document = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION, **asdict(self)}
+        return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str = MANIFEST_FILE) -> Manifest:
+        """Parse what `to_bytes` wrote.
+
+        Args:
+            data: Content of the file.
+            where: The file's path, for messages.
+
+        Raises:
+            IndexFormatError: not a manifest; the text names the field.
+            IndexVersionError: a manifest of another format version.
+        """
+        try:
+            document = json.loads(data)
+        except ValueError as error:
+            raise IndexFormatError(f"{where}: not valid JSON: {error}") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+            raise IndexFormatError(f'{where}: not a manifest: expected "format": "{FORMAT_NAME}"')
+        version = document.get("format_version")
+        if version != FORMAT_VERSION:
+            raise IndexVersionError(
+                f"{where}: format version {version!r}; this library reads version {FORMAT_VERSION}: "
+                "rebuild the index with build-index, or install the matching library"
+            )
+        try:
+            return cls._from_document(document)
+        except (KeyError, TypeError, ValueError, InputError) as error:
+            raise IndexFormatError(f"{where}: {_explain(error)}") from error
+
+    @classmethod
+    def _from_document(cls, document: Mapping[str, Any]) -> Manifest:
+        return cls(
+            tokenizer=_record(TokenizerEntry, document, "tokenizer"),
+            rendering=Rendering.from_json(_typed(document, "rendering", dict)),
+            counts=_record(Counts, document, "counts"),
+            buckets=_records(Bucket, document, "buckets"),
+            stored_ids=_typed(document, "stored_ids", bool),
+            stored_aliases=_typed(document, "stored_aliases", bool),
+            metadata=tuple(_typed(document, "metadata", list)),
+            files=_records(FileEntry, document, "files"),
+            sources=_records(FileEntry, document, "sources"),
+            options=_typed(document, "options", dict),
+            built_with=_typed(document, "built_with", dict),
+        )
+
+
+def _typed(document: Mapping[str, Any], key: str, expected: type) -> Any:
+    value = document[key]
+    if type(value) is not expected:  # a bool is no count
+        raise TypeError(f"{key}: expected {expected.__name__}, got {value!r}")
+    return value
+
+
+def _record(record_type: type[_T], document: Mapping[str, Any], key: str) -> _T:
+    value = _typed(document, key, dict)
+    types = {"int": int, "str": str}
+    names = {field.name: types[str(field.type)] for field in fields(record_type)}  # type: ignore[arg-type]
+    if set(value) != set(names):
+        raise ValueError(f"{key}: expected the fields {sorted(names)}, got {sorted(value)}")
+    for name, expected in names.items():
+        _typed(value, name, expected)
+        if expected is int and value[name] < 0:
+            raise ValueError(f"{key}.{name}: expected >= 0, got {value[name]}")
+    return record_type(**value)
+
+
+def _records(record_type: type[_T], document: Mapping[str, Any], key: str) -> tuple[_T, ...]:
+    return tuple(_record(record_type, {key: item}, key) for item in _typed(document, key, list))
+
+
+def _explain(error: Exception) -> str:
+    return f"missing field {error}" if isinstance(error, KeyError) else str(error)

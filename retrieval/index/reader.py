@@ -1,0 +1,325 @@
+"""The index reader: everything memory-mapped, nothing copied, every error typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from decoding.trie_arrays import TrieArrays
+from retrieval.errors import (
+    IndexChecksumError,
+    IndexDirectoryError,
+    IndexFormatError,
+    IndexMismatchError,
+    IndexNotFoundError,
+)
+from retrieval.index.arrow_files import as_numpy, open_mapped, read_table, single_chunk
+from retrieval.index.digests import digest_bytes
+from retrieval.index.entities import EntityTable, Postings
+from retrieval.index.layout import (
+    ENTITIES_FILE,
+    MANIFEST_FILE,
+    POSTINGS_FILE,
+    TRIE_FILE,
+    TRIE_SCHEMA,
+    entities_schema,
+    postings_schema,
+    rows_schema,
+    smallest_unsigned,
+    token_type,
+)
+from retrieval.index.manifest import Manifest
+from retrieval.index.rows import RowBucket, RowBuckets
+from retrieval.index.versions import version_dir
+from retrieval.text import TextTokenizer
+from retrieval.types import Entity
+
+
+class Index:
+    """One open version of an index. Immutable, safe to read from several threads and processes.
+
+    Use `Index.open`. What it hands out (arrays, columns) stays valid after `close`, which only lets go
+    of the reader's own references; the mapping ends with the last of them.
+
+    Attributes:
+        path: The version directory.
+        version: Id of the version.
+        digest: Digest of the manifest, which holds the digests of all files.
+        manifest: The manifest.
+        rendering: How titles stand after the prompt.
+        tokenizer_fingerprint: Of the tokenizer whose ids the rows hold.
+        vocab_size: Every id that tokenizer can produce is below this.
+        end_token_id: Closes every row.
+        num_rows: Distinct token rows R.
+        num_entities: Entities.
+        max_row_tokens: Tokens of the longest row, end token included.
+        metadata_columns: Names of the metadata columns.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        digest: str,
+        trie: TrieArrays,
+        rows: RowBuckets,
+        entities: EntityTable,
+        postings: Postings | None,
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.digest = digest
+        self.version = digest
+        self.rendering = manifest.rendering
+        self.tokenizer_fingerprint = manifest.tokenizer.fingerprint
+        self.vocab_size = manifest.tokenizer.vocab_size
+        self.end_token_id = manifest.tokenizer.end_token_id
+        self.num_rows = manifest.counts.rows
+        self.num_entities = manifest.counts.entities
+        self.max_row_tokens = manifest.counts.depth
+        self.metadata_columns = manifest.metadata
+        self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
+        self._postings = postings  # None: row r is the title of entity r
+
+    @classmethod
+    def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
+        """Open the live version of an index directory, or a version directory.
+
+        Sizes and structure are always checked; digests cost one pass over the files.
+
+        Raises:
+            IndexNotFoundError: there is no index at `path`.
+            IndexVersionError: it has another format version.
+            IndexChecksumError: a file's size or digest differs from the manifest.
+            IndexFormatError: CURRENT, the manifest or a file is structurally broken.
+        """
+        folder = version_dir(Path(path))
+        manifest, digest = read_manifest(folder)
+        files = {entry.name: open_mapped(folder, entry, verify_digests) for entry in manifest.files}
+        expected = expected_files(manifest)
+        if set(files) - {POSTINGS_FILE} != expected:
+            odd = sorted((set(files) - {POSTINGS_FILE}) ^ expected)
+            raise IndexFormatError(f"{folder / MANIFEST_FILE}: files listed and needed differ: {odd}")
+        counts = manifest.counts
+        rows = RowBuckets([_read_bucket(b.length, b.rows, b.file, files, manifest) for b in manifest.buckets])
+        if rows.num_rows != counts.rows:
+            raise IndexFormatError(f"{folder}: the buckets hold {rows.num_rows} rows, expected {counts.rows}")
+        schema = entities_schema(manifest.stored_ids, manifest.stored_aliases, manifest.metadata)
+        table = read_table(files[ENTITIES_FILE], ENTITIES_FILE, schema, counts.entities)
+        return cls(
+            path=folder,
+            manifest=manifest,
+            digest=digest,
+            trie=_read_trie(files[TRIE_FILE], manifest),
+            rows=rows,
+            entities=EntityTable(table, ENTITIES_FILE),
+            postings=_read_postings(files.get(POSTINGS_FILE), manifest),
+        )
+
+    def trie_arrays(self) -> TrieArrays:
+        """Return the transitions as read-only, zero-copy NumPy views."""
+        return self._parts()[0]
+
+    @property
+    def rows(self) -> RowBuckets:
+        """The rows by length."""
+        return self._parts()[1]
+
+    @property
+    def entities(self) -> EntityTable:
+        """The entities."""
+        return self._parts()[2]
+
+    @property
+    def postings(self) -> Postings:
+        """Row -> entities as arrays; made up on first use when the index stores none."""
+        self._parts()
+        if self._postings is None:
+            self._postings = Postings.one_to_one(self.num_rows)
+        return self._postings
+
+    def row_token_ids(self, rank: int) -> tuple[int, ...]:
+        """Return the tokens of a row, end token included.
+
+        Raises:
+            ValueError: no such rank.
+        """
+        return self.rows.token_ids(rank)
+
+    def row_of(self, token_ids: Sequence[int]) -> int:
+        """Return the rank of a whole row, end token included; -1 when there is none."""
+        return self.rows.find(token_ids)
+
+    def entities_of(self, rank: int) -> list[int]:
+        """Return the numbers of the entities a row names, ascending.
+
+        Raises:
+            ValueError: no such rank.
+        """
+        return [entity for entity, _ in self._postings_of(rank)]
+
+    def entity(self, number: int) -> Entity:
+        """Return one entity.
+
+        Raises:
+            ValueError: no such number.
+        """
+        return self.entities.entity(number)
+
+    def entity_by_id(self, entity_id: str) -> Entity | None:
+        """Return the entity with this id, or None.
+
+        Passes over all ids once: for many ids, use `entities.numbers`.
+        """
+        number = int(self.entities.numbers([entity_id])[0])
+        return None if number < 0 else self.entity(number)
+
+    def surface(self, rank: int, entity_number: int | None = None) -> str:
+        """Return the text of the form behind a row, exactly as the catalogue has it.
+
+        A tokenizer that drops case or accents gives several texts one row; the text is then that of the
+        given entity, or of the first one.
+
+        Raises:
+            ValueError: no such rank, or the row does not name this entity.
+        """
+        for entity, form in self._postings_of(rank):
+            if entity_number is None or entity == entity_number:
+                return self.entities.form(entity, form)
+        raise ValueError(f"entity number: row {rank} does not name entity {entity_number}")
+
+    def metadata_column(self, name: str) -> pa.ChunkedArray:
+        """Return a metadata column over all entities, by entity number.
+
+        Raises:
+            ValueError: no such column; the text lists those there are.
+        """
+        return self.entities.column(name)
+
+    def check_tokenizer(self, tokenizer: TextTokenizer, model_vocab_size: int | None) -> None:
+        """Refuse a tokenizer or a model these rows were not made for.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            model_vocab_size: Width of the model's logits; None checks the tokenizer alone.
+
+        Raises:
+            IndexMismatchError: the text names the index, the tokenizer and what differs.
+        """
+        ours = self.manifest.tokenizer
+        if tokenizer.fingerprint != ours.fingerprint:
+            raise IndexMismatchError(
+                f"the index {self.path} was built with the tokenizer {ours.name!r} ({ours.fingerprint}, "
+                f"{ours.vocab_size} tokens) but the model's tokenizer is {tokenizer.source} "
+                f"({tokenizer.fingerprint}, {tokenizer.vocab_size} tokens); "
+                f"rebuild it with: build-index … --tokenizer {tokenizer.source}"
+            )
+        if model_vocab_size is not None and ours.max_token_id >= model_vocab_size:
+            raise IndexMismatchError(
+                f"the index {self.path} holds token {ours.max_token_id} but the model of the tokenizer "
+                f"{tokenizer.source} can write only tokens below {model_vocab_size}"
+            )
+
+    def close(self) -> None:
+        """Let go of the files. Closing twice is fine."""
+        self._open = None
+        self._postings = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _parts(self) -> tuple[TrieArrays, RowBuckets, EntityTable]:
+        if self._open is None:
+            raise IndexDirectoryError(f"{self.path}: this index was closed")
+        return self._open
+
+    def _postings_of(self, rank: int) -> list[tuple[int, int]]:
+        self._parts()
+        if not 0 <= rank < self.num_rows:
+            raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
+        return [(rank, 0)] if self._postings is None else self._postings.of(rank)
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """Read the manifest of a version directory.
+
+    Returns:
+        The manifest and its digest, which is the directory's name.
+
+    Raises:
+        IndexNotFoundError: there is none.
+        IndexFormatError: it is malformed.
+        IndexVersionError: it has another format version.
+        IndexChecksumError: its digest is not the directory's name.
+    """
+    file = folder / MANIFEST_FILE
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise IndexNotFoundError(f"{file}: cannot be read: {error.strerror}") from error
+    manifest = Manifest.from_bytes(data, where=str(file))
+    digest = digest_bytes(data)
+    if digest != folder.resolve().name:
+        raise IndexChecksumError(
+            MANIFEST_FILE, f"its digest is {digest}, but the version directory is named {folder.name}"
+        )
+    return manifest, digest
+
+
+def expected_files(manifest: Manifest) -> set[str]:
+    """Return the files every version has, apart from the postings, which are optional."""
+    return {TRIE_FILE, ENTITIES_FILE, *(bucket.file for bucket in manifest.buckets)}
+
+
+def _read_bucket(
+    length: int, num_rows: int, name: str, files: dict[str, pa.Buffer], manifest: Manifest
+) -> RowBucket:
+    if not 1 <= length <= manifest.counts.depth:
+        raise IndexFormatError(f"{MANIFEST_FILE}: a bucket has length {length}")
+    schema = rows_schema(length, token_type(manifest.tokenizer.vocab_size))
+    return RowBucket.from_table(length, read_table(files[name], name, schema, num_rows), name)
+
+
+def _read_trie(data: pa.Buffer, manifest: Manifest) -> TrieArrays:
+    nodes = manifest.counts.nodes
+    table = read_table(data, TRIE_FILE, TRIE_SCHEMA, nodes + 1)
+    token, child_begin, row_begin = (
+        as_numpy(single_chunk(table, TRIE_FILE, name)) for name in TRIE_SCHEMA.names
+    )
+    return TrieArrays(
+        token=token[:nodes],
+        child_begin=child_begin,
+        row_begin=row_begin[:nodes],
+        depth=manifest.counts.depth,
+        max_children=manifest.counts.max_children,
+    )
+
+
+def _read_postings(data: pa.Buffer | None, manifest: Manifest) -> Postings | None:
+    counts = manifest.counts
+    if data is None:
+        if not counts.rows == counts.entities == counts.postings:
+            raise IndexFormatError(
+                f"{POSTINGS_FILE}: missing, but {counts.rows} rows and {counts.entities} entities "
+                "are not one to one"
+            )
+        return None
+    try:
+        schema = pa.ipc.open_file(pa.BufferReader(data)).schema
+        form_type = schema.field("postings").type.value_type.field("form").type
+    except (pa.ArrowException, OSError, KeyError, AttributeError) as error:
+        raise IndexFormatError(f"{POSTINGS_FILE}: not a readable Arrow file: {error}") from error
+    if form_type not in {smallest_unsigned(largest) for largest in (1, 1 << 8, 1 << 16)}:
+        raise IndexFormatError(f"{POSTINGS_FILE}: expected an unsigned form, got {form_type}")
+    return Postings.from_table(
+        read_table(data, POSTINGS_FILE, postings_schema(form_type), counts.rows), POSTINGS_FILE
+    )

@@ -1,0 +1,185 @@
+"""Checking a version completely: digests, order, ranks, the trie against its derivation, postings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from decoding.trie_arrays import derive_trie
+from retrieval.errors import IndexChecksumError, IndexDirectoryError
+from retrieval.index.arrow_files import open_mapped
+from retrieval.index.layout import (
+    ALIASES,
+    ENTITIES_FILE,
+    ENTITY_ID,
+    MANIFEST_FILE,
+    POSTINGS_FILE,
+    ROWS_DIR,
+    TITLE,
+    TRIE_FILE,
+)
+from retrieval.index.manifest import Manifest
+from retrieval.index.reader import Index, read_manifest
+from retrieval.index.versions import version_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        file: Path relative to the version directory.
+        message: What.
+    """
+
+    file: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationReport:
+    """What `verify` found.
+
+    Attributes:
+        path: The version directory.
+        version: Its id.
+        num_files: Data files checked.
+        num_bytes: Their size.
+        num_rows: Rows.
+        num_entities: Entities.
+        problems: Everything wrong; empty when the version is sound.
+    """
+
+    path: Path
+    version: str
+    num_files: int
+    num_bytes: int
+    num_rows: int
+    num_entities: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify(path: str | Path) -> VerificationReport:
+    """Check the live version of an index, or a version directory.
+
+    Every file is compared with its size and digest first. Only if all are as the manifest says is their
+    content checked: that finds what a builder did wrong, not what a disk did.
+
+    Raises:
+        IndexDirectoryError: there is no index, or CURRENT or the manifest cannot be used.
+    """
+    folder = version_dir(Path(path))
+    manifest, digest = read_manifest(folder)
+    problems = list(_damaged_files(folder, manifest))
+    if not problems:
+        try:
+            with Index.open(folder, verify_digests=False) as index:
+                problems = list(_broken_content(index))
+        except IndexDirectoryError as error:
+            problems = [Problem(MANIFEST_FILE, str(error))]
+    return VerificationReport(
+        path=folder,
+        version=digest,
+        num_files=len(manifest.files),
+        num_bytes=manifest.num_bytes,
+        num_rows=manifest.counts.rows,
+        num_entities=manifest.counts.entities,
+        problems=tuple(problems),
+    )
+
+
+def _damaged_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    for entry in manifest.files:
+        try:
+            open_mapped(folder, entry, verify_digest=True)
+        except IndexChecksumError as error:
+            yield Problem(entry.name, str(error).removeprefix(f"{entry.name}: "))
+
+
+def _broken_content(index: Index) -> Iterator[Problem]:
+    yield from _check_rows(index)
+    yield from _check_entities(index)
+    yield from _check_postings(index)
+
+
+def _check_rows(index: Index) -> Iterator[Problem]:
+    counts = index.manifest.counts
+    try:
+        tokens, offsets = index.rows.flat()
+    except ValueError as error:
+        yield Problem(ROWS_DIR, str(error))
+        return
+    if int(tokens.max(initial=0)) != index.manifest.tokenizer.max_token_id:
+        yield Problem(ROWS_DIR, "the largest token differs from the manifest's max_token_id")
+    if int(tokens.max(initial=0)) >= index.vocab_size:
+        yield Problem(ROWS_DIR, f"a token is outside the vocabulary of {index.vocab_size}")
+    ends = np.flatnonzero(tokens == index.end_token_id)
+    if not np.array_equal(ends, offsets[1:] - 1):
+        yield Problem(ROWS_DIR, f"the end token {index.end_token_id} does not close every row, once")
+    try:
+        derived = derive_trie(tokens, offsets)
+    except ValueError as error:
+        yield Problem(ROWS_DIR, f"over all files, {error}")
+        return
+    stored = index.trie_arrays()
+    for name in ("token", "child_begin", "row_begin"):
+        if not np.array_equal(getattr(derived, name), getattr(stored, name)):
+            yield Problem(TRIE_FILE, f"column {name!r} is not what the rows give")
+    if (derived.depth, derived.max_children) != (stored.depth, stored.max_children):
+        yield Problem(MANIFEST_FILE, "depth or max_children is not what the rows give")
+    if len(tokens) != counts.tokens:
+        yield Problem(MANIFEST_FILE, f"counts.tokens: expected {len(tokens)}, got {counts.tokens}")
+
+
+def _check_entities(index: Index) -> Iterator[Problem]:
+    for name in (TITLE, *index.metadata_columns):
+        try:
+            for chunk in index.entities.column(name).chunks:
+                chunk.validate(full=True)
+        except pa.ArrowInvalid as error:
+            yield Problem(ENTITIES_FILE, f"column {name!r}: {error}")
+            return
+    ids = index.entities.column(ENTITY_ID)
+    if pc.count_distinct(ids).as_py() != index.num_entities:
+        yield Problem(ENTITIES_FILE, "an entity id stands there twice")
+
+
+def _check_postings(index: Index) -> Iterator[Problem]:
+    postings = index.postings
+    entity, form = np.asarray(postings.entity), np.asarray(postings.form)
+    if len(entity) != index.manifest.counts.postings:
+        yield Problem(POSTINGS_FILE, f"expected {index.manifest.counts.postings} postings, got {len(entity)}")
+        return
+    per_row = np.diff(postings.offsets)
+    if postings.offsets[0] != 0 or (per_row < 1).any():
+        yield Problem(POSTINGS_FILE, f"row {int((per_row < 1).argmax())} names no entity")
+        return
+    if entity.min() < 0 or entity.max() >= index.num_entities:
+        yield Problem(POSTINGS_FILE, f"an entity number is outside 0 … {index.num_entities - 1}")
+        return
+    rank = np.repeat(np.arange(index.num_rows), per_row)
+    if ((np.diff(entity) <= 0) & (np.diff(rank) == 0)).any():
+        yield Problem(POSTINGS_FILE, "the entities of a row are not in ascending order")
+    if np.bincount(entity[form == 0], minlength=index.num_entities).tolist().count(1) != index.num_entities:
+        yield Problem(POSTINGS_FILE, "not every entity is named by the row of its title, once")
+    if form.max() > 0 and (form > _num_aliases(index)[entity]).any():
+        yield Problem(POSTINGS_FILE, "a posting names an alias that its entity does not have")
+
+
+def _num_aliases(index: Index) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if not index.manifest.stored_aliases:
+        return np.zeros(index.num_entities, dtype=np.int64)
+    lengths: np.ndarray[tuple[int], np.dtype[np.int64]] = (
+        pc.list_value_length(index.entities.column(ALIASES)).to_numpy().astype(np.int64)
+    )
+    return lengths
