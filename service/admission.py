@@ -1,0 +1,84 @@
+"""Admission by work: what a request will cost, and when the server refuses more of it."""
+
+from __future__ import annotations
+
+from retrieval.types import RetrieveRequest
+from service.config import QueueLimits
+from service.errors import OverloadedError
+
+# A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).
+TITLE_TOKENS = 8
+_DEFAULT_SAMPLES = 16
+_DEFAULT_BEAMS = 10
+_MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
+_SMOOTHING = 0.2
+
+
+def estimate_tokens(request: RetrieveRequest, prompt_tokens: int) -> int:
+    """Return the tokens a model must process for a request: its prompt, and its branches to a title's end."""
+    if request.method == "disc":
+        branches = request.num_draws * (request.num_samples or _DEFAULT_SAMPLES)
+    else:
+        branches = request.beam_size or max(request.k, _DEFAULT_BEAMS)
+    return prompt_tokens + branches * TITLE_TOKENS
+
+
+class Admission:
+    """Counts the work that was accepted and is not finished. Used on the event loop only.
+
+    Args:
+        limits: When to refuse.
+    """
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        self._requests = 0
+        self._tokens = 0
+        self._tokens_per_s: float | None = None
+
+    @property
+    def num_requests(self) -> int:
+        """Requests accepted and not finished."""
+        return self._requests
+
+    @property
+    def num_tokens(self) -> int:
+        """Their work, tokens."""
+        return self._tokens
+
+    def admit(self, tokens: int) -> None:
+        """Take a request's work in; `release` must follow once.
+
+        Raises:
+            OverloadedError: a limit would be passed. A request larger than the whole limit is taken when
+                nothing else is there, as it could never be served otherwise.
+        """
+        if self._requests >= self._limits.max_requests:
+            held = f"{self._requests} requests, at most {self._limits.max_requests}"
+        elif self._requests and self._tokens + tokens > self._limits.max_tokens:
+            held = f"{self._tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
+        else:
+            self._requests += 1
+            self._tokens += tokens
+            return
+        raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s())
+
+    def release(self, tokens: int) -> None:
+        """Give back what `admit` took."""
+        self._requests -= 1
+        self._tokens -= tokens
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Learn the device's speed from a batch that ran."""
+        rate = tokens / max(seconds, 1e-6)
+        before = self._tokens_per_s
+        self._tokens_per_s = rate if before is None else before + _SMOOTHING * (rate - before)
+
+    def expected_wait_s(self) -> float:
+        """Return how long the work accepted so far will take, seconds; 0 before any batch has run."""
+        return 0.0 if self._tokens_per_s is None else self._tokens / self._tokens_per_s
+
+    def retry_after_s(self) -> float:
+        """Return when a refused request may be tried again: when half the work should be done, seconds."""
+        wait = self.expected_wait_s() / 2 or 1.0
+        return min(max(wait, _MIN_RETRY_S), _MAX_RETRY_S)

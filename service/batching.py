@@ -1,0 +1,240 @@
+"""Dynamic batching: many requests, one device, one batch at a time.
+
+Requests wait in arrival order. The head's retriever decides what the next batch is of; every waiting
+request of that retriever joins until the batch is full, whatever its options are (the retriever groups
+what can decode together). While a batch runs the queue fills; an idle device waits `max_delay_ms` at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DeadlineExceededError
+from retrieval.types import RetrievalResult, RetrieveRequest
+from service.admission import Admission
+from service.config import BatchLimits
+from service.errors import NotReadyError, OverloadedError
+from service.executor import DeviceExecutor
+from service.served import Outcome, ServedRetriever
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result and how long its request waited for its batch, milliseconds."""
+
+    result: RetrievalResult
+    queue_ms: float
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    retriever: ServedRetriever
+    request: RetrieveRequest
+    tokens: int
+    cancel: CancelToken
+    arrived: float
+    future: asyncio.Future[Answer]
+
+    @property
+    def abandoned(self) -> bool:
+        return self.future.done() or self.cancel.cancelled
+
+
+class Batcher:
+    """Collects requests into batches for one device. Lives on one event loop.
+
+    Args:
+        executor: The device's thread.
+        limits: When a batch is full.
+        admission: Refuses what is too much.
+    """
+
+    def __init__(self, executor: DeviceExecutor, limits: BatchLimits, admission: Admission) -> None:
+        self._executor = executor
+        self._limits = limits
+        self._admission = admission
+        self._queue: list[_Job] = []
+        self._arrival = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not started."""
+        return len(self._queue)
+
+    def start(self) -> None:
+        """Start taking batches off the queue."""
+        if self._runner is None:
+            self._runner = asyncio.get_running_loop().create_task(self._run(), name="genret-batcher")
+
+    async def submit(
+        self, retriever: ServedRetriever, request: RetrieveRequest, tokens: int, cancel: CancelToken
+    ) -> Answer:
+        """Queue one request and wait for its answer.
+
+        Cancelling the awaiting task takes a waiting request out of the queue, and asks a running one to
+        stop before its next decode step.
+
+        Args:
+            retriever: Who answers.
+            request: What is asked.
+            tokens: Its work, see `admission.estimate_tokens`.
+            cancel: Polled by decoding; its deadline is the request's.
+
+        Raises:
+            OverloadedError: too much is waiting already, or the device's memory is full.
+            DeadlineExceededError: the deadline passed, or cannot be met.
+            NotReadyError: the batcher is closed.
+            GenretError, DecodingError: what the retriever says of this request.
+        """
+        if self._closed:
+            raise NotReadyError("the server is shutting down", retry_after_s=1.0)
+        self._check_deadline(cancel)
+        self._admission.admit(tokens)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        job = _Job(retriever, request, tokens, cancel, time.monotonic(), future)
+        self._queue.append(job)
+        self._arrival.set()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            cancel.cancel()
+            if job in self._queue:
+                self._queue.remove(job)
+                self._admission.release(tokens)
+            raise
+
+    async def close(self) -> None:
+        """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
+        self._closed = True
+        for job in self._queue:
+            self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
+            self._admission.release(job.tokens)
+        self._queue.clear()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.cancel()
+            await asyncio.gather(runner, return_exceptions=True)
+
+    def _check_deadline(self, cancel: CancelToken) -> None:
+        cancel.check()
+        if cancel.deadline is None:
+            return
+        wait = self._admission.expected_wait_s()
+        left = cancel.deadline - time.monotonic()
+        if wait > left:
+            raise DeadlineExceededError(
+                f"the deadline is in {left:.2f} s and the work ahead takes about {wait:.2f} s"
+            )
+
+    async def _run(self) -> None:
+        while True:
+            await self._arrival.wait()
+            await self._wait_until_full()
+            batch = self._take()
+            if not self._queue:
+                self._arrival.clear()
+            if batch:
+                await self._execute(batch)
+
+    async def _wait_until_full(self) -> None:
+        """Return when the next batch is full or its head has waited long enough."""
+        while self._queue and not self._is_full():
+            left = self._queue[0].arrived + self._limits.max_delay_ms / 1000 - time.monotonic()
+            if left <= 0:
+                return
+            self._arrival.clear()
+            try:
+                await asyncio.wait_for(self._arrival.wait(), timeout=left)
+            except TimeoutError:
+                self._arrival.set()
+                return
+
+    def _is_full(self) -> bool:
+        return (
+            len(self._queue) >= self._limits.max_size
+            or sum(job.tokens for job in self._queue) >= self._limits.max_tokens
+        )
+
+    def _take(self) -> list[_Job]:
+        """Take the next batch off the queue, and drop what nobody waits for any more."""
+        batch: list[_Job] = []
+        left: list[_Job] = []
+        tokens = 0
+        now = time.monotonic()
+        for job in self._queue:
+            if job.abandoned or (job.cancel.deadline is not None and now >= job.cancel.deadline):
+                self._fail(job, DeadlineExceededError("the deadline passed in the queue"))
+                self._admission.release(job.tokens)
+            elif not batch or (
+                job.retriever is batch[0].retriever
+                and len(batch) < self._limits.max_size
+                and tokens + job.tokens <= self._limits.max_tokens
+            ):
+                batch.append(job)
+                tokens += job.tokens
+            else:
+                left.append(job)
+        self._queue = left
+        return batch
+
+    async def _execute(self, batch: list[_Job]) -> None:
+        started = time.monotonic()
+        tokens = sum(job.tokens for job in batch)
+        try:
+            outcomes = await self._answer(batch)
+            for job, outcome in zip(batch, outcomes, strict=True):
+                self._settle(job, outcome, started)
+        except asyncio.CancelledError:
+            for job in batch:  # closing: the thread stops before its next decode step
+                job.cancel.cancel()
+                self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
+            raise
+        finally:
+            for job in batch:
+                self._admission.release(job.tokens)
+        self._admission.observe(tokens, time.monotonic() - started)
+
+    async def _answer(self, batch: Sequence[_Job]) -> Sequence[Outcome | Exception]:
+        """Run a batch; when it fails as a whole, run its requests one by one: only the guilty fail."""
+        retriever = batch[0].retriever
+        requests, cancels = [job.request for job in batch], [job.cancel for job in batch]
+        try:
+            return await self._executor.run(retriever.retrieve_batch, requests, cancels)
+        except Exception as error:
+            if len(batch) == 1:
+                return [_as_memory_error(error)]
+            _LOG.warning("a batch of %d failed as a whole; trying its requests one by one", len(batch))
+        outcomes: list[Outcome | Exception] = []
+        for job in batch:
+            outcomes += await self._answer([job])
+        return outcomes
+
+    def _settle(self, job: _Job, outcome: Outcome | Exception, started: float) -> None:
+        if isinstance(outcome, Exception):
+            self._fail(job, outcome)
+        elif not job.future.done():
+            job.future.set_result(Answer(outcome, queue_ms=(started - job.arrived) * 1000))
+
+    @staticmethod
+    def _fail(job: _Job, error: Exception) -> None:
+        if not job.future.done():
+            job.future.set_exception(error)
+
+
+def _as_memory_error(error: Exception) -> Exception:
+    """Say "memory full" for what Python and torch raise when a request alone does not fit."""
+    # torch.OutOfMemoryError by name: this module must not import torch.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        full = OverloadedError("MEMORY_FULL", "the request does not fit into the device's memory", 5.0)
+        full.__cause__ = error
+        return full
+    return error

@@ -1,0 +1,159 @@
+"""Every limit and address of a server, validated in one place."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retrieval.errors import InputError
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 50051
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """An index to serve: the name requests use, and the directory it lies in."""
+
+    name: str
+    path: Path
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable() or self.name != self.name.strip():
+            raise InputError(
+                "index", f"a name must be printable text without outer blanks, got {self.name!r}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> IndexSpec:
+        """Read `NAME=PATH`, or `PATH`, which is named after its last component.
+
+        Raises:
+            InputError: an empty name or path.
+        """
+        name, separator, path = text.partition("=")
+        if not separator:
+            name, path = Path(text).resolve().name, text
+        if not path:
+            raise InputError("index", f"expected NAME=PATH or PATH, got {text!r}")
+        return cls(name=name, path=Path(path))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """When a batch is full, and how long it is waited for.
+
+    Attributes:
+        max_size: Most requests in one batch.
+        max_tokens: Most work in one batch, in tokens as `admission.estimate_tokens` counts them. A single
+            request above it runs alone.
+        max_delay_ms: Longest wait of an idle device for more requests, milliseconds.
+    """
+
+    max_size: int = 32
+    max_tokens: int = 16_384
+    max_delay_ms: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check_range("max_batch_size", self.max_size, 1, 4096)
+        _check_range("max_batch_tokens", self.max_tokens, 1, 2**31)
+        _check_range("max_delay_ms", self.max_delay_ms, 0, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much unfinished work the server holds before it refuses more.
+
+    Attributes:
+        max_requests: Most requests waiting or running.
+        max_tokens: Most work waiting or running, in tokens. A single request above it is taken when
+            nothing else is there.
+    """
+
+    max_requests: int = 512
+    max_tokens: int = 262_144
+
+    def __post_init__(self) -> None:
+        _check_range("max_queue_size", self.max_requests, 1, 10**6)
+        _check_range("max_queue_tokens", self.max_tokens, 1, 2**40)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """A server.
+
+    Attributes:
+        indexes: What it serves; the first one is the default.
+        host: Name or address to listen on.
+        port: Port to listen on; 0 picks a free one.
+        insecure: Allow plaintext beyond loopback.
+        batch: When a batch is full.
+        queue: How much work may wait.
+        max_request_bytes: Largest message accepted, bytes.
+        max_batch_items: Most requests in one BatchRetrieve.
+        max_request_seconds: Longest a request may take, whatever its own deadline says.
+        lame_duck_seconds: How long a draining server goes on accepting after readiness went off, so that
+            balancers notice.
+        drain_seconds: How long a draining server waits for requests in flight before it cancels them.
+    """
+
+    indexes: tuple[IndexSpec, ...]
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    insecure: bool = False
+    batch: BatchLimits = field(default_factory=BatchLimits)
+    queue: QueueLimits = field(default_factory=QueueLimits)
+    max_request_bytes: int = 4 * 2**20
+    max_batch_items: int = 256
+    max_request_seconds: float = 120.0
+    lame_duck_seconds: float = 0.0
+    drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.indexes:
+            raise InputError("index", "at least one index is needed")
+        names = [spec.name for spec in self.indexes]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError("index", f"two indexes are named {name!r}; tell them apart with NAME=PATH")
+        _check_range("port", self.port, 0, 65_535)
+        _check_range("max_request_bytes", self.max_request_bytes, 1024, 2**31 - 1)
+        _check_range("max_batch_items", self.max_batch_items, 1, 10**6)
+        _check_range("max_request_seconds", self.max_request_seconds, 0.001, 86_400)
+        _check_range("lame_duck_seconds", self.lame_duck_seconds, 0, 3600)
+        _check_range("drain_seconds", self.drain_seconds, 0, 3600)
+        if not self.host:
+            raise InputError("host", "must not be empty")
+        if not is_loopback(self.host) and not self.insecure:
+            raise InputError(
+                "host",
+                f"{self.host!r} can be reached from other machines and the connection is not encrypted; "
+                "allow that with --insecure, or listen on 127.0.0.1",
+            )
+
+    @property
+    def address(self) -> str:
+        """Where the server is told to listen."""
+        return join_address(self.host, self.port)
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not math.isfinite(value) or not low <= value <= high:
+        raise InputError(name, f"must be in [{low}, {high}], got {value!r}")

@@ -1,0 +1,90 @@
+"""Errors of the service room: what a server refuses, and why one does not start.
+
+GenretError
+└── ServiceError
+    ├── UnknownIndexError   no index of that name is served (also an IndexNotFoundError)
+    ├── OverloadedError     the queue or the memory is full; retry later
+    ├── NotReadyError       warming up or draining; retry later or elsewhere
+    ├── MalformedMessageError   the bytes of a request are not the message the method takes
+    ├── BindError           the address cannot be listened on
+    └── CallError           a call of the client failed (code, message)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from retrieval.errors import GenretError, IndexNotFoundError
+
+
+class ServiceError(GenretError):
+    """Base of the errors raised on purpose by `service`."""
+
+
+class UnknownIndexError(ServiceError, IndexNotFoundError):
+    """No index of that name is served.
+
+    Args:
+        name: The name asked for; empty when a default was asked for and there is none.
+        known: The names that are served.
+    """
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"no index named {name!r} is served here; served: {', '.join(sorted(known)) or 'none'}"
+        )
+        self.name = name
+
+
+class OverloadedError(ServiceError):
+    """The server has taken as much work as it is allowed to hold.
+
+    Args:
+        reason: What is full.
+        message: The limit and what it stands at.
+        retry_after_s: When to try again, seconds.
+    """
+
+    def __init__(
+        self, reason: Literal["QUEUE_FULL", "MEMORY_FULL"], message: str, retry_after_s: float
+    ) -> None:
+        super().__init__(message)
+        self.reason: Literal["QUEUE_FULL", "MEMORY_FULL"] = reason
+        self.retry_after_s = retry_after_s
+
+
+class NotReadyError(ServiceError):
+    """The server does not answer now: it is warming up or draining.
+
+    Args:
+        message: Which of the two.
+        retry_after_s: When to try again, seconds.
+    """
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class MalformedMessageError(ServiceError):
+    """The bytes of a request do not parse as the message its method takes."""
+
+
+class BindError(ServiceError):
+    """The server cannot listen on its address; the text names address and reason."""
+
+
+class CallError(ServiceError):
+    """A call of the client failed.
+
+    Args:
+        code: Name of the gRPC status code, e.g. "UNAVAILABLE".
+        message: What the server said, or what kept the client from reaching it.
+        retry_after_s: When the server asks to be tried again, seconds, or None.
+    """
+
+    def __init__(self, code: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,1 @@
+"""Interceptors of the server: what holds for every method of every service."""

@@ -1,0 +1,160 @@
+from google.rpc import status_pb2 as _status_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RetrievalMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RETRIEVAL_METHOD_UNSPECIFIED: _ClassVar[RetrievalMethod]
+    RETRIEVAL_METHOD_BEAM: _ClassVar[RetrievalMethod]
+    RETRIEVAL_METHOD_DISC: _ClassVar[RetrievalMethod]
+
+class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
+    FINISH_REASON_OK: _ClassVar[FinishReason]
+    FINISH_REASON_NO_MATCH: _ClassVar[FinishReason]
+RETRIEVAL_METHOD_UNSPECIFIED: RetrievalMethod
+RETRIEVAL_METHOD_BEAM: RetrievalMethod
+RETRIEVAL_METHOD_DISC: RetrievalMethod
+FINISH_REASON_UNSPECIFIED: FinishReason
+FINISH_REASON_OK: FinishReason
+FINISH_REASON_NO_MATCH: FinishReason
+
+class RetrieveRequest(_message.Message):
+    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_M_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    index: str
+    query: str
+    k: int
+    method: RetrievalMethod
+    beam_size: int
+    num_draws: int
+    num_samples: int
+    temperature: float
+    top_m: int
+    seed: int
+    prompt_template: str
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ...) -> None: ...
+
+class MetadataValue(_message.Message):
+    __slots__ = ("string_value", "int_value", "double_value", "bool_value")
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    string_value: str
+    int_value: int
+    double_value: float
+    bool_value: bool
+    def __init__(self, string_value: _Optional[str] = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bool_value: bool = ...) -> None: ...
+
+class Candidate(_message.Message):
+    __slots__ = ("rank", "entity_id", "title", "surface", "logprob", "probability", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: MetadataValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[MetadataValue, _Mapping]] = ...) -> None: ...
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    SURFACE_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    entity_id: str
+    title: str
+    surface: str
+    logprob: float
+    probability: float
+    metadata: _containers.MessageMap[str, MetadataValue]
+    def __init__(self, rank: _Optional[int] = ..., entity_id: _Optional[str] = ..., title: _Optional[str] = ..., surface: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ...) -> None: ...
+
+class Timings(_message.Message):
+    __slots__ = ("queue_ms", "prefill_ms", "decode_ms", "total_ms")
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_MS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_MS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    total_ms: float
+    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ...) -> None: ...
+
+class IndexRef(_message.Message):
+    __slots__ = ("name", "version", "digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    digest: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class RetrieveResponse(_message.Message):
+    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index")
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    MASS_FIELD_NUMBER: _ClassVar[int]
+    MASS_STDERR_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
+    finish_reason: FinishReason
+    method: RetrievalMethod
+    certified: bool
+    mass: float
+    mass_stderr: float
+    num_draws: int
+    num_accepted: int
+    num_steps: int
+    seed: int
+    timings: Timings
+    index: IndexRef
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ...) -> None: ...
+
+class BatchRetrieveRequest(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[RetrieveRequest]
+    def __init__(self, requests: _Optional[_Iterable[_Union[RetrieveRequest, _Mapping]]] = ...) -> None: ...
+
+class BatchRetrieveResult(_message.Message):
+    __slots__ = ("response", "error")
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    response: RetrieveResponse
+    error: _status_pb2.Status
+    def __init__(self, response: _Optional[_Union[RetrieveResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class BatchRetrieveResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[BatchRetrieveResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[BatchRetrieveResult, _Mapping]]] = ...) -> None: ...

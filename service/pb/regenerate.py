@@ -1,0 +1,85 @@
+"""Regenerate the stubs under `service/pb` from the sources under `proto/`.
+
+    python -m service.pb.regenerate [--proto DIR] [--out DIR]
+
+Two decisions are behind this script. The compiler is the *oldest* grpcio-tools the project supports
+(`GRPCIO_TOOLS_VERSION`), because generated code refuses to run on an older grpcio or protobuf than the
+one it was made with. And the compiler runs with plain `-Iproto`, so that the stubs register the same
+file names as anybody's own stubs of `genret.v1` and both can live in one process; the package path of
+the imports is rewritten afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+GRPCIO_TOOLS_VERSION = "1.74.0"
+PACKAGE = "service.pb"
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_OWN_IMPORT = re.compile(r"^(from|import) genret\.v1", flags=re.MULTILINE)
+
+
+def generate(proto_root: Path, out: Path) -> list[Path]:
+    """Compile every `.proto` under `proto_root` into `out`, with imports under `service.pb`.
+
+    Args:
+        proto_root: Directory whose sub-directories are the protobuf packages.
+        out: Directory that receives `genret/v1/*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py`.
+
+    Returns:
+        The written files, relative to `out`, sorted.
+
+    Raises:
+        subprocess.CalledProcessError: the compiler refused a source; its own words are on stderr.
+    """
+    sources = sorted(path.relative_to(proto_root).as_posix() for path in proto_root.rglob("*.proto"))
+    # google.rpc is a namespace package without a directory of its own: look for one of its modules.
+    includes = [proto_root, _package_file("google.rpc.status_pb2").parents[2]]
+    includes.append(_package_file("grpc_tools").parent / "_proto")
+    command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{path}" for path in includes)]
+    with tempfile.TemporaryDirectory() as staging:
+        outputs = [f"--{kind}_out={staging}" for kind in ("python", "pyi", "grpc_python")]
+        subprocess.run([*command, *outputs, *sources], check=True)
+        written = sorted(path.relative_to(staging) for path in Path(staging).rglob("*.py*"))
+        for relative in written:
+            text = (Path(staging) / relative).read_text(encoding="utf-8")
+            target = out / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_OWN_IMPORT.sub(rf"\1 {PACKAGE}.genret.v1", text), encoding="utf-8")
+    return written
+
+
+def _package_file(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{module} is not installed; it is part of the development dependencies")
+    return Path(spec.origin)
+
+
+def main() -> None:
+    """Regenerate the checked-in stubs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--proto", type=Path, default=_REPOSITORY / "proto")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
+    arguments = parser.parse_args()
+    installed = importlib.metadata.version("grpcio-tools")
+    if installed != GRPCIO_TOOLS_VERSION:
+        parser.error(f"grpcio-tools {GRPCIO_TOOLS_VERSION} is needed, {installed} is installed")
+    stubs = arguments.out / "genret"
+    for stale in [*stubs.rglob("*_pb2*.py"), *stubs.rglob("*_pb2*.pyi")]:
+        stale.unlink()
+    shutil.rmtree(stubs / "__pycache__", ignore_errors=True)
+    for relative in generate(arguments.proto, arguments.out):
+        sys.stderr.write(f"{arguments.out / relative}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What the service needs of a retriever, and the table of the indexes it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingError
+from retrieval.errors import GenretError
+from retrieval.types import RetrievalResult, RetrieveRequest
+from service.errors import UnknownIndexError
+
+Outcome = RetrievalResult | GenretError | DecodingError
+
+
+class ServedRetriever(Protocol):
+    """The part of `retrieval.Retriever` that a server uses."""
+
+    def prompt_tokens(self, request: RetrieveRequest) -> int:
+        """Return the length of the request's prompt; raises InputError for what cannot be answered."""
+
+    def retrieve_batch(
+        self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None
+    ) -> Sequence[Outcome]:
+        """Answer every request, in order; errors of single requests are values. Blocks."""
+
+    def warm_up(self) -> None:
+        """Do everything that makes a first request slower than the next. Blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """An index version as it is served."""
+
+    name: str
+    version: str
+    digest: str
+    num_rows: int
+    num_entities: int
+    model: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedIndex:
+    """An open index with the retriever that answers for it.
+
+    Requests keep the object they were admitted with, so a table entry can be replaced while they run.
+    """
+
+    description: IndexDescription
+    retriever: ServedRetriever
+
+
+class IndexTable:
+    """The indexes of a server by name. The first one added is the default."""
+
+    def __init__(self) -> None:
+        self._served: dict[str, ServedIndex] = {}
+
+    def put(self, served: ServedIndex) -> None:
+        """Add an index, or replace the one of the same name; its place stays."""
+        self._served[served.description.name] = served
+
+    def resolve(self, name: str) -> ServedIndex:
+        """Return the index called `name`, the default one for an empty name.
+
+        Raises:
+            UnknownIndexError: there is none.
+        """
+        if not name and self._served:
+            return next(iter(self._served.values()))
+        if name not in self._served:
+            raise UnknownIndexError(name, list(self._served))
+        return self._served[name]
+
+    def describe(self) -> list[IndexDescription]:
+        """Return every index, the default one first."""
+        return [served.description for served in self._served.values()]
+
+    def __len__(self) -> int:
+        return len(self._served)

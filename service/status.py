@@ -1,0 +1,163 @@
+"""The one table from errors to gRPC status codes and their details. No protobuf: see `convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpc import StatusCode
+
+from decoding.errors import (
+    DeadlineExceededError,
+    DecodingCancelledError,
+    InvalidLogitsError,
+    PromptTooLongError,
+    UnsupportedModelError,
+)
+from retrieval.errors import (
+    IndexChecksumError,
+    IndexDirectoryError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    InputError,
+    MissingExtraError,
+    ModelError,
+    SourceError,
+)
+from service.errors import MalformedMessageError, NotReadyError, OverloadedError, UnknownIndexError
+
+DOMAIN = "genret"
+INDEX_RESOURCE = "genret.v1.Index"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """google.rpc.BadRequest with one violation."""
+
+    field: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """google.rpc.ResourceInfo."""
+
+    resource_type: str
+    name: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Precondition:
+    """google.rpc.PreconditionFailure with one violation."""
+
+    kind: str
+    subject: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """google.rpc.ErrorInfo in the domain "genret"."""
+
+    reason: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter:
+    """google.rpc.RetryInfo."""
+
+    seconds: float
+
+
+Detail = FieldViolation | Resource | Precondition | Reason | RetryAfter
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a request fails on the wire."""
+
+    code: StatusCode
+    message: str
+    details: tuple[Detail, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table: an error, its code, and what else is said."""
+
+    error: type[Exception]
+    code: StatusCode
+    details: Callable[[Any], tuple[Detail, ...]] = lambda error: ()
+    message: Callable[[Any], str] = str
+
+
+# The first row that matches wins: derived errors stand before their bases.
+TABLE: tuple[Row, ...] = (
+    Row(MalformedMessageError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("", str(e)),)),
+    Row(InputError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation(e.field, e.message),)),
+    Row(PromptTooLongError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("query", str(e)),)),
+    Row(UnknownIndexError, StatusCode.NOT_FOUND, lambda e: (Resource(INDEX_RESOURCE, e.name, str(e)),)),
+    Row(
+        OverloadedError,
+        StatusCode.RESOURCE_EXHAUSTED,
+        lambda e: (Reason(e.reason), RetryAfter(e.retry_after_s)),
+    ),
+    Row(NotReadyError, StatusCode.UNAVAILABLE, lambda e: (RetryAfter(e.retry_after_s),)),
+    Row(DeadlineExceededError, StatusCode.DEADLINE_EXCEEDED),
+    Row(DecodingCancelledError, StatusCode.CANCELLED),
+    Row(
+        IndexChecksumError,
+        StatusCode.DATA_LOSS,
+        lambda e: (Reason("INDEX_CORRUPT", {"file": e.file}),),
+        lambda e: f"{e.file}: size or digest differs from the index manifest",
+    ),
+    Row(
+        IndexNotFoundError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("INDEX", "index", "the index is not there"),),
+        lambda e: "the index is not there",  # its text names a path of the server
+    ),
+    Row(
+        IndexMismatchError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("INDEX_MISMATCH", "index", str(e)),),
+    ),
+    Row(
+        IndexDirectoryError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("INDEX", "index", "the index cannot be read"),),
+        lambda e: "the index cannot be read",  # its text names a path of the server
+    ),
+    Row(ModelError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("MODEL", "model", str(e)),)),
+    Row(
+        UnsupportedModelError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("MODEL", "model", str(e)),),
+    ),
+    Row(
+        InvalidLogitsError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("MODEL", "model", str(e)),),
+    ),
+    Row(
+        MissingExtraError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("EXTRA", e.extra, str(e)),),
+    ),
+    Row(SourceError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("SOURCE", "file", str(e)),)),
+)
+
+
+def failure_of(error: BaseException, request_id: str) -> Failure:
+    """Return how `error` fails a request.
+
+    An error outside the table is a bug: the caller learns the request id and nothing else, and whoever
+    calls this logs the traceback under the same id.
+    """
+    for row in TABLE:
+        if isinstance(error, row.error):
+            return Failure(row.code, row.message(error), row.details(error))
+    return Failure(StatusCode.INTERNAL, f"internal error; request id {request_id}")
