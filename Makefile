@@ -1,0 +1,61 @@
+# Two commands for a new user: `make demo` and `make test`. Everything is installed into .venv/.
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# One torch thread: two threads of one process wait for each other on a busy two-core machine.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= true
+
+PACKAGES := retrieval index_builder decoding service
+.PHONY: help setup demo test test-slow lint format types imports wheel bench stubs clean
+
+help:  ## Say what can be made.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+setup: $(STAMP)  ## Create .venv and install the project, its extras and its tools.
+
+# torch goes first: its pin keeps later steps from fetching a CUDA build of another version.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) with $(PYTHON) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) pip
+	@$(PIP) torch
+	@$(PIP) --editable '.[train,eval]' --group dev
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## Build the sample index, start the server, run real queries, stop.
+	@$(BIN)/genret demo
+
+test: $(STAMP)  ## Run the test suite (without slow and soak tests).
+	@$(BIN)/python -m pytest -m "not slow and not soak" $(PYTEST_ARGS)
+
+test-slow: $(STAMP)  ## Run the slow tests only.
+	@$(BIN)/python -m pytest -m "slow and not soak" --timeout 1800 $(PYTEST_ARGS)
+
+lint: $(STAMP) types imports  ## Check style, formatting, types and import contracts.
+	@$(BIN)/ruff check $(PACKAGES) tests benchmarks
+	@$(BIN)/ruff format --check $(PACKAGES) tests benchmarks
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+imports: $(STAMP)
+	@$(BIN)/lint-imports --config pyproject.toml
+
+format: $(STAMP)  ## Rewrite the code in the project's format.
+	@$(BIN)/ruff check --fix $(PACKAGES) tests benchmarks
+	@$(BIN)/ruff format $(PACKAGES) tests benchmarks
+
+wheel: $(STAMP)  ## Build the wheel and test it from an empty directory.
+	@.ci/test-wheel
+
+bench: $(STAMP)  ## Run the benchmarks; needs the data named by GENRET_SHARED_DATA for some.
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+stubs: $(STAMP)  ## Regenerate service/pb from proto/.
+	@$(BIN)/python -m service.pb.regenerate
+
+clean:  ## Remove the environment and what was built.
+	@rm -rf $(VENV) .genret dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
