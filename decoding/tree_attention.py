@@ -161,6 +161,10 @@ def tree_attention(
     Raises:
         UnsupportedModelError: the layer asks for scores that are not computed here.
     """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if tree is None and softcap is not None:
+        rule = Rule(scaling, None, softcap, None)
+        return _attend_outside(query, key, value, attention_mask, dropout, rule), None
     if tree is None or not getattr(module, "is_causal", True):
         return sdpa_attention_forward(
             module,
@@ -172,7 +176,6 @@ def tree_attention(
             scaling=scaling,
             is_causal=kwargs.get("is_causal"),
             position_bias=position_bias,
-            softcap=softcap,
         )
     for name in _UNSUPPORTED_ARGUMENTS:
         if kwargs.get(name) is not None:
@@ -180,7 +183,7 @@ def tree_attention(
                 f"{type(module).__name__} attends with {name!r}, which is not supported"
             )
     rule = Rule(
-        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scaling=scaling,
         window=sliding_window,
         softcap=softcap,
         bias_owner=_bias_owner(module, position_bias, tree.shared_bias),
@@ -190,6 +193,25 @@ def tree_attention(
     else:
         attended = _attend_branches(tree, module, query, rule)
     return attended.transpose(1, 2).contiguous(), None
+
+
+def _attend_outside(
+    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float, rule: Rule
+) -> Tensor:
+    """Soft-capped attention of an ordinary forward pass; the mask follows `sdpa_mask`. (Q, B, H, D_v)."""
+    if dropout:
+        raise UnsupportedModelError("attention dropout is not supported together with soft-capped scores")
+    length = query.shape[2]
+    hidden: Tensor | None = None
+    if attention_mask is None and length > 1:
+        # No mask stands for a causal one over as many keys as queries.
+        key, value = key[:, :, :length], value[:, :, :length]
+        hidden = _causal_mask(length, None, query.device)[None]
+    elif attention_mask is not None:
+        hidden = ~attention_mask[:, 0]
+        # A padding row that sees nothing would be NaN; what it answers is never used.
+        hidden = hidden & ~hidden.all(-1, keepdim=True)
+    return _attend(query, (Segment(key, value, hidden, None),), rule).transpose(1, 2).contiguous()
 
 
 def _bias_owner(
