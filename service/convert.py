@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,28 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
     )
     index = IndexRef(message.index.name, message.index.version, message.index.digest)
     return Reply(result, timings.queue_ms, timings.total_ms, index)
+
+
+def batch_request_to_proto(requests: Sequence[RetrieveRequest], index: str = "") -> pb.BatchRetrieveRequest:
+    """Return the wire's form of several requests to one index."""
+    return pb.BatchRetrieveRequest(requests=[request_to_proto(request, index) for request in requests])
+
+
+def batch_reply_from_proto(
+    queries: Sequence[str], message: pb.BatchRetrieveResponse
+) -> list[Reply | CallError]:
+    """Return the answers and errors of a batch, in the order of its queries."""
+    return [
+        reply_from_proto(query, result.response)
+        if result.WhichOneof("outcome") == "response"
+        else error_from_status(result.error)
+        for query, result in zip(queries, message.results, strict=True)
+    ]
+
+
+def list_indexes_to_proto() -> index_pb.ListIndexesRequest:
+    """Return the request for every index."""
+    return index_pb.ListIndexesRequest()
 
 
 def index_to_proto(index: IndexDescription, is_default: bool) -> index_pb.Index:

@@ -11,9 +11,8 @@ from grpc import StatusCode
 from decoding.errors import (
     DeadlineExceededError,
     DecodingCancelledError,
-    InvalidLogitsError,
+    DecodingError,
     PromptTooLongError,
-    UnsupportedModelError,
 )
 from retrieval.errors import (
     IndexChecksumError,
@@ -132,16 +131,8 @@ TABLE: tuple[Row, ...] = (
         lambda e: "the index cannot be read",  # its text names a path of the server
     ),
     Row(ModelError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("MODEL", "model", str(e)),)),
-    Row(
-        UnsupportedModelError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("MODEL", "model", str(e)),),
-    ),
-    Row(
-        InvalidLogitsError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("MODEL", "model", str(e)),),
-    ),
+    # What is left of decoding: broken logits, an architecture that cannot be decoded exactly.
+    Row(DecodingError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("MODEL", "model", str(e)),)),
     Row(
         MissingExtraError,
         StatusCode.FAILED_PRECONDITION,

@@ -1,0 +1,178 @@
+"""`genret query` and `genret health`: the ends of the command line that talk to a running server."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retrieval.errors import InputError
+from retrieval.types import RetrieveRequest
+from service.config import DEFAULT_HOST, DEFAULT_PORT, join_address
+from service.usage import usage_error
+
+if TYPE_CHECKING:
+    from service.client import RetrievalClient
+    from service.convert import Reply
+    from service.errors import CallError
+
+_BATCH_ITEMS = 64
+_ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
+_ADDRESS = click.option(
+    "--address", default=join_address(DEFAULT_HOST, DEFAULT_PORT), help="The server, as host:port.", **_ENV
+)
+
+
+@click.command("query")
+@click.argument("queries", nargs=-1)
+@click.option("-k", type=int, default=10, help="Candidates wanted, at most 1000.", **_ENV)
+@click.option(
+    "--method",
+    type=click.Choice(["beam", "disc"]),
+    default="beam",
+    help="beam: the k most probable titles; disc: samples and their shares.",
+    **_ENV,
+)
+@click.option("--index", default="", help="Index to search; the server's default one when left out.")
+@_ADDRESS
+@click.option("--json", "as_json_lines", is_flag=True, help="One JSON object per query.")
+@click.option("--beam-size", type=int, help="beam: live prefixes per step.")
+@click.option("--num-draws", type=int, default=4, help="disc: draws tried per sample.", **_ENV)
+@click.option("--num-samples", type=int, help="disc: independent samples.  [default: 16]")
+@click.option("--temperature", type=float, default=1.0, help="disc: divides the logits.", **_ENV)
+@click.option("--top-m", type=int, help="disc: only the M likeliest tokens of a step (biased).")
+@click.option("--seed", type=int, help="disc: seed; the same seed gives the same answer.")
+@click.option("--prompt", help="Name of the prompt template.")
+@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **_ENV)
+def query_command(
+    queries: tuple[str, ...],
+    k: int,
+    method: str,
+    index: str,
+    address: str,
+    as_json_lines: bool,
+    beam_size: int | None,
+    num_draws: int,
+    num_samples: int | None,
+    temperature: float,
+    top_m: int | None,
+    seed: int | None,
+    prompt: str | None,
+    timeout: float,
+) -> None:
+    """Ask a running server. Several QUERIES go in one call; - reads them from stdin, one per line.
+
+    On a terminal the answer is a table. In a pipe it is one line per candidate: query, rank, entity id,
+    title, surface form, log-probability and, with disc, the share of the samples, between tabs.
+    """
+    if not queries:
+        raise click.UsageError('what is the query? genret query "author of hamlet"')
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise click.UsageError(f"--timeout: must be a positive number of seconds, got {timeout}")
+    make = partial(
+        RetrieveRequest,
+        k=k,
+        method=method,
+        beam_size=beam_size,
+        num_draws=num_draws,
+        num_samples=num_samples,
+        temperature=temperature,
+        top_m=top_m,
+        seed=seed,
+        prompt=prompt,
+    )
+    # A wrong option must not wait for a server, nor for the first line of stdin.
+    try:
+        make("probe")
+    except InputError as error:
+        raise usage_error(error) from error
+    if any(text != "-" and not text.strip() for text in queries):
+        raise click.UsageError("query: must not be empty")
+    from service.client import RetrievalClient
+
+    printer = _Printer(as_json_lines)
+    with RetrievalClient(address, timeout) as client:
+        for batch in _batches(_texts(queries), _BATCH_ITEMS):
+            for text, reply in zip(batch, _ask(client, [make(t) for t in batch], index), strict=True):
+                printer.show(text, reply)
+    if printer.num_failed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command("health")
+@_ADDRESS
+@click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.")
+@click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **_ENV)
+def health_command(address: str, live: bool, timeout: float) -> None:
+    """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
+    from service.client import LIVENESS, READINESS, RetrievalClient
+
+    with RetrievalClient(address, timeout) as client:
+        status = client.health(LIVENESS if live else READINESS)
+    click.echo(status)
+    if status != "SERVING":
+        raise click.exceptions.Exit(1)
+
+
+class _Printer:
+    """Writes answers to stdout and what is to be said about them to stderr."""
+
+    def __init__(self, as_json_lines: bool) -> None:
+        self._as_json_lines = as_json_lines
+        self._on_terminal = sys.stdout.isatty()
+        self.num_failed = 0
+
+    def show(self, query: str, reply: Reply | CallError) -> None:
+        from service import render
+        from service.errors import CallError
+
+        if isinstance(reply, CallError):
+            self.num_failed += 1
+            click.echo(f"Error: {query!r}: {reply}", err=True)
+        if self._as_json_lines:
+            click.echo(render.as_json(query, reply))
+        elif isinstance(reply, CallError):
+            return
+        elif self._on_terminal:
+            from rich.console import Console
+
+            Console().print(render.as_table(query, reply))
+        elif reply.result.no_match:
+            click.echo(f"no match: {query!r}", err=True)
+        else:
+            for line in render.as_lines(query, reply):
+                click.echo(line)
+
+
+def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: str) -> list[Reply | CallError]:
+    from service.errors import CallError
+
+    try:
+        if len(requests) == 1:
+            return [client.retrieve(requests[0], index)]
+        return client.retrieve_batch(requests, index)
+    except CallError as error:
+        hint = "; start one with: genret serve INDEX" if _not_there(error) else ""
+        raise click.ClickException(f"{error}{hint}") from error
+
+
+def _not_there(error: CallError) -> bool:
+    return error.code == "UNAVAILABLE" and error.retry_after_s is None
+
+
+def _texts(queries: Iterable[str]) -> Iterator[str]:
+    for query in queries:
+        if query == "-":
+            yield from (line.strip() for line in sys.stdin if line.strip())
+        else:
+            yield query
+
+
+def _batches(texts: Iterator[str], size: int) -> Iterator[list[str]]:
+    while batch := list(islice(texts, size)):
+        yield batch

@@ -1,0 +1,60 @@
+"""Open an index with its model for serving. The only module of the service that starts torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.config import IndexSpec
+from service.served import IndexDescription, ServedIndex
+
+DEFAULT_MODEL_NAME = "default-model"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Which checkpoint answers, and where it runs.
+
+    Attributes:
+        model: Checkpoint directory or hub id; None for the shipped default model.
+        device: "auto", "cpu", "cuda", "cuda:1", ...
+        dtype: "auto", "float32", "bfloat16", "float16" or "float64".
+        num_threads: Torch threads; None leaves torch's own choice.
+    """
+
+    model: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    num_threads: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the model for people; of a local checkpoint only the directory's own name."""
+        if self.model is None:
+            return DEFAULT_MODEL_NAME
+        path = Path(self.model)
+        return path.resolve().name if path.exists() else self.model
+
+
+def open_index(spec: IndexSpec, model: ModelSpec) -> ServedIndex:
+    """Open an index, check it and load its model. Blocks for as long as that takes.
+
+    Raises:
+        GenretError: the index or the model cannot be used, or they do not fit together.
+    """
+    from retrieval.retriever import Retriever
+
+    retriever = Retriever.open(
+        spec.path, model.model, device=model.device, dtype=model.dtype, num_threads=model.num_threads
+    )
+    index = retriever.index
+    description = IndexDescription(
+        name=spec.name,
+        version=index.version,
+        digest=index.digest,
+        num_rows=index.num_rows,
+        num_entities=index.num_entities,
+        model=model.name,
+        device=str(retriever.model.device),
+    )
+    return ServedIndex(description, retriever)

@@ -1,0 +1,107 @@
+"""The `genret` command: one group whose sub-commands are imported when they run.
+
+Neither importing this module nor `genret --help` imports torch, gRPC or Arrow.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from decoding.errors import DecodingError
+from retrieval.errors import GenretError
+
+DISTRIBUTION = "generative-retrieval"
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """Where a command is, and its line in the group's help."""
+
+    module: str
+    attribute: str
+    short_help: str
+
+
+COMMANDS = {
+    "build": LazyCommand("index_builder.cli", "build_command", "Build an index from a file of titles."),
+    "inspect": LazyCommand("retrieval.index.cli", "inspect_command", "Say what is in an index."),
+    "verify": LazyCommand("retrieval.index.cli", "verify_command", "Check every byte of an index."),
+    "train": LazyCommand("retrieval.training.cli", "train_command", "Train or fine-tune a model."),
+    "serve": LazyCommand("service.serve_cli", "serve_command", "Serve indexes over gRPC."),
+    "query": LazyCommand("service.cli", "query_command", "Ask a running server."),
+    "health": LazyCommand("service.cli", "health_command", "Say whether a server is ready."),
+    "link": LazyCommand("retrieval.linking.cli", "link_command", "Link mentions of a file to entities."),
+    "demo": LazyCommand("service.demo", "demo_command", "Build, serve and query the sample catalogue."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and loads the one that runs.
+
+    What a command raises on purpose becomes one line on stderr and exit code 1.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of a user's way through them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        command: click.Command = getattr(import_module(lazy.module), lazy.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.short_help) for name, lazy in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command and turn errors into messages, unless `--debug` asks for the traceback."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, OSError) as error:
+            # click prints these itself; of OSError it knows the broken pipe.
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                raise self._message(ctx, error, str(error)) from error
+            raise
+        except (GenretError, DecodingError) as error:
+            raise self._message(ctx, error, str(error)) from error
+        except Exception as error:
+            text = f"internal error: {type(error).__name__}: {error} (--debug shows the traceback)"
+            raise self._message(ctx, error, text) from error
+
+    @staticmethod
+    def _message(ctx: click.Context, error: Exception, text: str) -> Exception:
+        return error if ctx.params.get("debug") else click.ClickException(text)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return "unknown"
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"auto_envvar_prefix": "GENRET", "help_option_names": ["-h", "--help"]}
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(_version(), prog_name="genret")
+def cli(debug: bool) -> None:
+    """Generative retrieval: a language model writes titles, and only titles that exist.
+
+    Every option can be set by the environment: GENRET_SERVE_PORT is --port of serve.
+    """
+    del debug  # read from the context by LazyGroup
+
+
+if __name__ == "__main__":
+    cli()

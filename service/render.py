@@ -1,0 +1,117 @@
+"""How answers look: a table for people, tab-separated lines for pipes, JSON Lines for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from service.convert import Reply
+    from service.errors import CallError
+
+_WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
+
+
+def as_json(query: str, reply: Reply | CallError) -> str:
+    """Return one line of JSON for one query."""
+    return json.dumps({"query": query, **_document(reply)}, ensure_ascii=False)
+
+
+def as_lines(query: str, reply: Reply) -> Iterator[str]:
+    """Yield per candidate: query, rank, entity id, title, surface form, logprob, probability or nothing."""
+    for rank, candidate in enumerate(reply.result.candidates, start=1):
+        probability = "" if candidate.probability is None else f"{candidate.probability:.6f}"
+        cells = (query, str(rank), candidate.entity_id, candidate.title, candidate.surface)
+        logprob = f"{candidate.logprob:.6f}"
+        yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), logprob, probability])
+
+
+def as_table(query: str, reply: Reply) -> RenderableType:
+    """Return a rich table of one query's candidates, with what is known of the answer below it."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    result = reply.result
+    sampled = result.method == "disc"
+    table = Table(title=Text(query, style="bold"), title_justify="left")
+    table.add_column("#", justify="right")
+    table.add_column("Title", overflow="fold")
+    table.add_column("Entity", overflow="fold")
+    table.add_column("Share" if sampled else "log P", justify="right")
+    columns = sorted({name for candidate in result.candidates for name in candidate.metadata})
+    for name in columns:
+        table.add_column(Text(name), overflow="fold")
+    for rank, candidate in enumerate(result.candidates, start=1):
+        written = candidate.title
+        if candidate.surface != candidate.title:
+            written += f"  ({candidate.surface})"
+        score = (
+            f"{candidate.probability:.0%}"
+            if candidate.probability is not None
+            else f"{candidate.logprob:.2f}"
+        )
+        cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in columns]
+        # Text, so that brackets in a title are not read as markup.
+        table.add_row(*(Text(cell) for cell in (str(rank), written, candidate.entity_id, score, *cells)))
+    # Not the table's own caption, which is wrapped to the table's width.
+    return Group(table, Padding(Text(_caption(reply), style="dim"), (0, 0, 1, 0)))
+
+
+def _caption(reply: Reply) -> str:
+    result = reply.result
+    parts: list[str] = []
+    if result.no_match:
+        parts.append("nothing in the catalogue matched")
+    if result.certified is not None:
+        parts.append("proven exact top-k" if result.certified else "not proven exact")
+    if result.mass is not None:
+        error = f" ± {result.mass_stderr:.2g}" if result.mass_stderr is not None else ""
+        parts.append(f"in the catalogue with probability {result.mass:.3g}{error}")
+    if result.seed is not None:
+        parts.append(f"seed {result.seed}")
+    parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
+    parts.append(f"index {reply.index.name}")
+    return "; ".join(parts)
+
+
+def _document(reply: Reply | CallError) -> dict[str, Any]:
+    from service.errors import CallError
+
+    if isinstance(reply, CallError):
+        return {"error": {"code": reply.code, "message": str(reply)}}
+    result, index = reply.result, reply.index
+    return {
+        "finish_reason": "NO_MATCH" if result.no_match else "OK",
+        "method": result.method,
+        "candidates": [
+            {
+                "rank": rank,
+                "entity_id": candidate.entity_id,
+                "title": candidate.title,
+                "surface": candidate.surface,
+                "logprob": candidate.logprob,
+                "probability": candidate.probability,
+                "metadata": dict(candidate.metadata),
+            }
+            for rank, candidate in enumerate(result.candidates, start=1)
+        ],
+        "certified": result.certified,
+        "mass": result.mass,
+        "mass_stderr": result.mass_stderr,
+        "num_draws": result.num_draws,
+        "num_accepted": result.num_accepted,
+        "num_steps": result.num_steps,
+        "seed": result.seed,
+        "index": {"name": index.name, "version": index.version, "digest": index.digest},
+        "timings_ms": {
+            "queue": round(reply.queue_ms, 3),
+            "prefill": round(result.timings.prefill_ms, 3),
+            "decode": round(result.timings.decode_ms, 3),
+            "total": round(reply.total_ms, 3),
+        },
+    }

@@ -1,0 +1,154 @@
+"""`genret serve`: options in, a running server out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retrieval.errors import InputError
+from service.config import DEFAULT_HOST, DEFAULT_PORT, BatchLimits, IndexSpec, QueueLimits, ServerConfig
+from service.usage import usage_error
+
+if TYPE_CHECKING:
+    from service.server import Server
+
+_ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
+
+
+@click.command("serve")
+@click.argument("index", required=False, type=click.Path())
+@click.option(
+    "--index",
+    "named",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="A further index and the name requests use for it. May be given several times.",
+    show_envvar=True,
+)
+@click.option("--model", help="Checkpoint directory or hub id; the shipped model when left out.", **_ENV)
+@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **_ENV)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
+    default="auto",
+    help="Number type of the model.",
+    **_ENV,
+)
+@click.option("--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **_ENV)
+@click.option("--host", default=DEFAULT_HOST, help="Name or address to listen on.", **_ENV)
+@click.option("--port", type=int, default=DEFAULT_PORT, help="Port; 0 picks a free one.", **_ENV)
+@click.option(
+    "--insecure", is_flag=True, help="Listen beyond this machine without encryption.", show_envvar=True
+)
+@click.option(
+    "--max-batch-size", type=int, default=BatchLimits().max_size, help="Requests per batch.", **_ENV
+)
+@click.option(
+    "--max-batch-tokens", type=int, default=BatchLimits().max_tokens, help="Work per batch, tokens.", **_ENV
+)
+@click.option(
+    "--max-delay-ms",
+    type=float,
+    default=BatchLimits().max_delay_ms,
+    help="Longest wait of an idle device for more requests.",
+    **_ENV,
+)
+@click.option(
+    "--max-queue-size", type=int, default=QueueLimits().max_requests, help="Unfinished requests held.", **_ENV
+)
+@click.option(
+    "--max-queue-tokens",
+    type=int,
+    default=QueueLimits().max_tokens,
+    help="Unfinished work held, tokens; beyond it requests are refused.",
+    **_ENV,
+)
+@click.option("--max-request-seconds", type=float, default=120.0, help="Longest a request may take.", **_ENV)
+@click.option(
+    "--lame-duck-seconds",
+    type=float,
+    default=0.0,
+    help="After SIGTERM: how long requests are still taken while health says NOT_SERVING.",
+    **_ENV,
+)
+@click.option(
+    "--drain-seconds", type=float, default=30.0, help="After that: how long running requests have.", **_ENV
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    help="What is logged to stderr.",
+    **_ENV,
+)
+def serve_command(
+    index: str | None,
+    named: tuple[str, ...],
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    host: str,
+    port: int,
+    insecure: bool,
+    max_batch_size: int,
+    max_batch_tokens: int,
+    max_delay_ms: float,
+    max_queue_size: int,
+    max_queue_tokens: int,
+    max_request_seconds: float,
+    lame_duck_seconds: float,
+    drain_seconds: float,
+    log_level: str,
+) -> None:
+    """Serve INDEX over gRPC until SIGTERM or Ctrl-C.
+
+    One line on stderr says when the server is ready and where it listens.
+    """
+    specs = [*((index,) if index else ()), *named]
+    if not specs:
+        raise click.UsageError("name an index: genret serve INDEX")
+    try:
+        config = ServerConfig(
+            indexes=tuple(IndexSpec.parse(text) for text in specs),
+            host=host,
+            port=port,
+            insecure=insecure,
+            batch=BatchLimits(max_batch_size, max_batch_tokens, max_delay_ms),
+            queue=QueueLimits(max_queue_size, max_queue_tokens),
+            max_request_seconds=max_request_seconds,
+            lame_duck_seconds=lame_duck_seconds,
+            drain_seconds=drain_seconds,
+        )
+    except InputError as error:
+        raise usage_error(error) from error
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # grpc's C core writes its own lines about errors that are reported here in words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from service.loading import ModelSpec, open_index
+    from service.server import Server, serve_until_signalled
+
+    spec = ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads)
+
+    async def run() -> None:
+        server = Server(config, partial(open_index, model=spec), device=device)
+        await serve_until_signalled(server, _say_ready)
+
+    asyncio.run(run())
+
+
+def _say_ready(server: Server) -> None:
+    described = server.indexes.describe()
+    indexes = "; ".join(
+        f"index {i.name!r} ({i.num_entities:,} entities, {i.num_rows:,} rows)" for i in described
+    )
+    model = f"model {described[0].model} on {described[0].device}"
+    click.echo(f"genret: ready on {server.address}: {indexes}; {model}", err=True)
