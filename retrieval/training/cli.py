@@ -23,8 +23,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--minutes", type=float, help="Wall time of the run, evaluation at the end not counted.")
 @click.option("--epochs", type=float, help="Passes over all titles, aliases, descriptions and training queries. [default without any limit: 40 for a preset, 3 for a model]")  # fmt: skip  # noqa: E501
 @click.option("--max-steps", type=int, help="Optimiser steps.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True)
-@click.option("--learning-rate", type=float, help="Peak rate. [default: 1e-3 for a preset, 5e-5 for a model]")
+@click.option("--batch-size", type=click.IntRange(min=1), default=48, show_default=True)
+@click.option("--learning-rate", type=float, help="Peak rate. [default: 1e-2 for a preset, 5e-5 for a model]")
 @click.option("--weight-decay", type=click.FloatRange(min=0), default=0.05, show_default=True)
 @click.option("--label-smoothing", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True)
 @click.option("--optimizer", type=click.Choice(["muon", "adamw"]), help="[default: muon for a preset, adamw for a model]")  # fmt: skip  # noqa: E501
@@ -84,8 +84,8 @@ def train_command(
     from retrieval.training.trainer import TrainerOptions
 
     torch.set_num_threads(threads)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         plan = RunPlan(
             catalogue=catalogue,
@@ -102,7 +102,7 @@ def train_command(
             test=test,
             trainer=TrainerOptions(
                 optimizer=optimizer or ("muon" if preset else "adamw"),
-                learning_rate=learning_rate or (1e-3 if preset else 5e-5),
+                learning_rate=learning_rate or (1e-2 if preset else 5e-5),
                 weight_decay=weight_decay,
                 batch_size=batch_size,
                 label_smoothing=label_smoothing,

@@ -55,12 +55,12 @@ _SENTENCES = (
 class Mixture:
     """How often each recipe is used; the numbers are weights and need no particular sum."""
 
-    name: float = 0.20
+    name: float = 0.17
     description: float = 0.16
-    query: float = 0.32
-    keywords: float = 0.20
+    query: float = 0.30
+    keywords: float = 0.26
     mention: float = 0.06
-    invented: float = 0.06
+    invented: float = 0.05
 
     def __post_init__(self) -> None:
         if min(self.weights.values()) < 0 or sum(self.weights.values()) <= 0:

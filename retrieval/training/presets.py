@@ -65,7 +65,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("tiny", "llama", hidden_size=64, num_layers=2, num_heads=2, ffn_size=176, vocab_size=1024),
-        Preset("small", "llama", hidden_size=256, num_layers=4, num_heads=4, ffn_size=704),
+        Preset("small", "llama", hidden_size=256, num_layers=4, num_heads=4, ffn_size=704, vocab_size=8192),
         Preset(
             "small-seq2seq", "bart", hidden_size=192, num_layers=3, num_heads=6, ffn_size=768, dropout=0.1
         ),

@@ -137,7 +137,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     )
     _save(checkpoint, plan)
     saved = _Checkpoint(
-        _load_model(str(plan.out)), TextTokenizer.load(plan.out), CheckpointConfig.load(plan.out)
+        load_model(str(plan.out)), TextTokenizer.load(plan.out), CheckpointConfig.load(plan.out)
     )
     metrics = _final_metrics(plan, saved, entities, queries, report)
     metrics.update(
@@ -187,7 +187,7 @@ def _start_checkpoint(
 
 
 def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
-    model = _load_model(path_or_id)
+    model = load_model(path_or_id)
     folder = Path(path_or_id)
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
@@ -208,7 +208,12 @@ def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
     return _Checkpoint(model, tokenizer, config)
 
 
-def _load_model(path_or_id: str) -> Any:
+def load_model(path_or_id: str) -> Any:
+    """Return the `transformers.PreTrainedModel` of a checkpoint, causal or encoder-decoder, in float32.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     try:

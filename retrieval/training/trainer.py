@@ -41,9 +41,9 @@ class TrainerOptions:
     """
 
     optimizer: str = "muon"
-    learning_rate: float = 1e-3
+    learning_rate: float = 1e-2
     weight_decay: float = 0.05
-    batch_size: int = 128
+    batch_size: int = 48
     label_smoothing: float = 0.0
     max_grad_norm: float = 1.0
     seed: int = 17

@@ -1,0 +1,81 @@
+"""The default model against BM25 on the sample queries, and on probes made from the catalogue.
+
+    python benchmarks/default_model.py [--model data/default-model] [--json FILE]
+
+One process, one machine, the same queries for every row. "bm25" sees titles, aliases and descriptions;
+"bm25 + train queries" sees, in addition, the training queries the model was trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
+from retrieval.training.catalogue import LabelledQuery, read_catalogue, read_queries
+from retrieval.training.quality import Hits, bm25_rankings, count_hits, noise_probes, rank_entities
+from retrieval.training.run import load_model
+
+ROOT = Path(__file__).resolve().parent.parent
+PROBE_SEED = 2026
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, default=ROOT / "data" / "default-model")
+    parser.add_argument("--catalogue", type=Path, default=ROOT / "data" / "catalogue.tsv")
+    parser.add_argument("--queries", type=Path, default=ROOT / "data" / "queries.tsv")
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+
+    entities = read_catalogue(options.catalogue)
+    queries = read_queries(options.queries, entities)
+    training = [query for query in queries if query.split == "train"]
+    sets: dict[str, list[LabelledQuery]] = {
+        split: [query for query in queries if query.split == split] for split in ("dev", "test")
+    }
+    sets.update(noise_probes(entities, PROBE_SEED))
+
+    model = load_model(str(options.model))
+    tokenizer, config = TextTokenizer.load(options.model), CheckpointConfig.load(options.model)
+    systems = {
+        "default model": lambda asked: rank_entities(model, tokenizer, config, entities, asked),
+        "bm25": lambda asked: bm25_rankings(entities, asked),
+        "bm25 + train queries": lambda asked: bm25_rankings(entities, asked, training),
+    }
+    found: dict[str, dict[str, Hits]] = {}
+    print(f"{'':20}{'queries':>8}" + "".join(f"{name:>26}" for name in systems) + "   (hits@1 / hits@10, %)")
+    for title, asked in sets.items():
+        cells, found[title] = [], {}
+        for name, rank in systems.items():
+            found[title][name] = hits = count_hits(rank(asked), asked)
+            cells.append(f"{100 * hits.hits_at_1:.1f} / {100 * hits.hits_at_10:.1f}")
+        print(f"{title:20}{len(asked):>8}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
+
+    begin = time.perf_counter()
+    for query in sets["dev"][:20]:
+        rank_entities(model, tokenizer, config, entities, [query])
+    one_by_one_ms = (time.perf_counter() - begin) / 20 * 1000
+    num_bytes = (options.model / "model.safetensors").stat().st_size
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"\n{parameters / 1e6:.2f} M parameters, {num_bytes / 1e6:.1f} MB of weights")
+    print(f"{one_by_one_ms:.0f} ms a query, 20 beams, one at a time, trie construction included, 1 thread")
+    if options.json:
+        document = {
+            "hits": {t: {n: h.to_json() for n, h in row.items()} for t, row in found.items()},
+            "parameters": parameters,
+            "weight_bytes": num_bytes,
+            "environment": {"python": platform.python_version(), "torch": torch.__version__},
+        }
+        options.json.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""`genret train` end to end on a handful of entities: from scratch, resumed, fine-tuned, refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import load_file
+
+from decoding.hf_model import HFLanguageModel
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
+from retrieval.training.catalogue import read_catalogue, read_queries
+from retrieval.training.cli import train_command
+from retrieval.training.quality import measure_hits
+from retrieval.training.run import load_model
+
+CATALOGUE = (
+    "entity_id\ttitle\taliases\tkind\tdescription\n"
+    "1\tNile\tan-Nil\triver\tLongest river of Africa\n"
+    "2\tRhine\t\triver\tRiver that flows past Cologne\n"
+    "3\tMount Everest\tEverest\tmountain\tHighest mountain above the sea\n"
+    "4\tK2\t\tmountain\tSecond highest mountain\n"
+)
+QUERIES = (
+    "query\tentity_id\tsplit\n"
+    "pharaohs sailed on it\t1\ttrain\n"
+    "where the lorelei sings\t2\ttrain\n"
+    "hillary climbed it\t3\tdev\n"
+    "savage peak\t4\ttest\n"
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
+    (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
+    return tmp_path
+
+
+def train(data: Path, out: str, *more: str) -> Result:
+    arguments = ["--catalogue", str(data / "catalogue.tsv"), "--queries", str(data / "queries.tsv")]
+    fixed = ["--batch-size", "8", "--log-steps", "2", "--cpu"]
+    return CliRunner().invoke(train_command, [*arguments, "--out", str(data / out), *fixed, *more])
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_file(folder / "model.safetensors"))
+
+
+def test_a_checkpoint_from_scratch_opens_and_has_learnt(data: Path) -> None:
+    result = train(data, "out", "--preset", "tiny", "--max-steps", "120", "--vocab-size", "300", "--test")
+    assert result.exit_code == 0, result.output
+    metrics = json.loads(result.stdout)
+    assert metrics == json.loads((data / "out" / "metrics.json").read_text())
+    assert metrics["steps"] == 120
+    assert set(metrics["hits"]) >= {"dev", "test", "exact title", "title with a typo", "description"}
+    assert metrics["hits"]["exact title"]["hits_at_1"] >= 0.75
+    assert "step 120" in result.stderr
+
+    folder = data / "out"
+    assert {tensor.dtype for tensor in weights(folder).values()} == {torch.float16}
+    tokenizer, config = TextTokenizer.load(folder), CheckpointConfig.load(folder)
+    assert tokenizer.end_token == "</s>"
+    assert HFLanguageModel.load(folder, device="cpu", dtype="float32").vocab_size == tokenizer.vocab_size
+    entities = read_catalogue(data / "catalogue.tsv")
+    dev = [q for q in read_queries(data / "queries.tsv", entities) if q.split == "dev"]
+    again = measure_hits(load_model(str(folder)), tokenizer, config, entities, dev)
+    assert again.to_json() == metrics["hits"]["dev"]
+
+
+def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
+    common = ("--preset", "tiny", "--max-steps", "12", "--vocab-size", "300", "--save-steps", "6")
+    assert train(data, "whole", *common).exit_code == 0
+    shutil.copytree(data / "whole", data / "killed")
+    shutil.rmtree(data / "killed" / "checkpoints" / "checkpoint-12")
+    refused = train(data, "killed", *common)
+    assert refused.exit_code == 2
+    assert "resume" in refused.output
+    resumed = train(data, "killed", *common, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert "resuming from" in resumed.stderr
+    ours = weights(data / "killed")
+    for name, tensor in weights(data / "whole").items():
+        assert torch.equal(tensor, ours[name]), name
+
+
+@pytest.mark.parametrize("preset", ["tiny", "small-seq2seq"])
+def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
+    first = train(data, "base", "--preset", preset, "--max-steps", "2", "--vocab-size", "300")
+    assert first.exit_code == 0, first.output
+    (data / "base" / "genret.json").unlink()  # as a checkpoint from elsewhere
+    result = train(data, "tuned", "--model", str(data / "base"), "--max-steps", "2", "--eval-steps", "1")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["fine_tuned_from"] == str(data / "base")
+    assert CheckpointConfig.load(data / "tuned").rendering is not None
+    assert result.stderr.count("dev (first 1)") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--preset", "huge"), 2, "unknown preset 'huge'; known: ['small', 'small-seq2seq', 'tiny']"),
+        ((), 2, "either a model to fine-tune or a preset"),
+        (("--preset", "tiny", "--minutes", "-1"), 2, "minutes: must be > 0"),
+        (("--preset", "tiny", "--vocab-size", "100"), 2, "vocab_size"),
+        (("--preset", "tiny", "--catalogue", "nowhere.tsv"), 1, "nowhere.tsv: no such file"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    data: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = train(data, "out", *arguments)
+    assert result.exit_code == code
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_that_is_no_model_is_named(data: Path) -> None:
+    (data / "empty").mkdir()
+    result = train(data, "out", "--model", str(data / "empty"))
+    assert result.exit_code == 1
+    assert "cannot be loaded for training" in result.output
+
+
+def test_the_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "accelerate", None)
+    result = train(data, "out", "--preset", "tiny")
+    assert result.exit_code == 1
+    assert "generative-retrieval[train]" in result.output
