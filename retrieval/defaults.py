@@ -23,3 +23,17 @@ def default_model_dir() -> Path:
         + " and ".join(str(place) for place in places)
         + "; name a checkpoint or a tokenizer explicitly"
     )
+
+
+def sample_catalogue() -> Path:
+    """Return the sample catalogue's titles file.
+
+    Raises:
+        ModelError: it is in neither place; the text names both.
+    """
+    package = Path(__file__).resolve().parent
+    places = (package / "sample" / "catalogue.tsv", package.parent / "data" / "catalogue.tsv")
+    for place in places:
+        if place.is_file():
+            return place
+    raise ModelError("the sample catalogue was not found; looked in " + " and ".join(map(str, places)))

@@ -1,0 +1,155 @@
+"""`genret demo`: the whole way once, with the commands a user would type.
+
+Builds the sample catalogue's index, starts a server on a free port, asks it real questions by both
+methods over gRPC, prints the answers and stops the server.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retrieval.defaults import sample_catalogue
+from retrieval.errors import GenretError
+
+if TYPE_CHECKING:
+    from retrieval.types import RetrievalResult
+    from service.client import RetrievalClient
+
+QUERIES = (
+    "who painted sunflowers and cut off part of his ear",
+    "german city where oktoberfest is held",
+    "which noble gas makes up about one percent of the air",
+    "movie with marty mcfly and a time travelling delorean",
+    "chinese philosopher said to have written the tao te ching",
+    "famous math problem that andrew wiles proved in the 1990s",
+    "Albret Einstien",
+)
+_READY_TIMEOUT_S = 180.0
+
+
+@click.command("demo")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Keep the index here. [default: a temporary folder]",
+)
+@click.option("-k", "--k", default=3, show_default=True, help="Candidates shown per query.")
+@click.argument("queries", nargs=-1)
+def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
+    """Build the sample index, start a server, answer QUERIES (or seven of ours) by beam and DISC, stop."""
+    from service.client import RetrievalClient
+
+    with _folder(folder) as place:
+        index = place / "sample.index"
+        _run("build", str(sample_catalogue()), "--out", str(index))
+        with _server(index) as address:
+            click.echo(f"\nAsking {address}, each question by beam search and by DISC:\n")
+            with RetrievalClient(address) as client:
+                _show(client, queries or QUERIES, k)
+    click.echo("\nThe server has stopped. Next: README.md, or `genret --help`.")
+
+
+@contextmanager
+def _folder(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="genret-demo-") as name:
+        yield Path(name)
+
+
+def _command(*arguments: str) -> list[str]:
+    click.secho("$ genret " + shlex.join(arguments), bold=True)
+    sys.stdout.flush()
+    return [sys.executable, "-m", "service", *arguments]
+
+
+def _run(*arguments: str) -> None:
+    finished = subprocess.run(_command(*arguments), check=False)
+    if finished.returncode != 0:
+        raise GenretError(f"genret {arguments[0]} ended with exit code {finished.returncode}")
+
+
+@contextmanager
+def _server(index: Path) -> Iterator[str]:
+    """Run a server on a free port; yields its address once it is ready and stops it in the end."""
+    process = subprocess.Popen(
+        _command("serve", str(index), "--port", "0"), stderr=subprocess.PIPE, text=True
+    )
+    ready: list[str] = []
+    heard = threading.Event()
+
+    def listen() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:  # read to the end, so that the server never blocks on a full pipe
+            click.echo(line, nl=False, err=True)
+            if " ready on " in line:
+                ready.append(line.split(" ready on ", 1)[1].split()[0].rstrip(":;,"))
+                heard.set()
+        heard.set()
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    started = time.monotonic()
+    try:
+        heard.wait(_READY_TIMEOUT_S)
+        if not ready:
+            raise GenretError("the server did not become ready; its own words are above")
+        click.echo(f"(ready after {time.monotonic() - started:.1f} s)")
+        yield ready[0]
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        listener.join(timeout=5)
+
+
+def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from retrieval.types import RetrieveRequest
+
+    table = Table(show_lines=True)
+    table.add_column("Query", overflow="fold", ratio=3)
+    table.add_column("beam: likeliest titles (log P)", overflow="fold", ratio=4)
+    table.add_column("disc: share of 16 exact samples", overflow="fold", ratio=4)
+    for query in queries:
+        beam = client.retrieve(RetrieveRequest(query, k=k)).result
+        disc = client.retrieve(RetrieveRequest(query, k=k, method="disc", seed=1)).result
+        table.add_row(Text(query), Text(_beam_cell(beam)), Text(_disc_cell(disc)))
+    console = Console()
+    # Without a terminal rich assumes 80 columns, too few for three of text.
+    Console(width=max(console.width, 110)).print(table)
+
+
+def _beam_cell(result: RetrievalResult) -> str:
+    lines = [f"{c.title} ({c.logprob:.2f})" for c in result.candidates]
+    if result.certified:
+        lines.append("[proven to be the exact list]")
+    return "\n".join(lines) or "no match"
+
+
+def _disc_cell(result: RetrievalResult) -> str:
+    lines = [f"{c.title} {c.probability or 0.0:.0%}" for c in result.candidates]
+    if result.mass is not None:
+        error = "" if result.mass_stderr is None else f" ± {result.mass_stderr:.2f}"
+        lines.append(f"[P(in catalogue) = {result.mass:.2f}{error}]")
+    return "\n".join(lines) or "no match"
