@@ -81,7 +81,7 @@ def build_index(
         IndexDirectoryError: the index directory cannot be written. The live version is untouched.
     """
     progress = progress or Silent()
-    with TitleSource(source, options.format) as titles:
+    with TitleSource(source, options.format) as titles, staging(options.out) as folder:
         rejects = Rejects(titles.name, options.max_bad_rows)
         try:
             catalogue, end_token_id = _read(titles, tokenizer, options, rejects, progress)
@@ -97,35 +97,34 @@ def build_index(
         assembly = assemble(catalogue, identities, tokenizer.vocab_size)
         progress.phase("deriving the trie")
         trie = derive_trie(assembly.tokens, assembly.offsets)
-        with staging(options.out) as folder:
-            progress.phase("writing")
-            writer = VersionWriter(folder)
-            buckets = writer.write_rows(assembly, tokenizer.vocab_size)
-            writer.write_trie(trie, assembly.num_rows)
-            schema = writer.write_entities(catalogue, identities, titles.columns.names, assembly)
-            writer.write_postings(assembly)
-            manifest = Manifest(
-                tokenizer=TokenizerEntry(
-                    name=Path(tokenizer.source).name,
-                    fingerprint=tokenizer.fingerprint,
-                    vocab_size=tokenizer.vocab_size,
-                    end_token_id=end_token_id,
-                    max_token_id=int(assembly.tokens.max()),
-                ),
-                rendering=options.rendering,
-                counts=_counts(assembly, trie, titles, identities, rejects),
-                buckets=buckets,
-                stored_ids=ENTITY_ID in schema.names,
-                stored_aliases=ALIASES in schema.names,
-                metadata=titles.columns.names,
-                files=writer.files,
-                sources=(titles.entry(),),
-                options={"format": options.format, "max_title_tokens": options.max_title_tokens},
-                built_with={name: _library_version(name) for name in _SHAPING_LIBRARIES},
-            )
-            progress.phase("publishing")
-            live = publish(options.out, folder, manifest)
-            prune(options.out, live, options.keep_versions)
+        progress.phase("writing")
+        writer = VersionWriter(folder)
+        buckets = writer.write_rows(assembly, tokenizer.vocab_size)
+        writer.write_trie(trie, assembly.num_rows)
+        schema = writer.write_entities(catalogue, identities, titles.columns.names, assembly)
+        writer.write_postings(assembly)
+        manifest = Manifest(
+            tokenizer=TokenizerEntry(
+                name=Path(tokenizer.source).name,
+                fingerprint=tokenizer.fingerprint,
+                vocab_size=tokenizer.vocab_size,
+                end_token_id=end_token_id,
+                max_token_id=int(assembly.tokens.max()),
+            ),
+            rendering=options.rendering,
+            counts=_counts(assembly, trie, titles, identities, rejects),
+            buckets=buckets,
+            stored_ids=ENTITY_ID in schema.names,
+            stored_aliases=ALIASES in schema.names,
+            metadata=titles.columns.names,
+            files=writer.files,
+            sources=(titles.entry(),),
+            options={"format": options.format, "max_title_tokens": options.max_title_tokens},
+            built_with={name: _library_version(name) for name in _SHAPING_LIBRARIES},
+        )
+        progress.phase("publishing")
+        live = publish(options.out, folder, manifest)
+        prune(options.out, live, options.keep_versions)
     return BuildSummary(
         index=options.out,
         version=live,

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index_builder import build as build_module
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from retrieval.errors import InputError, SourceError
+from retrieval.index.layout import token_type
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.text import Rendering, TextTokenizer
+from tests.index_fixtures import END, build, character_tokenizer, version_files, write_titles
+
+ABC = character_tokenizer("abc ABC")
+LOWER = character_tokenizer("abc ", lower=True)
+WIDE = character_tokenizer("abc ABC", first_id=70_000)
+WORDS = st.text("abcA", min_size=1, max_size=6)
+
+
+@st.composite
+def catalogues(draw: st.DrawFn) -> list[tuple[str, str, tuple[str, ...], str]]:
+    entries = draw(st.lists(st.tuples(WORDS, st.lists(WORDS, max_size=3), WORDS), min_size=1, max_size=25))
+    return [
+        (f"q{i}", t, tuple(dict.fromkeys(x for x in a if x != t)), k) for i, (t, a, k) in enumerate(entries)
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(catalogues(), st.sampled_from([ABC, LOWER, WIDE]), st.randoms(use_true_random=False))
+def test_index_equals_brute_force(
+    entries: list[tuple[str, str, tuple[str, ...], str]], tokenizer: TextTokenizer, shuffler: random.Random
+) -> None:
+    lines = [f"{i}\t{t}\t{'|'.join(a)}\t{k}" for i, t, a, k in entries]
+    expected: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
+    for entity_id, title, aliases, _ in entries:
+        for form in (title, *aliases):
+            row = tokenizer.encode_titles([form], Rendering())[0]
+            assert row is not None
+            expected[tuple(row)].setdefault(entity_id, form)
+    with tempfile.TemporaryDirectory() as folder:
+        header = "entity_id\ttitle\taliases\tkind"
+        summary = build(Path(folder), [header, *lines], tokenizer)
+        report = verify(summary.index)
+        assert report.ok, report.problems
+        with Index.open(summary.index) as index:
+            assert index.num_entities == len(entries)
+            rows = [index.row_token_ids(rank) for rank in range(index.num_rows)]
+            assert rows == sorted(expected)
+            assert index.max_row_tokens == max(map(len, rows))
+            for rank, row in enumerate(rows):
+                assert index.row_of(row) == rank
+                numbers = index.entities_of(rank)
+                assert numbers == sorted(numbers)
+                forms = {index.entity(n).entity_id: index.surface(rank, n) for n in numbers}
+                assert forms == expected[row]
+                assert index.surface(rank) == forms[index.entity(numbers[0]).entity_id]
+            for entity_id, title, aliases, kind in entries:
+                entity = index.entity_by_id(entity_id)
+                assert entity is not None
+                assert (entity.title, entity.aliases, entity.metadata) == (title, aliases, {"kind": kind})
+            for row in rows:
+                assert index.row_of(row[:-1]) == -1
+                assert index.row_of((*row, index.end_token_id)) == -1
+        data = version_files(summary)
+        shuffler.shuffle(lines)
+        shuffled = version_files(build(Path(folder), [header, *lines], tokenizer, "other.index"))
+        del data["manifest.json"], shuffled["manifest.json"]  # they name the source's digest
+        assert data == shuffled  # the order of the source leaves no trace
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(WORDS, min_size=1, max_size=30), st.integers(1, 7))
+def test_batches_of_any_size_give_the_same_index(titles: list[str], size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        whole = build(Path(folder), titles, ABC, "whole.index")
+        patch.setattr(build_module, "_BATCH_RECORDS", size)
+        pieces = build(Path(folder), titles, ABC, "pieces.index")
+        assert version_files(whole) == version_files(pieces)
+
+
+def test_rebuild_is_byte_identical(tmp_path: Path) -> None:
+    lines = ["title\taliases\tkind\tyear", "abc\ta|b\tx\t", "cab\t\t\t1990", "b\tabc\ty\t1"]
+    first = build(tmp_path, lines, ABC)
+    (tmp_path / "elsewhere").mkdir()
+    second = build(tmp_path / "elsewhere", lines, ABC)
+    assert first.version == second.version
+    assert version_files(first) == version_files(second)
+
+
+@pytest.mark.parametrize(
+    "titles",
+    [
+        ["a"],  # one title of one token
+        ["abc"],
+        ["a", "ab", "abc", "abca"],  # prefixes of each other
+        ["a", "b", "c", "A", "B", "C", " a"],
+        ["a" * 70, "a" * 64, "a" * 63, "b" * 200, "b" * 199 + "c"],  # around and past the columnar length
+    ],
+)
+def test_shapes(tmp_path: Path, titles: list[str]) -> None:
+    summary = build(tmp_path, titles, ABC)
+    assert verify(summary.index).ok
+    with Index.open(summary.index) as index:
+        expected = sorted(tuple(ABC.encode_titles([t.strip()], Rendering())[0] or ()) for t in set(titles))
+        rows = sorted(set(expected))
+        assert [index.row_token_ids(rank) for rank in range(index.num_rows)] == rows
+        assert [index.row_of(row) for row in rows] == list(range(len(rows)))
+        assert {index.surface(rank) for rank in range(len(rows))} == {t.strip() for t in titles}
+
+
+def test_vocabulary_above_65536_is_stored_in_four_bytes(tmp_path: Path) -> None:
+    summary = build(tmp_path, ["abc", "b"], WIDE)
+    assert WIDE.vocab_size > 65_536
+    with Index.open(summary.index) as index:
+        assert index.vocab_size == WIDE.vocab_size
+        row = index.row_token_ids(0)
+        assert min(row) >= 70_000
+        assert row == tuple(WIDE.encode_titles(["abc"], Rendering())[0] or ())
+        assert index.row_of([token - 65_536 for token in row]) == -1  # would be equal in two bytes
+        assert index.row_of([-1] * len(row)) == -1
+        assert index.row_of([2**40] * len(row)) == -1
+
+
+@pytest.mark.parametrize(("vocab", "bits"), [(1, 8), (256, 8), (257, 16), (65_536, 16), (65_537, 32)])
+def test_token_type_is_the_smallest(vocab: int, bits: int) -> None:
+    assert token_type(vocab).bit_width == bits
+
+
+def test_without_ids_the_id_is_the_title(tmp_path: Path) -> None:
+    summary = build(tmp_path, ["a", "b", "a"], ABC)
+    assert summary.manifest.counts.duplicates == 1
+    assert not summary.manifest.stored_ids
+    assert summary.manifest.file("postings.arrow") is None
+    with Index.open(summary.index) as index:
+        assert [index.entity(n).entity_id for n in range(2)] == ["a", "b"]
+        assert index.entities_of(1) == [1]
+        assert index.postings.of(1) == [(1, 0)]
+        assert np.asarray(index.postings.offsets).tolist() == [0, 1, 2]
+
+
+def test_homonyms_without_ids_are_numbered(tmp_path: Path) -> None:
+    tokenizer = character_tokenizer("Mercury#23")
+    lines = [
+        "title\tkind",
+        "Mercury\tplanet",
+        "Mercury#2\tprank",
+        "Mercury\telement",
+        "Mercury\tgod",
+        "Mercury\tgod",
+    ]
+    summary = build(tmp_path, lines, tokenizer)
+    with Index.open(summary.index) as index:
+        found = {
+            index.entity(n).entity_id: index.entity(n).metadata["kind"] for n in range(index.num_entities)
+        }
+        assert found == {
+            "Mercury": "planet",
+            "Mercury#2": "prank",
+            "Mercury##2": "element",
+            "Mercury#3": "god",
+        }
+        row = index.row_of(tokenizer.encode_titles(["Mercury"], Rendering())[0] or [])
+        assert len(index.entities_of(row)) == 3
+    assert summary.manifest.counts.duplicates == 1
+
+
+def test_one_id_for_two_things_is_a_bad_row(tmp_path: Path) -> None:
+    lines = ["entity_id\ttitle", "q1\ta", "q1\ta", "q1\tb", "q2\ta"]
+    with pytest.raises(SourceError, match=r"line 4: entity_id used twice \('q1', first on line 2"):
+        build(tmp_path, lines, ABC)
+    summary = build(tmp_path, lines, ABC, max_bad_rows=1)
+    assert summary.rejected == {"entity_id used twice": 1}
+    with Index.open(summary.index) as index:
+        assert [index.entity(n).entity_id for n in index.entities_of(0)] == ["q1", "q2"]
+        assert index.num_rows == 1
+    assert verify(summary.index).ok
+
+
+def test_rows_are_tokenised_in_context_and_rendered(tmp_path: Path) -> None:
+    tokenizer = character_tokenizer("abc<>")
+    rendering = Rendering(context="a", prefix="<", suffix=">")
+    summary = build(tmp_path, ["bc"], tokenizer, rendering=rendering)
+    with Index.open(summary.index) as index:
+        assert index.rendering == rendering
+        assert tokenizer.decode(index.row_token_ids(0)) == "<bc>"
+        assert index.surface(0) == "bc"
+
+
+@pytest.mark.parametrize(
+    ("title", "options", "reason"),
+    [
+        ("abca", {"max_title_tokens": 4}, "over-long title"),
+        ("abca", {"rendering": Rendering(end_token="b")}, "title holds the end token"),
+    ],
+)
+def test_bad_titles_after_tokenising(
+    tmp_path: Path, title: str, options: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(SourceError, match=f"line 2: {reason}") as caught:
+        build(tmp_path, ["a", title], ABC, **options)
+    assert "--max-bad-rows 1" in str(caught.value)
+    summary = build(tmp_path, ["a", title], ABC, max_bad_rows=1, **options)
+    assert summary.rejected == {reason: 1}
+    assert summary.manifest.counts.rejected == 1
+
+
+def test_a_title_that_merges_with_the_prompt_is_a_bad_row(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    merged = {"a": 0, "b": 1, "ab": 2, END: 3}
+    tokenizer = TextTokenizer(Tokenizer(models.BPE(merged, [("a", "b")])), END, "merging")
+    with pytest.raises(SourceError, match="line 2: title merges with the prompt"):
+        build(tmp_path, ["a", "b"], tokenizer, rendering=Rendering(context="a"))
+
+
+def test_a_title_without_tokens_is_a_bad_row(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    tokenizer = TextTokenizer(Tokenizer(models.BPE({"a": 0, END: 1}, [])), END, "deaf")
+    with pytest.raises(SourceError, match="line 2: title with no tokens"):
+        build(tmp_path, ["a", "ß"], tokenizer)
+
+
+def test_a_bad_alias_refuses_its_row(tmp_path: Path) -> None:
+    lines = ["title\taliases", "a\tb|abcabc", "c\t"]
+    summary = build(tmp_path, lines, ABC, max_bad_rows=1, max_title_tokens=4)
+    with Index.open(summary.index) as index:
+        assert [index.surface(rank) for rank in range(index.num_rows)] == ["c"]
+
+
+def test_rejects_file_is_written_and_removed_again(tmp_path: Path) -> None:
+    rejects = tmp_path / "bad.tsv"
+    with pytest.raises(SourceError, match="line 2"):
+        build(tmp_path, ["a", "b\tc"], ABC, rejects=rejects)
+    assert rejects.read_text() == (
+        "line\treason\tdetail\ttext\n2\ttoo many tabs\texpected 1 fields, got 2\t'b\\tc'\n"
+    )
+    build(tmp_path, ["a", "b"], ABC, rejects=rejects)
+    assert not rejects.exists()
+
+
+def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no good row is left"):
+        build(tmp_path, ["title\tkind", "a"], ABC, max_bad_rows=5)
+    assert not (tmp_path / "it.index").exists()
+
+
+def test_a_tokenizer_without_end_token_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    bare = TextTokenizer(Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>")), None, "bare")
+    with pytest.raises(InputError, match="names no end-of-sequence token"):
+        build_index(write_titles(tmp_path / "t.tsv", ["a"]), bare, BuildOptions(out=tmp_path / "x.index"))
+
+
+@pytest.mark.parametrize("options", [{"max_bad_rows": -1}, {"max_title_tokens": 1}, {"keep_versions": -1}])
+def test_options_are_checked(tmp_path: Path, options: dict[str, int]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        BuildOptions(out=tmp_path, **options)  # type: ignore[arg-type]
+
+
+def test_more_entities_than_a_record_batch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("retrieval.index.entities", "index_builder.writer"):
+        monkeypatch.setattr(f"{module}.ENTITY_BATCH_ROWS", 4)
+    titles = sorted({f"{x}{y}{z}" for x in "abc" for y in "abc" for z in "ab"})
+    summary = build(tmp_path, ["title\taliases", *(f"{t}\t{t}A" for t in titles)], ABC)
+    assert verify(summary.index).ok
+    with Index.open(summary.index) as index:
+        assert [index.entity(n).title for n in range(len(titles))] == titles
+        assert [index.entity(n).aliases for n in range(len(titles))] == [(t + "A",) for t in titles]
+        assert index.entities.numbers([titles[7], "nope", titles[0], titles[7]]).tolist() == [7, -1, 0, 7]
+        assert index.entities.numbers([]).tolist() == []

@@ -1,0 +1,52 @@
+"""Small tokenizers and indexes for the tests of the builder and of the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from index_builder.build import BuildSummary, build_index
+from index_builder.config import BuildOptions
+from retrieval.text import TextTokenizer
+
+END = "</s>"
+
+
+def character_tokenizer(alphabet: Iterable[str], first_id: int = 0, lower: bool = False) -> TextTokenizer:
+    """One token per character, numbered from `first_id`; the end token is 0 or above all characters.
+
+    A `first_id` leaves a hole below, which makes large ids without a large vocabulary.
+    """
+    vocabulary = {character: first_id + i for i, character in enumerate(dict.fromkeys(alphabet))}
+    end = max(vocabulary.values()) + 1
+    tokenizer = Tokenizer(models.WordLevel({**vocabulary, END: end, "<unk>": end + 1}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    if lower:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_special_tokens([END])
+    return TextTokenizer(tokenizer, END, "characters")
+
+
+def write_titles(file: Path, lines: Sequence[str]) -> Path:
+    file.write_bytes(("\n".join(lines) + "\n").encode())
+    return file
+
+
+def build(
+    folder: Path, lines: Sequence[str], tokenizer: TextTokenizer, name: str = "it.index", **options: object
+) -> BuildSummary:
+    source = write_titles(folder / "titles.tsv", lines)
+    return build_index(source, tokenizer, BuildOptions(out=folder / name, **options))  # type: ignore[arg-type]
+
+
+def version_files(summary: BuildSummary) -> dict[str, bytes]:
+    """Content of every file of the version a build published."""
+    folder = summary.index / "versions" / summary.version
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
