@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,9 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
 
     def evaluate() -> None:
         if dev:
-            hits = _measure(checkpoint, entities, dev[:_DEV_QUERIES_WHILE_TRAINING])
+            # The model in training computes under the trainer's autocast; a copy does not.
+            now = replace(checkpoint, model=_copy(checkpoint.model))
+            hits = _measure(now, entities, dev[:_DEV_QUERIES_WHILE_TRAINING])
             report(f"dev (first {hits.num_queries})  {hits}")
 
     steps = train_model(
@@ -222,6 +225,12 @@ def load_model(path_or_id: str) -> Any:
         return kind.from_pretrained(path_or_id, dtype=torch.float32, use_safetensors=True)
     except (OSError, ValueError, KeyError) as error:  # what transformers raises for missing or foreign files
         raise ModelError(f"{path_or_id}: cannot be loaded for training: {error}") from error
+
+
+def _copy(model: Any) -> Any:
+    twin = type(model)(deepcopy(model.config))
+    twin.load_state_dict(model.state_dict())
+    return twin
 
 
 def _pad_id(checkpoint: _Checkpoint) -> int:

@@ -94,7 +94,9 @@ def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
     first = train(data, "base", "--preset", preset, "--max-steps", "2", "--vocab-size", "300")
     assert first.exit_code == 0, first.output
     (data / "base" / "genret.json").unlink()  # as a checkpoint from elsewhere
-    result = train(data, "tuned", "--model", str(data / "base"), "--max-steps", "2", "--eval-steps", "1")
+    result = train(
+        data, "tuned", "--model", str(data / "base"), "--max-steps", "2", "--eval-steps", "1", "--bf16"
+    )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["fine_tuned_from"] == str(data / "base")
     assert CheckpointConfig.load(data / "tuned").rendering is not None
