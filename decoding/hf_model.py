@@ -51,6 +51,9 @@ class HFLanguageModel:
         self._limit = architectures.position_limit(model)
         self._shared_bias = architectures.shared_relative_bias(model)
         self._vocab_size = architectures.vocab_size(model)
+        known = architectures.input_vocab_size(model)
+        if any(not 0 <= token < known for token in self._decoder_prompt):
+            raise ValueError(f"decoder_prompt must be in [0, {known}), got {list(self._decoder_prompt)}")
         expected = None if verified else probe(model, self._decoder_prompt, self._vocab_size)
         self._replace_attention()
         if expected is not None:

@@ -53,8 +53,8 @@ def load_pretrained(
     target = resolve_device(device)
     if dtype != "auto":
         refuse_float16_on_cpu(DTYPES[dtype], target)
-    _refuse_unsuitable_directory(Path(path_or_hub_id))
     name = str(path_or_hub_id)
+    _refuse_unsuitable_directory(Path(name), named_as_path=isinstance(path_or_hub_id, Path))
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except _LOADING_FAILURES as error:
@@ -128,11 +128,14 @@ def _cpu_multiplies_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def _refuse_unsuitable_directory(path: Path) -> None:
+def _refuse_unsuitable_directory(path: Path, named_as_path: bool) -> None:
     """Say plainly what a local directory lacks, before the hub's machinery guesses."""
     if path.is_file():
         raise ModelLoadError(f"{path} is a file; give the directory that holds config.json and the weights")
     if not path.is_dir():
+        # A hub id is "name" or "owner/name", so anything else can only be meant as a directory.
+        if named_as_path or path.is_absolute() or len(path.parts) > 2 or path.parts[:1] in (("..",), ("~",)):
+            raise ModelLoadError(f"no such model directory: {path}")
         return
     if not (path / "config.json").is_file():
         raise ModelLoadError(f"{path} holds no config.json, so it is no model directory")

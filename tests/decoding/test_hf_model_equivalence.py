@@ -11,6 +11,7 @@ import torch
 import transformers
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from decoding.architectures import VERIFIED
@@ -264,6 +265,25 @@ def test_the_comparison_notices_wrong_parents(name: str) -> None:
         return parents.roll(1, dims=1)
 
     assert largest_difference(name, torch.float64, "cpu", [9, 6], [3, 3, 3], swap) > 1e-2
+
+
+class NoHostSync(TorchDispatchMode):
+    """Fail on operations that read a value from the device into Python, or whose shape depends on one."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"), name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_step_never_waits_for_the_device(name: str) -> None:
+    prompts = random_prompts([9, 4], torch.Generator().manual_seed(0))
+    session = HFLanguageModel(build(name)).prefill(prompts)
+    first, second = torch.tensor([[0, -1], [0, 0]]), torch.tensor([[0, 1, -1], [1, 1, 0]])
+    with NoHostSync():
+        session.step(first, torch.full_like(first, 4))
+        session.step(second, torch.full_like(second, 5))
 
 
 def test_every_verified_architecture_is_tested() -> None:

@@ -137,6 +137,12 @@ def test_no_model_directory(tmp_path: Path) -> None:
         HFLanguageModel.load(file, device="cpu")
 
 
+@pytest.mark.parametrize("place", [Path("absent"), "/absent/model", "../absent", "a/b/c"])
+def test_no_such_directory(place: str | Path) -> None:
+    with pytest.raises(ModelLoadError, match="no such model directory"):
+        HFLanguageModel.load(place, device="cpu")
+
+
 def test_missing_weights_are_not_invented(checkpoint: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
