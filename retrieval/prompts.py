@@ -14,10 +14,13 @@ from typing import Any
 
 from retrieval.errors import InputError, ModelError
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.types import Mention
+from retrieval.types import Mention, check_text
 
 CONFIG_NAME = "genret.json"
 CONFIG_VERSION = 1
+
+_TEMPLATE_FIELDS = ("prefix", "suffix", "mention_format", "context_chars", "lowercase")
+_DEFAULT_PROMPTS = ("default_prompt", "mention_prompt")
 
 _FEW_SHOT_EXAMPLES = (
     ("which metal is liquid at room temperature", "Mercury (element)"),
@@ -48,8 +51,14 @@ class PromptTemplate:
     lowercase: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("name", "prefix", "suffix", "mention_format"):
+            check_text(name, getattr(self, name))
+        if isinstance(self.context_chars, bool) or not isinstance(self.context_chars, int):
+            raise InputError("context_chars", f"must be an integer, got {self.context_chars!r}")
         if self.context_chars < 0:
             raise InputError("context_chars", f"must be >= 0, got {self.context_chars}")
+        if not isinstance(self.lowercase, bool):
+            raise InputError("lowercase", f"must be true or false, got {self.lowercase!r}")
         if "{mention}" not in self.mention_format:
             raise InputError("mention_format", "must contain {mention}")
 
@@ -134,14 +143,8 @@ class CheckpointConfig:
             "mention_prompt": self.mention_prompt,
             "rendering": self.rendering.to_json() if self.rendering else None,
             "prompts": {
-                name: {
-                    "prefix": t.prefix,
-                    "suffix": t.suffix,
-                    "mention_format": t.mention_format,
-                    "context_chars": t.context_chars,
-                    "lowercase": t.lowercase,
-                }
-                for name, t in sorted(self.prompts.items())
+                name: {field_name: getattr(template, field_name) for field_name in _TEMPLATE_FIELDS}
+                for name, template in sorted(self.prompts.items())
             },
         }
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
@@ -159,24 +162,44 @@ class CheckpointConfig:
             return cls()
         try:
             return cls._parse(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ModelError(f"{file}: malformed: {error}") from error
 
     @classmethod
-    def _parse(cls, document: dict[str, Any]) -> CheckpointConfig:
-        version = document.get("format_version")
+    def _parse(cls, document: object) -> CheckpointConfig:
+        fields = _object("the document", document)
+        version = fields.pop("format_version", None)
         if version != CONFIG_VERSION:
             raise ValueError(f"format_version: expected {CONFIG_VERSION}, got {version!r}")
         prompts = dict(BUILT_IN)
-        for name, fields in document["prompts"].items():
-            prompts[name] = PromptTemplate(name=name, **fields)
-        rendering = document.get("rendering")
-        config = cls(
+        for name, value in _object("prompts", fields.pop("prompts", {})).items():
+            prompts[name] = _template(name, value)
+        rendering = fields.pop("rendering", None)
+        defaults = {name: fields.pop(name, getattr(cls(), name)) for name in _DEFAULT_PROMPTS}
+        if fields:
+            raise ValueError(f"unknown keys {sorted(fields)}")
+        for name, value in defaults.items():
+            if value not in list(prompts):
+                raise ValueError(f"{name}: unknown template {value!r}; known: {sorted(prompts)}")
+        return cls(
             prompts=prompts,
-            default_prompt=document.get("default_prompt", "plain"),
-            mention_prompt=document.get("mention_prompt", "mention"),
             rendering=Rendering.from_json(rendering) if rendering is not None else None,
+            **defaults,
         )
-        config.prompt(config.default_prompt)
-        config.prompt(config.mention_prompt)
-        return config
+
+
+def _template(name: str, value: object) -> PromptTemplate:
+    fields = _object(f"prompts.{name}", value)
+    unknown = sorted(set(fields) - set(_TEMPLATE_FIELDS))
+    if unknown:
+        raise ValueError(f"prompts.{name}: unknown keys {unknown}; known: {sorted(_TEMPLATE_FIELDS)}")
+    try:
+        return PromptTemplate(name=name, **fields)
+    except InputError as error:
+        raise ValueError(f"prompts.{name}.{error}") from None
+
+
+def _object(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: expected a JSON object, got {type(value).__name__}")
+    return dict(value)

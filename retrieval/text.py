@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from retrieval.errors import InputError, ModelError
+from retrieval.types import check_text
 
 # What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
 _CHECKPOINT_CONFIG = "genret.json"
@@ -46,18 +48,20 @@ class Rendering:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Rendering:
+    def from_json(cls, value: object) -> Rendering:
         """Read the object written by `to_json`; an unknown key is an error.
 
         Raises:
-            InputError: a key is unknown or a value has the wrong type.
+            InputError: it is no object, a key is unknown or a value has the wrong type.
         """
+        if not isinstance(value, dict):
+            raise InputError("rendering", f"expected an object, got {type(value).__name__}")
         unknown = sorted(set(value) - {"context", "prefix", "suffix", "end_token"})
         if unknown:
             raise InputError("rendering", f"unknown keys {unknown}")
         for key, text in value.items():
-            if not isinstance(text, str) and not (key == "end_token" and text is None):
-                raise InputError(f"rendering.{key}", f"expected a string, got {text!r}")
+            if not (key == "end_token" and text is None):
+                check_text(f"rendering.{key}", text)
         return cls(**value)
 
     @classmethod
@@ -71,9 +75,9 @@ class Rendering:
         if not file.is_file():
             return None
         try:
-            value = json.loads(file.read_text(encoding="utf-8")).get("rendering")
+            value = _read_object(file).get("rendering")
             return None if value is None else cls.from_json(value)
-        except (ValueError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise ModelError(f"{file}: malformed: {error}") from error
 
 
@@ -89,7 +93,7 @@ class TextTokenizer:
     def __init__(self, tokenizer: Tokenizer, end_token: str | None, source: str) -> None:
         serialized = tokenizer.to_str()
         self._markup = Tokenizer.from_str(serialized)
-        self._plain = Tokenizer.from_str(serialized)
+        self._plain = Tokenizer.from_str(_without_special_pieces(serialized))
         for voice in (self._markup, self._plain):
             voice.no_padding()
             voice.no_truncation()
@@ -212,15 +216,64 @@ def _read_tokenizer(file: Path) -> Tokenizer:
         raise ModelError(f"{file}: not a readable tokenizer.json: {error}") from error
 
 
+def _read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _without_special_pieces(serialized: str) -> str:
+    """Rename the special tokens among the pieces of a vocabulary, so that no text is cut into them.
+
+    `encode_special_tokens` only stops special tokens from being looked for before the text is cut into
+    pieces. Where they are pieces themselves, whole words (WordLevel, WordPiece) and above all Unigram models,
+    which give them the best score of all, would still find them. Ids stay as they are.
+    """
+    document = json.loads(serialized)
+    model = document["model"]
+    vocabulary = model["vocab"]
+    is_list = isinstance(vocabulary, list)  # Unigram: [piece, score] in the order of the ids
+    pieces = {piece for piece, _ in vocabulary} if is_list else set(vocabulary)
+    hidden = {token["content"] for token in document["added_tokens"] if token["special"]} & pieces
+    hidden.discard(model.get("unk_token"))  # must be found under its name, like the parts of merges
+    if hidden:
+        hidden -= {part for merge in model.get("merges", ()) for part in _merge_pieces(merge)}
+    if not hidden:
+        return serialized
+    salt = secrets.token_hex(16)  # whoever could guess the new name could write it
+
+    def rename(piece: str) -> str:
+        return salt + piece if piece in hidden else piece
+
+    if is_list:
+        model["vocab"] = [[rename(piece), score] for piece, score in vocabulary]
+    else:
+        model["vocab"] = {rename(piece): number for piece, number in vocabulary.items()}
+    document["added_tokens"] = [t for t in document["added_tokens"] if t["content"] not in hidden]
+    document["post_processor"] = None  # it names special tokens, and is not used for user text
+    return json.dumps(document)
+
+
+def _merge_pieces(merge: str | list[str]) -> tuple[str, ...]:
+    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return left, right, left + right
+
+
 def _declared_end_token(folder: Path) -> str | None:
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = folder / name
         if not file.is_file():
             continue
         try:
-            declared = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
-        except (json.JSONDecodeError, AttributeError) as error:
-            raise ModelError(f"{file}: not a JSON object: {error}") from error
+            declared = _read_object(file).get("eos_token")
+        except ValueError as error:
+            raise ModelError(f"{file}: malformed: {error}") from error
         if isinstance(declared, dict):
             declared = declared.get("content")
         if isinstance(declared, str):

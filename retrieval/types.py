@@ -6,8 +6,10 @@ Plain frozen dataclasses, no tensors: they cross the service boundary unchanged.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 
 from retrieval.errors import InputError
 
@@ -20,14 +22,40 @@ MAX_DRAWS = 256
 MAX_SAMPLES = 256
 DEFAULT_NUM_SAMPLES = 16
 
+# Integer fields of a request: name, least, most, whether None is allowed.
+_RANGES = (
+    ("k", 1, MAX_K, False),
+    ("beam_size", 1, MAX_BEAM_SIZE, True),
+    ("num_draws", 1, MAX_DRAWS, False),
+    ("num_samples", 1, MAX_SAMPLES, True),
+    ("top_m", 1, 2**31 - 1, True),
+    ("seed", -(2**63), 2**63 - 1, True),
+)
 
-def _check_range(field_name: str, value: int | None, low: int, high: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
+
+def check_text(field_name: str, value: object) -> None:
+    """Refuse what is not text, and text that no tokenizer and no file can take.
+
+    Raises:
+        InputError: `value` is no string, or holds half a surrogate pair, as JSON escapes can.
+    """
+    if not isinstance(value, str):
+        raise InputError(field_name, f"must be text, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            field_name, f"not valid Unicode: half a surrogate pair at character {error.start + 1}"
+        ) from None
+
+
+def _integer(field_name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InputError(field_name, f"must be an integer, got {value!r}")
-    if not low <= value <= high:
-        raise InputError(field_name, f"must be in [{low}, {high}], got {value}")
+    number = operator.index(value)  # NumPy's integers too
+    if not low <= number <= high:
+        raise InputError(field_name, f"must be in [{low}, {high}], got {number}")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +90,40 @@ class RetrieveRequest:
     prompt: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.query, str):
-            raise InputError("query", f"must be text, got {type(self.query).__name__}")
+        check_text("query", self.query)
         if not self.query.strip():
             raise InputError("query", "must not be empty")
         if self.method not in METHODS:
             raise InputError("method", f"must be one of {', '.join(METHODS)}; got {self.method!r}")
-        _check_range("k", self.k, 1, MAX_K)
-        _check_range("beam_size", self.beam_size, 1, MAX_BEAM_SIZE)
-        _check_range("num_draws", self.num_draws, 1, MAX_DRAWS)
-        _check_range("num_samples", self.num_samples, 1, MAX_SAMPLES)
-        _check_range("top_m", self.top_m, 1, 2**31 - 1)
-        _check_range("seed", self.seed, -(2**63), 2**63 - 1)
+        for name, low, high, optional in _RANGES:
+            value = getattr(self, name)
+            if not (value is None and optional):
+                object.__setattr__(self, name, _integer(name, value, low, high))
         temperature = self.temperature
-        if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+        if isinstance(temperature, bool) or not isinstance(temperature, Real):
             raise InputError("temperature", f"must be a number, got {temperature!r}")
         if math.isnan(temperature) or not 0.01 <= temperature <= 100.0:
             raise InputError("temperature", f"must be in [0.01, 100], got {temperature}")
+        object.__setattr__(self, "temperature", float(temperature))
+        if self.prompt is not None:
+            check_text("prompt", self.prompt)
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A span of text to be linked, with the text around it."""
+    """A span of text to be linked, with the text around it.
+
+    Raises:
+        InputError: a part is no text; it is named.
+    """
 
     mention: str
     left: str = ""
     right: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("mention", "left", "right"):
+            check_text(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
