@@ -19,7 +19,14 @@ import torch
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, read_catalogue, read_queries
-from retrieval.training.quality import Hits, bm25_rankings, count_hits, noise_probes, rank_entities
+from retrieval.training.quality import (
+    Hits,
+    bm25_rankings,
+    count_hits,
+    mention_probes,
+    noise_probes,
+    rank_entities,
+)
 from retrieval.training.run import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +65,11 @@ def main() -> None:
             found[title][name] = hits = count_hits(rank(asked), asked)
             cells.append(f"{100 * hits.hits_at_1:.1f} / {100 * hits.hits_at_10:.1f}")
         print(f"{title:20}{len(asked):>8}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
+    mentions = mention_probes(entities, config, PROBE_SEED)
+    ranked = rank_entities(model, tokenizer, config, entities, mentions, config.mention_prompt)
+    hits = count_hits(ranked, mentions)
+    found["mention in context"] = {"default model": hits}
+    print(f"{'mention in context':20}{len(mentions):>8}{hits.hits_at_1:>18.1%} / {hits.hits_at_10:.1%}")
 
     begin = time.perf_counter()
     for query in sets["dev"][:20]:

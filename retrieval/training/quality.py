@@ -24,11 +24,18 @@ from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.noise import shorten, typo
+from retrieval.types import Mention
 
 _MAX_K = 10
 _BEAMS = 20  # rows asked for; titles and aliases of one entity share them
 _QUERIES_PER_BATCH = 32
 _PROBES = 300
+# Sentences around a mention; none of them is among the generator's.
+_FRAMES = (
+    ("Yesterday the newspapers wrote about", "at length"),
+    ("She had always been interested in", "and told us so"),
+    ("In the second chapter", "comes up again"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +84,10 @@ def measure_hits(
     config: CheckpointConfig,
     entities: Sequence[TrainingEntity],
     queries: Sequence[LabelledQuery],
+    prompt: str | None = None,
 ) -> Hits:
     """Rank the entities for every query with the model and count hits. See `rank_entities`."""
-    return count_hits(rank_entities(model, tokenizer, config, entities, queries), queries)
+    return count_hits(rank_entities(model, tokenizer, config, entities, queries, prompt), queries)
 
 
 @torch.no_grad()
@@ -89,15 +97,16 @@ def rank_entities(
     config: CheckpointConfig,
     entities: Sequence[TrainingEntity],
     queries: Sequence[LabelledQuery],
+    prompt: str | None = None,
 ) -> list[list[str]]:
-    """Return entity ids, best first, for every query.
+    """Return entity ids, best first, for every query put through a template (None: the default one).
 
     The model (a `transformers.PreTrainedModel`, float32) is left as it was found: its training mode and
     its attention implementation are restored.
     """
     training, attention = model.training, model.config._attn_implementation
     try:
-        return _rank(HFLanguageModel(model), tokenizer, config, entities, queries)
+        return _rank(HFLanguageModel(model), tokenizer, config, entities, queries, prompt)
     finally:
         model.set_attn_implementation(attention)
         model.train(training)
@@ -109,10 +118,11 @@ def _rank(
     config: CheckpointConfig,
     entities: Sequence[TrainingEntity],
     queries: Sequence[LabelledQuery],
+    prompt: str | None,
 ) -> list[list[str]]:
     owners = _rows(tokenizer, config.rendering or Rendering(), entities)
     trie = TitleTrie.from_rows(owners, model.vocab_size, model.device)
-    template = config.prompt(config.default_prompt)
+    template = config.prompt(prompt)
     prompts = [template.encode(tokenizer, query.text) for query in queries]
     params = BeamParams(k=_BEAMS, beam_size=_BEAMS)
     rankings: list[list[str]] = [[] for _ in queries]
@@ -172,6 +182,26 @@ def noise_probes(entities: Sequence[TrainingEntity], seed: int) -> dict[str, lis
         "part of description": ask((shorten(e.description, random, min_words=6), e) for e in described),
     }
     return {name: asked for name, asked in probes.items() if asked}
+
+
+def mention_probes(
+    entities: Sequence[TrainingEntity], config: CheckpointConfig, seed: int
+) -> list[LabelledQuery]:
+    """Return up to 300 titles and aliases inside sentences, as texts of the mention template.
+
+    A bracketed addition to a title ("Mercury (planet)") is left out, as in running text; three words of the
+    description stand nearby, which is what can tell such namesakes apart.
+    """
+    random = Random(seed)
+    template = config.prompt(config.mention_prompt)
+    probes = []
+    for entity in random.sample(list(entities), min(_PROBES, len(entities))):
+        left, right = random.choice(_FRAMES)
+        clue = " ".join(entity.description.split()[:3])
+        surface = random.choice(entity.surfaces).split(" (")[0]
+        mention = Mention(surface, left=left, right=f"{right} ({clue})" if clue else right)
+        probes.append(LabelledQuery(template.mention_query(mention), entity.entity_id, "dev"))
+    return probes
 
 
 def bm25_rankings(

@@ -20,7 +20,7 @@ from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_cat
 from retrieval.training.dataset import ExampleDataset, ExampleEncoder
 from retrieval.training.examples import ExampleGenerator, ExampleOptions
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.quality import Hits, measure_hits, noise_probes
+from retrieval.training.quality import Hits, measure_hits, mention_probes, noise_probes
 from retrieval.training.trainer import TrainerOptions, train_model
 
 METRICS_NAME = "metrics.json"
@@ -281,9 +281,12 @@ def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
 
 
 def _measure(
-    checkpoint: _Checkpoint, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+    checkpoint: _Checkpoint,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    prompt: str | None = None,
 ) -> Hits:
-    return measure_hits(checkpoint.model, checkpoint.tokenizer, checkpoint.config, entities, queries)
+    return measure_hits(checkpoint.model, checkpoint.tokenizer, checkpoint.config, entities, queries, prompt)
 
 
 def _final_metrics(
@@ -304,4 +307,8 @@ def _final_metrics(
         hits = _measure(checkpoint, entities, probes)
         metrics["hits"][name] = hits.to_json()
         report(f"{name}  {hits}")
+    probes = mention_probes(entities, checkpoint.config, plan.trainer.seed)
+    hits = _measure(checkpoint, entities, probes, checkpoint.config.mention_prompt)
+    metrics["hits"]["mention in context"] = hits.to_json()
+    report(f"mention in context  {hits}")
     return metrics

@@ -6,7 +6,8 @@ import pytest
 
 from retrieval.errors import InputError
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
-from retrieval.training.quality import bm25_rankings, count_hits, noise_probes
+from retrieval.training.presets import scratch_config
+from retrieval.training.quality import bm25_rankings, count_hits, mention_probes, noise_probes
 
 ENTITIES = [
     TrainingEntity("1", "Nile", ("an-Nil",), "Longest river of Africa, through Egypt and Sudan"),
@@ -48,3 +49,11 @@ def test_probes_ask_for_what_the_catalogue_says_and_are_seeded() -> None:
     assert {q.text for q in probes["alias"]} == {"an-Nil", "Sagarmatha"}
     assert {q.text for q in probes["description"]} == {e.description for e in ENTITIES}
     assert "alias" not in noise_probes([TrainingEntity("1", "Nile")], seed=4)
+
+
+def test_mention_probes_mark_the_name_and_drop_its_bracket() -> None:
+    planet = TrainingEntity("4", "Mercury (planet)", (), "Innermost and smallest planet of the Sun")
+    (probe,) = mention_probes([planet], scratch_config(), seed=1)
+    assert "[ Mercury ]" in probe.text
+    assert "Innermost and smallest" in probe.text
+    assert probe.entity_id == "4"
