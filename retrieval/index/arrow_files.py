@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +45,14 @@ def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffe
     return data
 
 
-def read_table(data: pa.Buffer, name: str, schema: pa.Schema, num_rows: int) -> pa.Table:
+def read_table(data: pa.Buffer, name: str, schemas: Sequence[pa.Schema], num_rows: int) -> pa.Table:
     """Return the zero-copy table of a mapped file.
+
+    Args:
+        data: The file.
+        name: Its name, for messages.
+        schemas: The file must have one of these.
+        num_rows: And so many rows.
 
     Raises:
         IndexFormatError: it is no Arrow file, or has another schema or number of rows.
@@ -53,15 +60,16 @@ def read_table(data: pa.Buffer, name: str, schema: pa.Schema, num_rows: int) -> 
     try:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
         table.validate()
-    except (pa.ArrowException, OSError) as error:
+        found = str(table.schema)  # decodes all names: damaged ones are found here, not at their first use
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
-    if not table.schema.equals(schema, check_metadata=False):
-        raise IndexFormatError(f"{name}: expected the columns {_names(schema)}, got {_names(table.schema)}")
+    if not any(table.schema.equals(schema, check_metadata=False) for schema in schemas):
+        raise IndexFormatError(f"{name}: expected the columns {_brief(str(schemas[0]))}, got {_brief(found)}")
     if table.num_rows != num_rows:
         raise IndexFormatError(f"{name}: expected {num_rows} rows, got {table.num_rows}")
-    for column_name in table.column_names:
-        if not schema.field(column_name).nullable and table.column(column_name).null_count:
-            raise IndexFormatError(f"{name}: column {column_name!r} has nulls")
+    for field in table.schema:
+        if not field.nullable and table.column(field.name).null_count:
+            raise IndexFormatError(f"{name}: column {field.name!r} has nulls")
     return table
 
 
@@ -83,6 +91,6 @@ def as_numpy(array: pa.Array) -> npt.NDArray[np.signedinteger]:
     return view
 
 
-def _names(schema: pa.Schema) -> str:
-    shown = [f"{field.name}: {field.type}" for field in schema][:8]
-    return ", ".join(shown) + (", …" if len(schema) > 8 else "")
+def _brief(schema: str) -> str:
+    text = ", ".join(schema.splitlines())
+    return text if len(text) <= 200 else text[:200] + " …"

@@ -109,7 +109,7 @@ class Index:
         if rows.num_rows != counts.rows:
             raise IndexFormatError(f"{folder}: the buckets hold {rows.num_rows} rows, expected {counts.rows}")
         schema = entities_schema(manifest.stored_ids, manifest.stored_aliases, manifest.metadata)
-        table = read_table(files[ENTITIES_FILE], ENTITIES_FILE, schema, counts.entities)
+        table = read_table(files[ENTITIES_FILE], ENTITIES_FILE, [schema], counts.entities)
         return cls(
             path=folder,
             manifest=manifest,
@@ -286,12 +286,12 @@ def _read_bucket(
     if not 1 <= length <= manifest.counts.depth:
         raise IndexFormatError(f"{MANIFEST_FILE}: a bucket has length {length}")
     schema = rows_schema(length, token_type(manifest.tokenizer.vocab_size))
-    return RowBucket.from_table(length, read_table(files[name], name, schema, num_rows), name)
+    return RowBucket.from_table(length, read_table(files[name], name, [schema], num_rows), name)
 
 
 def _read_trie(data: pa.Buffer, manifest: Manifest) -> TrieArrays:
     nodes = manifest.counts.nodes
-    table = read_table(data, TRIE_FILE, TRIE_SCHEMA, nodes + 1)
+    table = read_table(data, TRIE_FILE, [TRIE_SCHEMA], nodes + 1)
     token, child_begin, row_begin = (
         as_numpy(single_chunk(table, TRIE_FILE, name)) for name in TRIE_SCHEMA.names
     )
@@ -313,13 +313,5 @@ def _read_postings(data: pa.Buffer | None, manifest: Manifest) -> Postings | Non
                 "are not one to one"
             )
         return None
-    try:
-        schema = pa.ipc.open_file(pa.BufferReader(data)).schema
-        form_type = schema.field("postings").type.value_type.field("form").type
-    except (pa.ArrowException, OSError, KeyError, AttributeError) as error:
-        raise IndexFormatError(f"{POSTINGS_FILE}: not a readable Arrow file: {error}") from error
-    if form_type not in {smallest_unsigned(largest) for largest in (1, 1 << 8, 1 << 16)}:
-        raise IndexFormatError(f"{POSTINGS_FILE}: expected an unsigned form, got {form_type}")
-    return Postings.from_table(
-        read_table(data, POSTINGS_FILE, postings_schema(form_type), counts.rows), POSTINGS_FILE
-    )
+    schemas = [postings_schema(smallest_unsigned(largest)) for largest in (1, 1 << 8, 1 << 16)]
+    return Postings.from_table(read_table(data, POSTINGS_FILE, schemas, counts.rows), POSTINGS_FILE)

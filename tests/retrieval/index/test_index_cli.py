@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from retrieval.index.cli import inspect_command, verify_command
+from tests.index_fixtures import build, character_tokenizer
+
+TOKENIZER = character_tokenizer("abcdefgh ")
+
+
+def test_inspect_for_people_and_for_machines(tmp_path: Path) -> None:
+    build(tmp_path, ["a", "b"], TOKENIZER)
+    summary = build(tmp_path, ["title\taliases\tkind", "abc\tcab\tx", "b\t\t"], TOKENIZER)
+    result = CliRunner().invoke(inspect_command, [str(summary.index)])
+    assert result.exit_code == 0
+    for text in ("2 kept", "abc", "kind", TOKENIZER.fingerprint, "trie.arrow", "per row"):
+        assert text in result.stdout
+    result = CliRunner().invoke(inspect_command, [str(summary.index), "--json"])
+    facts = json.loads(result.stdout)
+    assert facts["counts"]["rows"] == 3
+    assert facts["lengths"] == {"2": 1, "4": 2}
+    assert facts["version"] == summary.version == facts["versions"][0]
+    assert sum(file["bytes"] for file in facts["files"].values()) == facts["bytes"]
+    assert {sample["surface"] for sample in facts["samples"]} == {"abc", "cab", "b"}
+
+
+def test_verify_says_sound(tmp_path: Path) -> None:
+    summary = build(tmp_path, ["a", "b"], TOKENIZER)
+    result = CliRunner().invoke(verify_command, [str(summary.index)])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "sound" in result.stdout
+    assert json.loads(CliRunner().invoke(verify_command, [str(summary.index), "--json"]).stdout)["ok"]
+
+
+def test_verify_names_every_damaged_file_and_fails(tmp_path: Path) -> None:
+    summary = build(tmp_path, ["a", "b"], TOKENIZER)
+    folder = summary.index / "versions" / summary.version
+    for name in ("trie.arrow", "entities.arrow"):
+        data = bytearray((folder / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (folder / name).write_bytes(data)
+    result = CliRunner().invoke(verify_command, [str(summary.index)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{folder / 'trie.arrow'}: the manifest says digest" in result.stderr
+    assert "entities.arrow" in result.stderr
+    result = CliRunner().invoke(verify_command, [str(summary.index), "--json"])
+    assert result.exit_code == 1
+    assert [p["file"] for p in json.loads(result.stdout)["problems"]] == ["entities.arrow", "trie.arrow"]
+
+
+def test_no_index_is_one_line(tmp_path: Path) -> None:
+    for command in (inspect_command, verify_command):
+        result = CliRunner().invoke(command, [str(tmp_path / "absent")])
+        assert result.exit_code == 1
+        assert result.stderr == f"Error: {tmp_path / 'absent'}: no such directory\n"
