@@ -66,11 +66,19 @@ class _Beams:
         self.pruned = torch.where(queries, torch.maximum(self.pruned, best), self.pruned)
         self._kill(queries)
 
-    def settle(self) -> Tensor:
-        """Kill the beams of queries that are done. Returns which queries still live. Shape: (Q,), bool."""
+    def settle(self) -> int:
+        """Kill the beams of queries that are done and give up the slots that no query needs any more.
+
+        Returns:
+            Slots that are left, 0 when no query lives.
+        """
         kth = self.kth_logprob()
         self._kill(kth >= self.logprob.max(dim=1).values)
-        return torch.isfinite(self.logprob).any(dim=1)
+        # The live ones stand first (`_select` sorts), and a dead slot would cost a forward of its token.
+        slots = int(torch.isfinite(self.logprob).sum(dim=1).max())
+        self.logprob, self.states = self.logprob[:, :slots], self.states[:, :slots]
+        self.tokens = self.tokens[:, :slots]
+        return slots
 
     def kth_logprob(self) -> Tensor:
         """Log-probability of the k-th finished row, -inf while there are fewer. Shape: (Q,), float64."""
@@ -208,9 +216,10 @@ def beam_search(
         beams.drop(stop.dropped_queries(written))
         edges = expand(constraint, beams.states.flatten(), logits.flatten(0, 1))
         parents, tokens = beams.advance(edges, constraint.is_final(edges.next_state))
-        if not bool(beams.settle().any()):
+        slots = beams.settle()
+        if not slots:
             break
         alive = beams.states >= 0
-        logits = session.step(torch.where(alive, parents, -1), tokens)
+        logits = session.step(torch.where(alive, parents[:, :slots], -1), tokens[:, :slots])
         num_steps += 1
     return [stop.error(query) or beams.result(query, constraint, num_steps) for query in range(len(params))]

@@ -1,0 +1,316 @@
+"""Beam search on transformers against Hugging Face `generate` and against exhaustive scoring.
+
+`generate` keeps a finished title only when it ranks among the best `num_beams` continuations of its step;
+ours keeps every one. So with titles of different lengths and a narrow beam `generate` may do worse and is
+dominated; with titles of one length, or with a beam as wide as the catalogue, both must agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decoding.beam_search import BeamResult, beam_search
+from decoding.hf_model import HFLanguageModel
+from decoding.params import BeamParams
+from decoding.title_trie import TitleTrie
+from tests.tiny_transformers import (
+    ARCHITECTURES,
+    END,
+    FIRST_LETTER,
+    PAD,
+    Enumeration,
+    ForwardMeter,
+    Row,
+    build,
+    random_prompts,
+    random_titles,
+)
+
+VOCAB = 30
+PROMPTS = random_prompts([9, 4, 1], VOCAB)
+CATALOGUES = {
+    "equal": random_titles(40, (3,), num_letters=5),
+    "mixed": random_titles(40, (1, 2, 3, 4), num_letters=4),
+}
+NUM_TITLES = 40
+TOLERANCE = 1e-4  # float32, sums of up to five log-probabilities
+FILLER = -1e8  # `generate` starts its idle beams at -1e9
+
+
+class Scored(NamedTuple):
+    row: Row
+    logprob: float
+
+
+@cache
+def plain(name: str) -> PreTrainedModel:
+    """The model as transformers runs it."""
+    return build(name, VOCAB)
+
+
+@cache
+def ours(name: str) -> HFLanguageModel:
+    return HFLanguageModel(build(name, VOCAB))
+
+
+@cache
+def truth(name: str, catalogue: str) -> list[Enumeration]:
+    """Exhaustive scores per prompt; no two scores that a beam compares are close to a tie."""
+    enumerations = [Enumeration(plain(name), prompt, CATALOGUES[catalogue]) for prompt in PROMPTS]
+    assert min(enumeration.smallest_gap() for enumeration in enumerations) > 1e-5
+    return enumerations
+
+
+def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
+    """Prefix -> tokens that may follow."""
+    following: defaultdict[Row, set[int]] = defaultdict(set)
+    for row in rows:
+        for depth, token in enumerate(row):
+            following[row[:depth]].add(token)
+    return {prefix: sorted(tokens) for prefix, tokens in following.items()}
+
+
+def generate(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], beams: int) -> list[Scored]:
+    """Everything Hugging Face returns for k = beams, filler included."""
+    following = dict_trie(rows)
+    written_from = 1 if model.config.is_encoder_decoder else len(prompt)
+
+    def allowed(_: int, written: Tensor) -> list[int]:
+        # Idle beams run on after their end; `generate` wants some token for them too.
+        return following.get(tuple(written[written_from:].tolist()), [END])
+
+    ids = torch.tensor([list(prompt)])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        num_beams=beams,
+        num_return_sequences=beams,
+        do_sample=False,
+        length_penalty=0.0,
+        max_new_tokens=max(len(row) for row in rows),
+        prefix_allowed_tokens_fn=allowed,
+        return_dict_in_generate=True,
+        output_scores=True,
+        eos_token_id=END,
+        pad_token_id=PAD,
+    )
+    sequences = output.sequences[:, written_from:].tolist()
+    scores = output.sequences_scores.tolist()
+    return [Scored(cut(sequence), score) for sequence, score in zip(sequences, scores, strict=True)]
+
+
+def cut(sequence: Sequence[int]) -> Row:
+    end = sequence.index(END) + 1 if END in sequence else len(sequence)
+    return tuple(sequence[:end])
+
+
+def search(name: str, catalogue: str, k: int, width: int) -> list[BeamResult]:
+    """All prompts in one batch."""
+    rows = CATALOGUES[catalogue]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    results = beam_search(ours(name).prefill(PROMPTS), trie, [BeamParams(k, width)] * len(PROMPTS))
+    for result in results:
+        assert isinstance(result, BeamResult)
+        check_list(result, rows, k)
+    return results
+
+
+def check_list(result: BeamResult, rows: Sequence[Row], k: int) -> None:
+    """No filler, no invalid title, no duplicate, best first, at most k."""
+    found = [hypothesis.token_ids for hypothesis in result.hypotheses]
+    assert len(found) == len(set(found)) <= k
+    assert set(found) <= set(rows)
+    assert [rows[hypothesis.row] for hypothesis in result.hypotheses] == found
+    scores = [hypothesis.logprob for hypothesis in result.hypotheses]
+    assert scores == sorted(scores, reverse=True)
+    assert all(FILLER < score <= 0 for score in scores)
+
+
+def scored(result: BeamResult) -> list[Scored]:
+    return [Scored(hypothesis.token_ids, hypothesis.logprob) for hypothesis in result.hypotheses]
+
+
+def assert_same(got: Sequence[Scored], expected: Sequence[Scored]) -> None:
+    assert [entry.row for entry in got] == [entry.row for entry in expected]
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine.logprob == pytest.approx(theirs.logprob, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("beams", [2, 5, NUM_TITLES])
+def test_titles_of_one_length_equal_generate_at_every_width(name: str, beams: int) -> None:
+    for prompt, result in zip(PROMPTS, search(name, "equal", beams, beams), strict=True):
+        theirs = generate(plain(name), prompt, CATALOGUES["equal"], beams)
+        assert len(theirs) == beams
+        assert_same(scored(result), theirs)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_titles_of_many_lengths_equal_generate_when_nothing_is_pruned(name: str) -> None:
+    results = search(name, "mixed", NUM_TITLES, NUM_TITLES)
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        assert result.certified
+        theirs = generate(plain(name), prompt, CATALOGUES["mixed"], NUM_TITLES)
+        assert_same(scored(result), theirs)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("beams", [2, 5, 12])
+def test_titles_of_many_lengths_are_never_worse_than_generate(name: str, beams: int) -> None:
+    results = search(name, "mixed", beams, beams)
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        theirs = generate(plain(name), prompt, CATALOGUES["mixed"], beams)
+        real = [entry for entry in theirs if entry.logprob > FILLER]
+        assert len(result.hypotheses) >= len(real) > 0
+        for mine, other in zip(scored(result), real, strict=False):
+            assert mine.logprob >= other.logprob - TOLERANCE
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_narrow_certified_list_is_what_a_wide_generate_finds(name: str) -> None:
+    """A certificate of ours is a promise about the widest beam there is."""
+    wide = [generate(plain(name), prompt, CATALOGUES["mixed"], NUM_TITLES) for prompt in PROMPTS]
+    certified = 0
+    for k, width in [(1, 8), (1, 16), (1, 24), (3, 16), (3, 24), (3, 28)]:
+        for theirs, result in zip(wide, search(name, "mixed", k, width), strict=True):
+            if result.certified:
+                certified += math.isfinite(result.best_pruned_logprob)
+                assert_same(scored(result), theirs[:k])
+    assert certified > 1  # although something was pruned
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("catalogue", CATALOGUES)
+@pytest.mark.parametrize(
+    ("k", "width"), [(1, 1), (3, 3), (10, 10), (7, NUM_TITLES), (NUM_TITLES, NUM_TITLES)]
+)
+def test_scores_and_certified_lists_equal_exhaustive_scoring(
+    name: str, catalogue: str, k: int, width: int
+) -> None:
+    results = search(name, catalogue, k, width)
+    for enumeration, result in zip(truth(name, catalogue), results, strict=True):
+        for hypothesis in result.hypotheses:
+            exact = enumeration.logprob(hypothesis.token_ids)
+            assert hypothesis.logprob == pytest.approx(exact, abs=TOLERANCE)
+        ranking = [Scored(row, logprob) for logprob, row in enumeration.ranking()]
+        if width >= NUM_TITLES:
+            assert result.certified
+        if result.certified:
+            assert_same(scored(result), ranking[:k])
+        else:
+            assert result.best_pruned_logprob > result.hypotheses[-1].logprob or len(result.hypotheses) < k
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_more_results_than_titles_gives_every_title_once_and_no_filler(name: str) -> None:
+    """`generate` always returns k sequences, and so has to make some up."""
+    rows = CATALOGUES["mixed"][::6]
+    k = len(rows) + 5
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    results = beam_search(ours(name).prefill(PROMPTS), trie, [BeamParams(k, k)] * len(PROMPTS))
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        assert isinstance(result, BeamResult)
+        check_list(result, rows, k)
+        assert {hypothesis.token_ids for hypothesis in result.hypotheses} == set(rows)
+        assert result.certified
+        theirs = generate(plain(name), prompt, rows, k)
+        assert len(theirs) == k > len(rows)
+        assert_same(scored(result), [entry for entry in theirs if entry.logprob > FILLER])
+
+
+def prompt_passes(meter: ForwardMeter, encoder_decoder: bool) -> list[tuple[int, int]]:
+    """What the prompts cost; the rest of the meter's decoder passes are decode steps."""
+    return [*meter.encoder, meter.decoder[0]] if encoder_decoder else [meter.decoder[0]]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_prompts_run_once_and_steps_compute_live_prefixes_only(name: str) -> None:
+    model = build(name, VOCAB)
+    language_model = HFLanguageModel(model)
+    meter = ForwardMeter(model)
+    rows = CATALOGUES["mixed"]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    params = [BeamParams(NUM_TITLES, 100)] * len(PROMPTS)
+    beam_search(language_model.prefill(PROMPTS), trie, params)
+    queries, longest = len(PROMPTS), max(map(len, PROMPTS))
+    prompts = [(queries, longest)]
+    if model.config.is_encoder_decoder:
+        prompts.append((queries, len(language_model.decoder_prompt)))
+    assert prompt_passes(meter, model.config.is_encoder_decoder) == prompts
+    # A beam wider than the catalogue holds every prefix that some title continues.
+    depths = range(1, max(map(len, rows)))
+    prefixes = [len({row[:depth] for row in rows if len(row) > depth}) for depth in depths]
+    assert meter.decoder[1:] == [(queries, count) for count in prefixes]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_step_costs_no_more_than_beam_or_live_prefixes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(name, VOCAB)
+    language_model = HFLanguageModel(model)
+    rows = CATALOGUES["mixed"]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    meter = ForwardMeter(model)
+    session = language_model.prefill(PROMPTS[:1])
+    num_prompt_passes = len(meter.decoder)
+    parents_of: list[Tensor] = []
+    step: Callable[[Tensor, Tensor], Tensor] = session.step
+
+    def watched(parents: Tensor, token_ids: Tensor) -> Tensor:
+        parents_of.append(parents)
+        return step(parents, token_ids)
+
+    monkeypatch.setattr(session, "step", watched)
+    beam_search(session, trie, [BeamParams(4, 6)])
+    steps = meter.decoder[num_prompt_passes:]
+    assert len(steps) == len(parents_of) > 1
+    for depth, ((queries, width), parents) in enumerate(zip(steps, parents_of, strict=True), start=1):
+        assert queries == 1
+        assert width <= min(6, len({row[:depth] for row in rows if len(row) > depth}))
+        assert int((parents >= 0).sum()) == width
+
+
+def test_a_wide_beam_over_two_titles_computes_two_branches() -> None:
+    """Regression: slots of the beam that nothing filled used to be computed as padding."""
+    model = build("llama", VOCAB)
+    language_model = HFLanguageModel(model)
+    meter = ForwardMeter(model)
+    a, b = FIRST_LETTER, FIRST_LETTER + 1
+    trie = TitleTrie.from_rows([(a, a, a, END), (b, a, END)], VOCAB)
+    beam_search(language_model.prefill(PROMPTS[:2]), trie, [BeamParams(10, 50), BeamParams(10, 1)])
+    assert meter.decoder[1:] == [(2, 2), (2, 2), (2, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("seed", range(6))
+def test_sweep_of_catalogues_prompts_and_widths(name: str, seed: int) -> None:
+    model, reference = HFLanguageModel(build(name, VOCAB, seed)), build(name, VOCAB, seed)
+    prompts = random_prompts([17, 1, 6, 11], VOCAB, seed)
+    for lengths in ((2,), (4,), (1, 3), (1, 2, 3, 4, 5)):
+        rows = random_titles(25, lengths, num_letters=5, seed=seed)
+        trie = TitleTrie.from_rows(rows, VOCAB)
+        enumerations = [Enumeration(reference, prompt, rows) for prompt in prompts]
+        for beams in (2, 3, 8, 25):
+            results = beam_search(model.prefill(prompts), trie, [BeamParams(beams, beams)] * len(prompts))
+            for prompt, enumeration, result in zip(prompts, enumerations, results, strict=True):
+                assert isinstance(result, BeamResult)
+                check_list(result, rows, beams)
+                theirs = generate(reference, prompt, rows, beams)
+                if enumeration.smallest_gap() > 1e-5 and (len(lengths) == 1 or beams == len(rows)):
+                    assert_same(scored(result), theirs)
+                for mine, other in zip(scored(result), theirs, strict=False):
+                    assert mine.logprob >= other.logprob - TOLERANCE
+                if result.certified and enumeration.smallest_gap() > 1e-5:
+                    assert [entry.row for entry in scored(result)] == [
+                        row for _, row in enumeration.ranking()[:beams]
+                    ]
+                assert math.isfinite(result.best_pruned_logprob) or result.certified

@@ -1,0 +1,205 @@
+"""Tiny random transformers, and what they say about every title by plain forward passes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+
+from tests.fakes import normalise
+
+PAD, BOS, END = 0, 1, 2
+FIRST_LETTER = 3  # titles and prompts are written with the tokens from here on
+
+Row = tuple[int, ...]
+
+_SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": END}
+_DECODER: dict[str, Any] = {
+    **_SPECIAL,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {**_DECODER, "num_key_value_heads": 2}),
+    "gpt2": ("GPT2Config", {**_DECODER, "n_inner": 48}),
+    "qwen2": ("Qwen2Config", {**_DECODER, "num_key_value_heads": 1}),
+    "bart": (
+        "BartConfig",
+        {
+            **_SPECIAL,
+            "d_model": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "max_position_embeddings": 40,
+            "decoder_start_token_id": END,
+            "forced_eos_token_id": None,  # BART's default gives the end token probability one at the end
+        },
+    ),
+    "t5": (
+        "T5Config",
+        {
+            **_SPECIAL,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_decoder_layers": 2,
+            "num_heads": 4,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 12,
+            "decoder_start_token_id": PAD,
+        },
+    ),
+}
+ARCHITECTURES = tuple(_CONFIGS)
+
+
+def build(name: str, vocab_size: int, seed: int = 0) -> PreTrainedModel:
+    """A random model whose next-token distributions are neither flat nor certain, in float32 on the CPU."""
+    config_name, options = _CONFIGS[name]
+    config = getattr(transformers, config_name)(vocab_size=vocab_size, **options)
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    torch.manual_seed(seed)
+    model = auto.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 1.0 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        # Logits of standard deviation 1 to 2. T5 divides by the root of the width before its head.
+        deviation = 0.8 if name == "t5" else 1.5 / config.hidden_size**0.5
+        model.get_output_embeddings().weight.normal_(0.0, deviation)
+    return model
+
+
+def random_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(FIRST_LETTER, vocab_size) for _ in range(length)] for length in lengths]
+
+
+def random_titles(num_titles: int, lengths: Sequence[int], num_letters: int, seed: int = 0) -> list[Row]:
+    """Distinct rows, end token included, in sorted order; few letters make many shared prefixes."""
+    rng = random.Random(seed)
+    letters = range(FIRST_LETTER, FIRST_LETTER + num_letters)
+    possible = [row for length in lengths for row in itertools.product(letters, repeat=length)]
+    return sorted((*row, END) for row in rng.sample(possible, num_titles))
+
+
+class Enumeration:
+    """Everything a model says about a set of rows after one prompt, by plain forward passes.
+
+    Rows run without padding, cache or sharing: only rows of one length share a forward.
+    """
+
+    def __init__(self, model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self._after: dict[Row, Tensor] = {}  # prefix -> next-token log-probabilities, (V,), float64
+        self._allowed: defaultdict[Row, set[int]] = defaultdict(set)
+        for row in rows:
+            for depth, token in enumerate(row):
+                self._allowed[row[:depth]].add(token)
+        for length in {len(row) for row in rows}:
+            alike = [row for row in rows if len(row) == length]
+            for row, logprobs in zip(alike, _plain_logprobs(model, prompt, alike), strict=True):
+                for depth in range(length):
+                    self._after[row[:depth]] = logprobs[depth]
+
+    def logprob(self, prefix: Row) -> float:
+        """log P_L of a row or of a prefix of one."""
+        return math.fsum(float(self._after[prefix[:depth]][token]) for depth, token in enumerate(prefix))
+
+    def log_weight(self, row: Row) -> float:
+        """Log of the product of valid masses met while writing the row: DISC's log x."""
+        return math.fsum(self._log_mass(row[:depth]) for depth in range(len(row)))
+
+    def mass(self) -> float:
+        """P_L(S)."""
+        return math.fsum(math.exp(self.logprob(row)) for row in self.rows)
+
+    def target(self) -> dict[Row, float]:
+        """P_S, what DISC samples from."""
+        return normalise({row: math.exp(self.logprob(row)) for row in self.rows})
+
+    def constrained_law(self) -> dict[Row, float]:
+        """Plain constrained sampling: every step renormalised over the allowed tokens."""
+        return {row: math.exp(self.logprob(row) - self.log_weight(row)) for row in self.rows}
+
+    def ranking(self) -> list[tuple[float, Row]]:
+        """Rows, most probable first."""
+        return sorted(((self.logprob(row), row) for row in self.rows), reverse=True)
+
+    def smallest_gap(self) -> float:
+        """Smallest difference between two scores that a beam search may compare."""
+        by_depth: defaultdict[int, list[float]] = defaultdict(list)
+        for prefix in self._after:
+            by_depth[len(prefix)].append(self.logprob(prefix))
+        by_depth[-1] = [self.logprob(row) for row in self.rows]
+        ordered = [sorted(scores) for scores in by_depth.values()]
+        return min(high - low for scores in ordered for low, high in itertools.pairwise(scores))
+
+    def num_prefixes(self, depth: int) -> int:
+        """Distinct prefixes of this length that some row continues."""
+        return sum(len(prefix) == depth for prefix in self._after)
+
+    def _log_mass(self, prefix: Row) -> float:
+        return float(self._after[prefix][sorted(self._allowed[prefix])].logsumexp(0))
+
+
+@torch.no_grad()
+def _plain_logprobs(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> Tensor:
+    """Log-probabilities before every token of rows of one length. Shape: (N, length, V), float64."""
+    length = len(rows[0])
+    prompts = torch.tensor([list(prompt)] * len(rows), device=model.device)
+    written = torch.tensor([row[:-1] for row in rows], device=model.device, dtype=torch.int64)
+    if model.config.is_encoder_decoder:
+        start = torch.full((len(rows), 1), model.config.decoder_start_token_id, device=model.device)
+        decoder_ids = torch.cat([start, written], dim=1)
+        logits = model(input_ids=prompts, decoder_input_ids=decoder_ids, use_cache=False).logits
+    else:
+        logits = model(input_ids=torch.cat([prompts, written], dim=1), use_cache=False).logits
+    return logits[:, -length:].double().log_softmax(-1).cpu()
+
+
+class ForwardMeter:
+    """Counts what runs through the first layer of a model's encoder and decoder.
+
+    Attributes:
+        encoder: (batch, tokens) of every pass through the encoder.
+        decoder: The same for the decoder, that is, for all of a causal model.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.encoder: list[tuple[int, int]] = []
+        self.decoder: list[tuple[int, int]] = []
+        if model.config.is_encoder_decoder:
+            self._watch(_first_layer(model.get_encoder()), self.encoder)
+        self._watch(_first_layer(model.get_decoder()), self.decoder)
+
+    @staticmethod
+    def _watch(layer: nn.Module, passes: list[tuple[int, int]]) -> None:
+        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            passes.append((hidden.shape[0], hidden.shape[1]))
+
+        layer.register_forward_pre_hook(note, with_kwargs=True)
+
+
+def _first_layer(stack: nn.Module) -> nn.Module:
+    lists = [module for module in stack.modules() if isinstance(module, nn.ModuleList)]
+    return lists[0][0]
