@@ -197,6 +197,8 @@ def build_command(
 
 
 def _beside(titles: Path) -> Path:
+    if titles.name in ("", ".."):  # "." and "/" are no files either, which the build says better
+        titles = titles.resolve() / "titles"
     return titles.with_name((titles.stem or titles.name) + ".index")
 
 

@@ -37,11 +37,11 @@ class LogLines:
     """A line when a phase begins, and one every few seconds.
 
     Args:
-        stream: Where lines go.
+        stream: Where lines go; None: standard error.
     """
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
         self._name = ""
         self._total: int | None = None
         self._begun = self._next = time.monotonic()
