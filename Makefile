@@ -1,5 +1,7 @@
 # Two commands for a new user: `make demo` and `make test`. Everything is installed into .venv/.
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || echo python3)
+# The first Python that runs and is new enough (a name on the PATH may be a shim without a Python behind it).
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,6 +20,7 @@ setup: $(STAMP)  ## Create .venv and install the project, its extras and its too
 
 # torch goes first: its pin keeps later steps from fetching a CUDA build of another version.
 $(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; name one: make PYTHON=..." >&2; exit 1; }
 	@echo "setting up $(VENV) with $(PYTHON) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) pip
