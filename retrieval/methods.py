@@ -14,13 +14,18 @@ from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
-from decoding.params import MAX_K, BeamParams, DiscParams
+from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams, DiscParams
 from decoding.title_trie import TitleTrie
 from decoding.types import Hypothesis
 from retrieval.index.reader import Index
 from retrieval.types import DEFAULT_NUM_SAMPLES, Candidate, RetrievalResult, RetrieveRequest
 
 Outcome = RetrievalResult | DecodingCancelledError
+
+# How often, and by what factor, a list of too few entities is searched again with more surface forms and
+# beams; forty beams cost about twice as much as one.
+_MAX_WIDENINGS = 2
+_WIDENING = 4
 
 
 @dataclass(slots=True)
@@ -54,13 +59,51 @@ def run_beam(
     spare = 2 if index.num_rows > index.num_entities else 1
     params = [BeamParams(k=min(MAX_K, r.k * spare), beam_size=r.beam_size or max(r.k, 10)) for r in requests]
     results = beam_search(session, trie, params, cancel, room)
+    num_steps = [0 if isinstance(r, DecodingCancelledError) else r.num_steps for r in results]
+    for _ in range(_MAX_WIDENINGS):
+        wider = [_wider(index, *known) for known in zip(requests, params, results, strict=True)]
+        if not any(wider):
+            break
+        session.restart()
+        params = [new or old for new, old in zip(wider, params, strict=True)]
+        # Without room a query writes nothing: those that are done sit this one out.
+        again = beam_search(
+            session, trie, params, cancel, [r if w else 0 for r, w in zip(room, wider, strict=True)]
+        )
+        for query, (new, repeated) in enumerate(zip(again, wider, strict=True)):
+            if repeated:
+                results[query] = new
+                num_steps[query] += 0 if isinstance(new, DecodingCancelledError) else new.num_steps
     return [
-        result if isinstance(result, DecodingCancelledError) else _beam_answer(index, request, result)
-        for request, result in zip(requests, results, strict=True)
+        result if isinstance(result, DecodingCancelledError) else _beam_answer(index, request, result, steps)
+        for request, result, steps in zip(requests, results, num_steps, strict=True)
     ]
 
 
-def _beam_answer(index: Index, request: RetrieveRequest, result: BeamResult) -> RetrievalResult:
+def _wider(
+    index: Index, request: RetrieveRequest, params: BeamParams, result: BeamResult | DecodingCancelledError
+) -> BeamParams | None:
+    """Return what to search again with when surface forms of few entities crowded out the others.
+
+    A beam size that was asked for stays; None: nothing more is wanted, or nothing more would be found.
+    """
+    if isinstance(result, DecodingCancelledError):
+        return None
+    entities = {entity for hypothesis in result.hypotheses for entity in index.entities_of(hypothesis.row)}
+    if len(entities) >= min(request.k, index.num_entities):
+        return None
+    full = len(result.hypotheses) >= params.k
+    lost = result.best_pruned_logprob > -math.inf and request.beam_size is None
+    if not full and not lost:
+        return None
+    beam_size = request.beam_size or min(MAX_BEAM_SIZE, params.width * _WIDENING)
+    wider = BeamParams(k=min(MAX_K, params.k * _WIDENING), beam_size=beam_size)
+    return wider if wider != params else None
+
+
+def _beam_answer(
+    index: Index, request: RetrieveRequest, result: BeamResult, num_steps: int
+) -> RetrievalResult:
     tallies: dict[int, _Tally] = {}
     for hypothesis in result.hypotheses:
         _add(index, tallies, hypothesis, 0.0)
@@ -73,7 +116,7 @@ def _beam_answer(index: Index, request: RetrieveRequest, result: BeamResult) -> 
         method="beam",
         candidates=_rank(index, tallies, request.k, by_share=False),
         certified=pruned == -math.inf or pruned <= kth,
-        num_steps=result.num_steps,
+        num_steps=num_steps,
     )
 
 
@@ -142,7 +185,7 @@ def _candidate(index: Index, number: int, tally: _Tally, probability: float | No
     return Candidate(
         entity_id=entity.entity_id,
         title=entity.title,
-        surface=index.surface(tally.best_row),
+        surface=index.surface(tally.best_row, number),
         logprob=tally.logprob,
         probability=probability,
         metadata=entity.metadata,

@@ -17,8 +17,10 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
 from decoding.language_model import LanguageModel
 from decoding.title_trie import TitleTrie
+from retrieval.arguments import named, sequence
+from retrieval.compatibility import check_rendering, check_templates
 from retrieval.defaults import default_model_dir
-from retrieval.errors import GenretError, IndexMismatchError, InputError, ModelError
+from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.index.reader import Index
 from retrieval.methods import Outcome, run_beam, run_disc
 from retrieval.prompts import CheckpointConfig
@@ -29,6 +31,8 @@ DEFAULT_BATCH_SIZE = 32
 # A prompt must leave room for the longest title, or for this many tokens when a title is longer still:
 # one monstrous title must not make every query "too long".
 _MIN_ROOM = 64
+# Seeds that are chosen here survive JSON readers whose only numbers are doubles.
+_SEED_BITS = 53
 
 Reply = RetrievalResult | GenretError | DecodingCancelledError
 
@@ -59,12 +63,8 @@ class Retriever:
         self.tokenizer = tokenizer
         self.config = config or CheckpointConfig()
         index.check_tokenizer(tokenizer, model.vocab_size)
-        taught = self.config.rendering
-        if taught is not None and taught != index.rendering:
-            raise IndexMismatchError(
-                f"{index.path}: titles are rendered as {index.rendering}, the model was taught {taught}; "
-                "build the index with this model as --tokenizer and without rendering options"
-            )
+        check_rendering(index, tokenizer, self.config)
+        check_templates(tokenizer, self.config, model.vocab_size)
         self.trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
 
     @classmethod
@@ -97,16 +97,22 @@ class Retriever:
         try:
             place = default_model_dir() if model is None else model
             tokenizer = TextTokenizer.load(place)
+            # Of a hub id, `source` is the folder it was fetched into.
+            config = CheckpointConfig.load(Path(tokenizer.source))
             opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
-            return cls(
-                opened,
-                _load_model(place, device, dtype, num_threads, trust_remote_code),
-                tokenizer,
-                CheckpointConfig.load(Path(place)),
-            )
+            check_rendering(opened, tokenizer, config)
+            loaded = _load_model(place, device, dtype, num_threads, trust_remote_code)
+            return cls(opened, loaded, tokenizer, config)
         except BaseException:
             opened.close()
             raise
+
+    def __repr__(self) -> str:
+        index = self.index
+        return (
+            f"Retriever({str(index.path)!r}: {index.num_entities} entities, {index.num_rows} rows; "
+            f"tokenizer {self.tokenizer.source!r}, model on {self.model.device})"
+        )
 
     def close(self) -> None:
         """Release the index. Idempotent."""
@@ -141,22 +147,22 @@ class Retriever:
             InputError: an option or a query is out of range, or a query is too long for the model.
             ModelError: the model returned broken logits.
         """
-        texts = [queries] if isinstance(queries, str) else list(queries)
+        single = isinstance(queries, str)
+        texts = sequence("queries", queries, str)
+        names = ["query"] if single else [f"queries[{i}]" for i in range(len(texts))]
         requests = []
-        for position, text in enumerate(texts):
-            try:
-                request = RetrieveRequest(
-                    text, k, method, beam_size, num_draws, num_samples, temperature, top_m, seed, prompt
+        for name, text in zip(names, texts, strict=True):
+            with named("query", name):
+                requests.append(
+                    RetrieveRequest(
+                        text, k, method, beam_size, num_draws, num_samples, temperature, top_m, seed, prompt
+                    )
                 )
-            except InputError as error:
-                name = f"queries[{position}]" if error.field == "query" else error.field
-                raise InputError(name, error.message) from None
-            requests.append(request)
-        return self._all_or_error(requests, batch_size)
+        return self._all_or_error(requests, names, batch_size)
 
     def link(
         self,
-        mentions: Sequence[Mention],
+        mentions: Mention | Sequence[Mention],
         k: int = 1,
         method: str = "beam",
         *,
@@ -169,11 +175,14 @@ class Retriever:
         Raises:
             InputError: an option is out of range, or a mention is empty or too long for the model.
         """
-        requests = [
-            self.link_request(mention, k=k, method=method, beam_size=beam_size, seed=seed)
-            for mention in mentions
-        ]
-        return self._all_or_error(requests, batch_size)
+        single = isinstance(mentions, Mention)
+        spans = sequence("mentions", mentions, Mention)
+        names = ["mention"] if single else [f"mentions[{i}]" for i in range(len(spans))]
+        requests = []
+        for name, mention in zip(names, spans, strict=True):
+            with named("mention", name):
+                requests.append(self.link_request(mention, k, method, beam_size, seed))
+        return self._all_or_error(requests, names, batch_size)
 
     def link_request(
         self,
@@ -183,7 +192,11 @@ class Retriever:
         beam_size: int | None = None,
         seed: int | None = None,
     ) -> RetrieveRequest:
-        """Return the request that links one mention with the checkpoint's mention template."""
+        """Return the request that links one mention with the checkpoint's mention template.
+
+        Raises:
+            InputError: an option is out of range, or the mention is empty.
+        """
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
         template = self.config.prompt(self.config.mention_prompt)
@@ -235,15 +248,23 @@ class Retriever:
             replies.update(zip(members, answered, strict=True))
         return [replies[i] for i in range(len(requests))]
 
-    def _all_or_error(self, requests: Sequence[RetrieveRequest], batch_size: int) -> list[RetrievalResult]:
+    def _all_or_error(
+        self, requests: Sequence[RetrieveRequest], names: Sequence[str], batch_size: int
+    ) -> list[RetrievalResult]:
+        """Answer requests in batches; the first error is raised, with the name of its request."""
         if batch_size < 1:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
-        lengths = [self.prompt_tokens(request) for request in requests]
+        lengths = []
+        for name, request in zip(names, requests, strict=True):  # before anything is decoded
+            with named("query", name):
+                lengths.append(self.prompt_tokens(request))
         # Neighbours in length share a batch: little of it is padding.
         order = sorted(range(len(requests)), key=lambda i: lengths[i])
         replies: dict[int, RetrievalResult] = {}
         for batch in _chunks(order, batch_size):
             for i, reply in zip(batch, self.retrieve_batch([requests[i] for i in batch]), strict=True):
+                if isinstance(reply, ModelError):
+                    raise ModelError(f"{names[i]}: {reply}") from reply
                 if not isinstance(reply, RetrievalResult):
                     raise reply
                 replies[i] = reply
@@ -253,10 +274,16 @@ class Retriever:
         prompt = self.config.prompt(request.prompt).encode(self.tokenizer, request.query)
         if not prompt:
             raise InputError("query", "gives no tokens with this prompt template")
+        if max(prompt) >= self.model.vocab_size:
+            raise InputError(
+                "query",
+                f"holds token {max(prompt)}, which the model does not know "
+                f"(it has {self.model.vocab_size} tokens, its tokenizer {self.tokenizer.vocab_size})",
+            )
         longest = self.model.max_prompt_tokens
         positions = self.model.max_positions
         if positions is not None and not self.model.is_encoder_decoder:  # the title shares them
-            longest = positions - min(self.trie.max_depth, _MIN_ROOM)
+            longest = positions - min(self.trie.max_depth, _MIN_ROOM, positions // 2)
         if longest is not None and len(prompt) > longest:
             raise InputError(
                 "query", f"too long: the prompt has {len(prompt)} tokens, this model takes at most {longest}"
@@ -277,7 +304,7 @@ class Retriever:
         cancel: list[CancelToken | None],
     ) -> list[Reply]:
         """Answer compatible requests in one batch."""
-        seeded = [replace(r, seed=secrets.randbits(63)) if r.seed is None else r for r in requests]
+        seeded = [replace(r, seed=secrets.randbits(_SEED_BITS)) if r.seed is None else r for r in requests]
         room = [self._room(prompt) for prompt in prompts]
         run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
         started = time.perf_counter()
@@ -303,6 +330,8 @@ class Retriever:
 def _load_model(
     place: str | Path, device: str, dtype: str, num_threads: int | None, trust_remote_code: bool
 ) -> LanguageModel:
+    if num_threads is not None and num_threads < 1:
+        raise InputError("num_threads", f"must be at least 1, got {num_threads}")
     from decoding.hf_model import HFLanguageModel  # transformers takes seconds to import
 
     try:
