@@ -9,12 +9,15 @@ where it is three times slower than float32.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from decoding.architectures import check_supported
 from decoding.errors import ModelLoadError
@@ -62,14 +65,15 @@ def load_pretrained(
     check_supported(config)
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        loaded: Any = auto_class.from_pretrained(
-            name,
-            config=config,
-            dtype=DTYPES.get(dtype, "auto"),
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-        )
+        with _without_progress_bar():
+            loaded: Any = auto_class.from_pretrained(
+                name,
+                config=config,
+                dtype=DTYPES.get(dtype, "auto"),
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
     except _LOADING_FAILURES as error:
         raise ModelLoadError(
             f"cannot load {config.model_type!r} weights from {name!r}: {_first_line(error)}"
@@ -82,6 +86,18 @@ def load_pretrained(
         return model.to(target)  # type: ignore[no-any-return]
     except RuntimeError as error:
         raise ModelLoadError(f"cannot move {name!r} to {target}: {_first_line(error)}") from error
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Keep the library from drawing on the standard error of a server, where logs belong."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

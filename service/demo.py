@@ -130,7 +130,7 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
     table = Table(show_lines=True)
     table.add_column("Query", overflow="fold", ratio=3)
     table.add_column("beam: likeliest titles (log P)", overflow="fold", ratio=4)
-    table.add_column("disc: share of 16 exact samples", overflow="fold", ratio=4)
+    table.add_column("disc: share of 16 samples", overflow="fold", ratio=4)
     for query in queries:
         beam = client.retrieve(RetrieveRequest(query, k=k)).result
         disc = client.retrieve(RetrieveRequest(query, k=k, method="disc", seed=1)).result
