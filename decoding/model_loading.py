@@ -92,12 +92,12 @@ def load_pretrained(
 def _without_progress_bar() -> Iterator[None]:
     """Keep the library from drawing on the standard error of a server, where logs belong."""
     shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         if shown:
-            transformers_logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
