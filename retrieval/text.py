@@ -143,8 +143,9 @@ class TextTokenizer:
         except HFValidationError as error:
             raise ModelError(f"{model_id!r} is neither an existing path nor a valid hub id") from error
         except Exception as error:  # the hub client raises a dozen unrelated types
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ModelError(
-                f"{model_id!r} is not an existing path and could not be fetched from the hub: {error}"
+                f"{model_id!r} is not an existing path and could not be fetched from the hub: {reason}"
             ) from error
         return cls.load(folder)
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
     from retrieval.linking.runner import LinkOptions, LinkSummary
 
 _LOG_EVERY_S = 5.0
+_INTERRUPTED = 130
 
 
 @click.command("link", context_settings={"show_default": True})
@@ -57,15 +63,27 @@ def link_command(
     The output has one row per mention, in the same order: id, mention, entity_id, title, surface,
     logprob, probability, candidates, error. A mention without an entity is NIL: its entity_id is null.
     """
-    from retrieval.errors import GenretError
+    from retrieval.errors import GenretError, InputError
+    from retrieval.linking.mentions import check_source
     from retrieval.linking.runner import LinkOptions
+    from retrieval.linking.writer import check_output
 
-    if Path(out).exists() and not overwrite:
-        raise click.UsageError(f"{out} exists already; replace it with --overwrite")
+    reporter = _Reporter()
     started = time.monotonic()
-    try:
+    try:  # all that can be refused is refused before a model is loaded
         options = LinkOptions(method, k, beam_size, seed, min_logprob, batch_size, max_bad_rows)
-        summary = _run(mentions, out, index_path, model, device, dtype, threads, options)
+        check_output(out)
+        check_source(mentions)
+        if Path(out).exists() and not overwrite:
+            raise click.UsageError(f"{out} exists already; replace it with --overwrite")
+        with _stopped_by_sigterm():
+            summary = _run(mentions, out, index_path, model, device, dtype, threads, options, reporter)
+    except KeyboardInterrupt:
+        state = "is as it was" if Path(out).exists() else "was not written"
+        click.echo(f"\ninterrupted after {_sentence(reporter.summary)}: {out} {state}", err=True)
+        sys.exit(_INTERRUPTED)
+    except InputError as error:
+        raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
     except GenretError as error:
         raise click.ClickException(str(error)) from error
     seconds = time.monotonic() - started
@@ -84,16 +102,13 @@ def _run(
     dtype: str,
     threads: int | None,
     options: LinkOptions,
+    reporter: _Reporter,
 ) -> LinkSummary:
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from retrieval.linking.mentions import read_mentions
     from retrieval.linking.runner import link_mentions
     from retrieval.linking.writer import LinkWriter
     from retrieval.retriever import Retriever
 
-    console = Console(stderr=True)
     with Retriever.open(index_path, model, device=device, dtype=dtype, num_threads=threads) as retriever:
         metadata = {
             "index_version": retriever.index.version,
@@ -101,39 +116,79 @@ def _run(
             "model": model or "default",
             "options": json.dumps(asdict(options), sort_keys=True),
         }
-        columns = (
+        with LinkWriter(out, metadata) as writer, reporter:
+            rows = read_mentions(mentions)
+            return link_mentions(
+                retriever, mentions, rows, writer, options, reporter.report, reporter.complain
+            )
+
+
+class _Reporter:
+    """Progress on stderr: a live line on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        from retrieval.linking.runner import LinkSummary
+
+        self.summary = LinkSummary()
+        self._console = Console(stderr=True)
+        self._bar = Progress(
             SpinnerColumn(),
             TextColumn("linking"),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
         )
-        with (
-            LinkWriter(out, metadata) as writer,
-            Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar,
-        ):
-            task = bar.add_task("linking", total=None, rate="")
-            started = last = time.monotonic()
+        self._task = self._bar.add_task("linking", total=None, rate="")
+        self._started = self._last = time.monotonic()
 
-            def report(summary: LinkSummary) -> None:
-                nonlocal last
-                now = time.monotonic()
-                rate = f"{summary.num_mentions / (now - started):.1f}/s"
-                bar.update(task, completed=summary.num_mentions, rate=rate)
-                if not console.is_terminal and now - last >= _LOG_EVERY_S:
-                    last = now
-                    click.echo(f"{_sentence(summary)}, {rate}", err=True)
+    def __enter__(self) -> None:
+        self._started = self._last = time.monotonic()
+        self._bar.start()
 
-            def complain(message: str) -> None:
-                bar.console.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
-            rows = read_mentions(mentions)
-            return link_mentions(retriever, mentions, rows, writer, options, report, complain)
+    def report(self, summary: LinkSummary) -> None:
+        """Show where the run is."""
+        self.summary = summary
+        now = time.monotonic()
+        rate = f"{summary.num_mentions / max(now - self._started, 1e-9):.1f}/s"
+        self._bar.update(self._task, completed=summary.num_mentions, rate=rate)
+        if not self._console.is_terminal and now - self._last >= _LOG_EVERY_S:
+            self._last = now
+            click.echo(f"{_sentence(summary)}, {rate}", err=True)
+
+    def complain(self, message: str) -> None:
+        """Say what is wrong with one line of the input."""
+        self._console.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block like Ctrl-C does, so that nothing half-written stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _sentence(summary: LinkSummary) -> str:
-    text = f"{summary.num_mentions} mentions: {summary.num_linked} linked, {summary.num_nil} NIL"
+    text = f"{_counted(summary.num_mentions, 'mention')}: {summary.num_linked} linked, {summary.num_nil} NIL"
     if summary.num_failed:
         text += f", {summary.num_failed} failed"
     if summary.num_bad_rows:
-        text += f"; {summary.num_bad_rows} bad rows left out"
+        text += f"; {_counted(summary.num_bad_rows, 'bad row')} left out"
     return text
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from retrieval.errors import SourceError
-from retrieval.types import Mention
+from retrieval.errors import InputError, SourceError
+from retrieval.types import Mention, check_text
 
+STDIN = "-"
+_GZIP_MAGIC = b"\x1f\x8b"
 _TEXT_FIELDS = ("left", "mention", "right")
 
 
@@ -49,7 +52,7 @@ def read_mentions(path: str) -> Iterator[MentionRow | BadRow]:
     """Read mentions one by one; blank lines are skipped.
 
     Args:
-        path: A .jsonl or .jsonl.gz file, or "-" for standard input.
+        path: A file of JSON lines, gzipped or not, or "-" for standard input.
 
     Raises:
         SourceError: the file is missing, a directory, or not readable.
@@ -60,7 +63,7 @@ def read_mentions(path: str) -> Iterator[MentionRow | BadRow]:
             number += 1
             try:
                 raw = lines.readline()
-            except (OSError, EOFError) as error:  # a broken gzip stream shows only here
+            except (OSError, EOFError, zlib.error) as error:  # a broken gzip stream shows only here
                 raise SourceError(f"{path}, line {number}: cannot be read: {error}") from error
             if not raw:
                 return
@@ -68,49 +71,71 @@ def read_mentions(path: str) -> Iterator[MentionRow | BadRow]:
                 yield _parse(raw, number)
 
 
+def check_source(path: str) -> None:
+    """Refuse a path that no mentions can be read from, before any work is done.
+
+    Raises:
+        SourceError: it is missing or a directory.
+    """
+    if path == STDIN:
+        return
+    if Path(path).is_dir():
+        raise SourceError(f"{path}: is a directory; expected a .jsonl or .jsonl.gz file")
+    if not Path(path).exists():
+        raise SourceError(f"{path}: no such file")
+
+
 @contextmanager
 def _open(path: str) -> Iterator[IO[bytes]]:
-    if path == "-":
+    if path == STDIN:
+        if sys.stdin is None:
+            raise SourceError("standard input is closed")
         yield sys.stdin.buffer
         return
+    check_source(path)
     file = Path(path)
-    if file.is_dir():
-        raise SourceError(f"{path}: is a directory; expected a .jsonl or .jsonl.gz file")
     try:
         stream = file.open("rb")
-    except FileNotFoundError:
-        raise SourceError(f"{path}: no such file") from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
     with stream:
-        yield cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if file.suffix == ".gz" else stream
+        gzipped = stream.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if gzipped else stream
 
 
 def _parse(raw: bytes, number: int) -> MentionRow | BadRow:
     try:
         value = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
     except UnicodeDecodeError as error:
-        return BadRow(number, f"not valid UTF-8 at byte {error.start}")
+        return BadRow(number, f"not valid UTF-8 at byte {error.start + 1}")
     except json.JSONDecodeError as error:
         return BadRow(number, f"not a JSON value: {error.msg} at column {error.colno}")
+    except ValueError as error:  # a number of thousands of digits
+        return BadRow(number, f"not a JSON value: {error}")
     except RecursionError:
         return BadRow(number, "not a mention: nested too deeply")
     if not isinstance(value, dict):
         return BadRow(number, f"expected a JSON object, got {type(value).__name__}")
-    return _mention(value, number)
+    try:
+        return _mention(value, number)
+    except InputError as error:
+        return BadRow(number, f"field {error.field!r}: {error.message}")
 
 
-def _mention(value: dict[str, Any], number: int) -> MentionRow | BadRow:
-    texts: dict[str, str] = {}
-    for name in _TEXT_FIELDS:
-        text = value.get(name, "" if name != "mention" else None)
-        if not isinstance(text, str):
-            got = "nothing" if text is None else type(text).__name__
-            return BadRow(number, f"field {name!r}: expected text, got {got}")
-        texts[name] = text
-    if not texts["mention"].strip():
-        return BadRow(number, "field 'mention' is empty")
-    mention_id = value.get("id", number)
+def _mention(value: dict[str, Any], number: int) -> MentionRow:
+    """Read the fields of one line; null stands for a field that is not there.
+
+    Raises:
+        InputError: a field is wrong; it is named.
+    """
+    given = {name: value[name] for name in (*_TEXT_FIELDS, "id") if value.get(name) is not None}
+    mention_id = given.pop("id", number)
     if isinstance(mention_id, bool) or not isinstance(mention_id, str | int):
-        return BadRow(number, f"field 'id': expected text or a number, got {mention_id!r}")
-    return MentionRow(number, str(mention_id), Mention(**texts))
+        raise InputError("id", f"must be text or an integer, got {mention_id!r}")
+    check_text("id", str(mention_id))
+    if "mention" not in given:
+        raise InputError("mention", "is missing")
+    mention = Mention(**given)
+    if not mention.mention.strip():
+        raise InputError("mention", "must not be empty")
+    return MentionRow(number, str(mention_id), mention)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decoding.errors import DecodingCancelledError
 from retrieval.errors import GenretError, InputError, SourceError
 from retrieval.linking.mentions import BadRow, MentionRow
 from retrieval.linking.writer import LinkWriter
-from retrieval.retriever import Retriever
 from retrieval.types import RetrievalResult, RetrieveRequest
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
 
 # Mentions read ahead and sorted by length, in batches: neighbours then need little padding.
 _WINDOW_BATCHES = 16
@@ -45,6 +48,8 @@ class LinkOptions:
             raise InputError("batch_size", f"must be at least 1, got {self.batch_size}")
         if self.max_bad_rows < 0:
             raise InputError("max_bad_rows", f"must be at least 0, got {self.max_bad_rows}")
+        if self.min_logprob is not None and math.isnan(self.min_logprob):
+            raise InputError("min_logprob", "must be a number, got nan")
         RetrieveRequest("-", k=self.k, method=self.method, beam_size=self.beam_size, seed=self.seed)
 
 

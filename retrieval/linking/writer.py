@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -66,32 +67,36 @@ class _JsonLinesSink:
 class LinkWriter:
     """Writes rows of `SCHEMA`; the file appears when the block ends without an error.
 
+    Until then the rows are in a hidden `.partial` file beside it, which only a killed process leaves behind.
+
     Args:
         path: Ends in .parquet or .jsonl.
         metadata: Kept in the Parquet schema: index digest, model, options.
 
     Raises:
-        InputError: the name has another ending.
+        InputError: the name has another ending, or is that of a directory.
         SourceError: the folder is missing or cannot be written.
     """
 
     def __init__(self, path: str | Path, metadata: dict[str, str]) -> None:
+        check_output(path)
         self.path = Path(path)
-        if self.path.suffix not in (".parquet", ".jsonl"):
-            raise InputError("out", f"must end in .parquet or .jsonl, got {self.path.name!r}")
         self._staging = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        try:
+        with self._writing():
             self._sink: _Sink = (
                 _ParquetSink(self._staging, metadata)
                 if self.path.suffix == ".parquet"
                 else _JsonLinesSink(self._staging)
             )
-        except OSError as error:
-            raise SourceError(f"{self.path}: cannot be written: {error}") from error
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append rows; keys are the columns of `SCHEMA`."""
-        self._sink.write(rows)
+        """Append rows; keys are the columns of `SCHEMA`.
+
+        Raises:
+            SourceError: the disk is full, or fails.
+        """
+        with self._writing():
+            self._sink.write(rows)
 
     def __enter__(self) -> LinkWriter:
         return self
@@ -99,10 +104,44 @@ class LinkWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._sink.close()
-        if error is not None:
+        try:
+            with self._writing():
+                self._sink.close()
+                if error is None:
+                    _flush(self._staging)
+                    self._staging.replace(self.path)
+                    _flush(self.path.parent)
+        finally:
             self._staging.unlink(missing_ok=True)
-            return
-        with self._staging.open("rb") as written:
-            os.fsync(written.fileno())
-        self._staging.replace(self.path)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)  # Arrow's own have the text alone
+            raise SourceError(f"{self.path}: cannot be written: {reason}") from error
+
+
+def check_output(path: str | Path) -> None:
+    """Refuse a path that no output can be written to, before any work is done.
+
+    Raises:
+        InputError: the name has another ending than .parquet or .jsonl, or is that of a directory.
+        SourceError: the folder is missing.
+    """
+    file = Path(path)
+    if file.suffix not in (".parquet", ".jsonl"):
+        raise InputError("out", f"must end in .parquet or .jsonl, got {file.name!r}")
+    if file.is_dir():
+        raise InputError("out", f"{file} is a directory")
+    if not file.parent.is_dir():
+        raise SourceError(f"{file}: cannot be written: there is no folder {file.parent}")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
