@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from index_builder import progress as progress_module
+from index_builder.progress import Bar, LogLines, Silent
+
+
+def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    lines = LogLines(stream)
+    lines.phase("reading", 200)
+    lines.advance(20, "2 rows")
+    now = 106.0
+    lines.advance(100, "10 rows")
+    lines.advance(110, "11 rows")
+    lines.phase("sorting")
+    now = 112.0
+    lines.advance(3, "three")
+    assert stream.getvalue().splitlines() == [
+        "build-index: reading …",
+        "build-index: reading: 50 %, 10 rows, 6 s",
+        "build-index: sorting …",
+        "build-index: sorting: three, 6 s",
+    ]
+
+
+def test_log_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    LogLines().phase("reading")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "build-index: reading …\n")
+
+
+def test_the_bar_keeps_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar() as bar:
+        bar.advance(1, "before any phase")
+        bar.phase("reading [50 %]", 10)
+        bar.advance(5, "5 rows")
+        bar.phase("sorting")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "5 rows" in captured.err
+    assert "sorting" in captured.err
+
+
+def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    Silent().phase("reading", 10)
+    Silent().advance(1, "1 row")
+    assert capsys.readouterr() == ("", "")
