@@ -109,11 +109,13 @@ class Server:
         """Stop without dropping what was accepted.
 
         Readiness goes off first, requests are still taken for the lame-duck time, then the listener
-        closes, and what is in flight has the drain time to finish.
+        closes, and what is in flight has the drain time to finish. Draining again does nothing.
 
         Args:
             hurry: When set, what is in flight is cancelled at once.
         """
+        if self._readiness.state is State.DRAINING:
+            return
         await self._readiness.announce(State.DRAINING)
         hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
         if self._config.lame_duck_seconds:

@@ -1,0 +1,128 @@
+"""A retriever whose speed and failures a test decides."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingError
+from retrieval.errors import GenretError, InputError
+from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
+from service.served import IndexDescription, Outcome, ServedIndex
+
+MAX_PROMPT_TOKENS = 100
+
+
+class FakeRetriever:
+    """Answers `title of <query>`; blocks in `retrieve_batch` while `hold` is not set.
+
+    Args:
+        errors: Per query text the error that is its answer (a value, as the library's contract says).
+        bugs: Per query text an exception that its whole batch dies of.
+    """
+
+    def __init__(
+        self,
+        errors: dict[str, GenretError | DecodingError] | None = None,
+        bugs: dict[str, BaseException] | None = None,
+    ) -> None:
+        self.errors = errors or {}
+        self.bugs = bugs or {}
+        self.batches: list[list[str]] = []
+        self.threads: set[str] = set()
+        self.stopped_by: list[DecodingError] = []
+        self.num_warm_ups = 0
+        self.running = threading.Event()
+        self.hold = threading.Event()
+        self.hold.set()
+        self.seconds = 0.0
+
+    def prompt_tokens(self, request: RetrieveRequest) -> int:
+        tokens = len(request.query.split())
+        if tokens > MAX_PROMPT_TOKENS:
+            raise InputError("query", f"has {tokens} tokens, at most {MAX_PROMPT_TOKENS} fit")
+        return tokens
+
+    def warm_up(self) -> None:
+        self.num_warm_ups += 1
+
+    def retrieve_batch(
+        self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None
+    ) -> list[Outcome]:
+        self.batches.append([request.query for request in requests])
+        self.threads.add(threading.current_thread().name)
+        self.running.set()
+        time.sleep(self.seconds)
+        tokens = cancel or [None] * len(requests)
+        outcomes = [self._answer(r, t) for r, t in zip(requests, tokens, strict=True)]
+        for request in requests:
+            if request.query in self.bugs:
+                raise self.bugs[request.query]
+        return outcomes
+
+    def _answer(self, request: RetrieveRequest, cancel: CancelToken | None) -> Outcome:
+        try:
+            while not self.hold.is_set():  # stands for the decode steps, which poll
+                if cancel is not None:
+                    cancel.check()
+                time.sleep(0.002)
+            if cancel is not None:
+                cancel.check()
+        except DecodingError as error:
+            self.stopped_by.append(error)
+            return error
+        return self.errors.get(request.query) or fake_result(request)
+
+
+def fake_result(request: RetrieveRequest) -> RetrievalResult:
+    if request.query == "nothing":
+        return RetrievalResult(request.query, request.method, ())
+    sampled = request.method == "disc"
+    candidates = tuple(
+        Candidate(
+            entity_id=f"Q{i}",
+            title=f"title of {request.query}",
+            surface=f"surface {i}",
+            logprob=-1.5 - i,
+            probability=1 / (2 + i) if sampled else None,
+            metadata={"kind": "fake", "year": 1600 + i, "score": 0.5, "real": False, "note": None},
+        )
+        for i in range(min(request.k, 2))
+    )
+    return RetrievalResult(
+        query=request.query,
+        method=request.method,
+        candidates=candidates,
+        certified=None if sampled else True,
+        mass=0.25 if sampled else None,
+        mass_stderr=0.01 if sampled else None,
+        num_draws=7 if sampled else 0,
+        num_accepted=3 if sampled else 0,
+        num_steps=4,
+        seed=(request.seed if request.seed is not None else 99) if sampled else None,
+        timings=Timings(prefill_ms=1.0, decode_ms=2.0, total_ms=3.0),
+    )
+
+
+def served(retriever: FakeRetriever, name: str = "fake") -> ServedIndex:
+    description = IndexDescription(
+        name=name,
+        version="v1",
+        digest="d1",
+        num_rows=30,
+        num_entities=20,
+        model="fake-model",
+        device="cpu",
+    )
+    return ServedIndex(description, retriever)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Block until `condition` holds; for threads, not for the event loop."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("condition not met in time")
+        time.sleep(0.002)

@@ -1,0 +1,103 @@
+"""An in-process server on a free port, with the retrievers a test gives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from service.config import IndexSpec, ServerConfig
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.served import ServedIndex
+from service.server import Server
+from tests.service.fake_retriever import FakeRetriever, served
+
+DETAIL_TYPES = (
+    error_details_pb2.BadRequest,
+    error_details_pb2.ResourceInfo,
+    error_details_pb2.PreconditionFailure,
+    error_details_pb2.ErrorInfo,
+    error_details_pb2.RetryInfo,
+)
+
+
+@dataclass
+class Running:
+    server: Server
+    channel: Any
+    stub: Any
+
+    def retrieve(self, query: str = "hamlet", **fields: Any) -> Any:
+        timeout = fields.pop("timeout", 20)
+        return self.stub.Retrieve(pb.RetrieveRequest(query=query, **fields), timeout=timeout)
+
+    def batch(self, *requests: pb.RetrieveRequest) -> Any:
+        return self.stub.BatchRetrieve(pb.BatchRetrieveRequest(requests=requests), timeout=20)
+
+
+def make_config(*names: str, **options: Any) -> ServerConfig:
+    specs = tuple(IndexSpec(name, Path(name)) for name in names or ("fake",))
+    return replace(ServerConfig(indexes=specs, port=0, drain_seconds=10), **options)
+
+
+@asynccontextmanager
+async def running(
+    *retrievers: FakeRetriever,
+    load: bool = True,
+    indexes: dict[str, ServedIndex] | None = None,
+    **options: Any,
+) -> AsyncIterator[Running]:
+    table = indexes or {f"fake{i or ''}": served(r, f"fake{i or ''}") for i, r in enumerate(retrievers)}
+    server = Server(make_config(*table, **options), lambda spec: table[spec.name], device="test")
+    await server.start()
+    try:
+        if load:
+            await server.load()
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            yield Running(server, channel, pb_grpc.RetrievalServiceStub(channel))
+    finally:
+        for retriever in retrievers:
+            retriever.hold.set()
+        await server.drain()
+
+
+async def failure(call: Awaitable[Any]) -> tuple[grpc.aio.AioRpcError, dict[str, Any]]:
+    """Await a call that must fail; return its error and its details by type name."""
+    try:
+        answer = await call
+    except grpc.aio.AioRpcError as error:
+        return error, unpack(rpc_status.from_call(_Synchronous(error)))
+    raise AssertionError(f"the call succeeded: {answer}")
+
+
+def unpack(status: Any) -> dict[str, Any]:
+    details = {}
+    for packed in status.details if status is not None else ():
+        for kind in DETAIL_TYPES:
+            message = kind()
+            if packed.Unpack(message):
+                details[kind.__name__] = message
+    return details
+
+
+class _Synchronous:
+    """An aio error in the shape `rpc_status.from_call` reads."""
+
+    def __init__(self, error: grpc.aio.AioRpcError) -> None:
+        self.trailing_metadata = error.trailing_metadata
+        self.code = error.code
+        self.details = error.details
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.002)

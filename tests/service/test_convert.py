@@ -1,0 +1,112 @@
+"""Messages and the library's types say the same, whatever they hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.errors import InputError
+from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
+from service.convert import (
+    batch_reply_from_proto,
+    reply_from_proto,
+    reply_to_proto,
+    request_from_proto,
+    request_to_proto,
+    status_from_bytes,
+)
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.served import IndexDescription
+
+INDEX = IndexDescription("i", "v", "d", 3, 2, "m", "cpu")
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+FINITE = st.floats(allow_nan=False)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+REQUESTS = st.builds(
+    RetrieveRequest,
+    query=TEXT.filter(lambda text: bool(text.strip())),
+    k=st.integers(1, 1000),
+    method=st.sampled_from(["beam", "disc"]),
+    beam_size=st.none() | st.integers(1, 1000),
+    num_draws=st.integers(1, 256),
+    num_samples=st.none() | st.integers(1, 256),
+    temperature=st.floats(0.01, 100),
+    top_m=st.none() | st.integers(1, 2**31 - 1),
+    seed=st.none() | INT64,
+    prompt=st.none() | TEXT.filter(bool),
+)
+CANDIDATES = st.builds(
+    Candidate,
+    entity_id=TEXT,
+    title=TEXT,
+    surface=TEXT,
+    logprob=FINITE,
+    probability=st.none() | st.floats(0, 1),
+    metadata=st.dictionaries(TEXT, st.none() | TEXT | INT64 | FINITE | st.booleans(), max_size=4),
+)
+MILLISECONDS = st.floats(0, 1e6)
+RESULTS = st.builds(
+    RetrievalResult,
+    query=TEXT,
+    method=st.sampled_from(["beam", "disc"]),
+    candidates=st.lists(CANDIDATES, max_size=3).map(tuple),
+    certified=st.none() | st.booleans(),
+    mass=st.none() | st.floats(0, 1),
+    mass_stderr=st.none() | st.floats(0, 1),
+    num_draws=st.integers(0, 10**6),
+    num_accepted=st.integers(0, 10**6),
+    num_steps=st.integers(0, 10**6),
+    seed=st.none() | INT64,
+    timings=st.builds(lambda p, d: Timings(p, d, p + d), MILLISECONDS, MILLISECONDS),
+)
+
+
+@given(REQUESTS, TEXT)
+def test_requests_come_back(request: RetrieveRequest, index: str) -> None:
+    message = pb.RetrieveRequest.FromString(request_to_proto(request, index).SerializeToString())
+    assert message.index == index
+    assert request_from_proto(message) == request
+
+
+@given(RESULTS, MILLISECONDS, MILLISECONDS)
+def test_answers_come_back(result: RetrievalResult, queue_ms: float, total_ms: float) -> None:
+    message = reply_to_proto(result, INDEX, queue_ms, total_ms)
+    reply = reply_from_proto(result.query, pb.RetrieveResponse.FromString(message.SerializeToString()))
+    assert reply.result == result
+    assert [type(v) for c in reply.result.candidates for v in sorted_values(c)] == [
+        type(v) for c in result.candidates for v in sorted_values(c)
+    ]
+    assert (reply.queue_ms, reply.total_ms) == (queue_ms, total_ms)
+    assert (reply.index.name, reply.index.version, reply.index.digest) == ("i", "v", "d")
+    assert [c.rank for c in message.candidates] == list(range(1, len(result.candidates) + 1))
+    assert (message.finish_reason == pb.FINISH_REASON_NO_MATCH) == result.no_match
+
+
+def sorted_values(candidate: Candidate) -> list[object]:
+    return [candidate.metadata[name] for name in sorted(candidate.metadata)]
+
+
+def test_unset_options_take_the_librarys_defaults() -> None:
+    assert request_from_proto(pb.RetrieveRequest(query="q")) == RetrieveRequest("q")
+
+
+def test_a_method_of_the_future_is_refused() -> None:
+    with pytest.raises(InputError, match="method: must be one of RETRIEVAL_METHOD_UNSPECIFIED"):
+        request_from_proto(pb.RetrieveRequest(query="q", method=9))  # type: ignore[arg-type]
+
+
+def test_integers_beyond_64_bits_become_numbers() -> None:
+    candidate = Candidate("e", "t", "t", -1.0, None, {"big": 2**70})
+    message = reply_to_proto(RetrievalResult("q", "beam", (candidate,)), INDEX, 0, 0)
+    assert message.candidates[0].metadata["big"].double_value == float(2**70)
+
+
+def test_a_batch_reply_of_another_length_is_an_error() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        batch_reply_from_proto(["a", "b"], pb.BatchRetrieveResponse())
+
+
+def test_a_trailer_that_is_no_status_is_none() -> None:
+    assert status_from_bytes(b"\xff\xff\xff") is None

@@ -1,0 +1,125 @@
+"""The status table, row by row, and that no error on purpose falls through it."""
+
+from __future__ import annotations
+
+import pytest
+from google.rpc import error_details_pb2
+from grpc import StatusCode
+
+from decoding import errors as decoding_errors
+from decoding.errors import (
+    DeadlineExceededError,
+    DecodingCancelledError,
+    DecodingError,
+    InvalidLogitsError,
+    PromptTooLongError,
+    UnsupportedModelError,
+)
+from retrieval.errors import (
+    GenretError,
+    IndexChecksumError,
+    IndexDirectoryError,
+    IndexFormatError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    IndexVersionError,
+    InputError,
+    MissingExtraError,
+    ModelError,
+    SourceError,
+)
+from service.convert import error_from_status, failure_to_proto
+from service.errors import (
+    BindError,
+    CallError,
+    MalformedMessageError,
+    NotReadyError,
+    OverloadedError,
+    ServiceError,
+    UnknownIndexError,
+)
+from service.status import TABLE, failure_of
+from tests.service.running_server import unpack
+
+# error, code, types of the details
+EXPECTED = [
+    (InputError("k", "must be in [1, 1000], got 0"), StatusCode.INVALID_ARGUMENT, {"BadRequest"}),
+    (MalformedMessageError("not a request"), StatusCode.INVALID_ARGUMENT, {"BadRequest"}),
+    (PromptTooLongError("too long"), StatusCode.INVALID_ARGUMENT, {"BadRequest"}),
+    (UnknownIndexError("x", ["a"]), StatusCode.NOT_FOUND, {"ResourceInfo"}),
+    (IndexMismatchError("tokenizer"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (IndexFormatError("broken"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (IndexVersionError("old"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (IndexNotFoundError("gone"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (IndexDirectoryError("odd"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (ModelError("no positions"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (SourceError("line 3"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (MissingExtraError("faiss", "faiss"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (UnsupportedModelError("Mamba"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (InvalidLogitsError("NaN"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (DecodingError("other"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (OverloadedError("QUEUE_FULL", "full", 2.5), StatusCode.RESOURCE_EXHAUSTED, {"ErrorInfo", "RetryInfo"}),
+    (OverloadedError("MEMORY_FULL", "full", 5), StatusCode.RESOURCE_EXHAUSTED, {"ErrorInfo", "RetryInfo"}),
+    (NotReadyError("warming", 1.0), StatusCode.UNAVAILABLE, {"RetryInfo"}),
+    (DeadlineExceededError("late"), StatusCode.DEADLINE_EXCEEDED, set()),
+    (DecodingCancelledError("gone"), StatusCode.CANCELLED, set()),
+    (IndexChecksumError("rows/len-4.arrow", "digest"), StatusCode.DATA_LOSS, {"ErrorInfo"}),
+    (RuntimeError("secret"), StatusCode.INTERNAL, set()),
+    (ValueError("secret"), StatusCode.INTERNAL, set()),
+]
+NEVER_SERVED = {ServiceError, BindError, CallError, GenretError}
+
+
+@pytest.mark.parametrize(("error", "code", "details"), EXPECTED, ids=lambda value: type(value).__name__)
+def test_row(error: Exception, code: StatusCode, details: set[str]) -> None:
+    status = failure_to_proto(failure_of(error, request_id="id-1"))
+    assert status.code == code.value[0]
+    assert set(unpack(status)) == details
+    assert error_from_status(status).code == code.name
+
+
+def test_every_row_is_tried() -> None:
+    reached = {next(i for i, r in enumerate(TABLE) if isinstance(e, r.error)) for e, c, _ in EXPECTED[:-2]}
+    assert reached == set(range(len(TABLE)))
+
+
+def subclasses(base: type[Exception]) -> set[type[Exception]]:
+    return {base} | {found for child in base.__subclasses__() for found in subclasses(child)}
+
+
+@pytest.mark.parametrize(
+    "kind", sorted(subclasses(GenretError) | subclasses(DecodingError), key=lambda kind: kind.__name__)
+)
+def test_every_error_on_purpose_has_a_row(kind: type[Exception]) -> None:
+    if kind.__module__ not in ("retrieval.errors", decoding_errors.__name__, "service.errors"):
+        pytest.skip(f"{kind.__name__} is not one of ours")
+    assert kind in NEVER_SERVED or any(issubclass(kind, row.error) for row in TABLE)
+
+
+def test_internal_says_the_request_id_only() -> None:
+    failure = failure_of(RuntimeError("secret"), request_id="id-1")
+    assert (failure.message, failure.details) == ("internal error; request id id-1", ())
+
+
+def test_paths_of_the_server_stay_there() -> None:
+    for error in (IndexFormatError("/srv/index/x: broken"), IndexNotFoundError("/srv/index/x: gone")):
+        assert "/srv" not in failure_to_proto(failure_of(error, "id")).SerializeToString().decode("latin1")
+
+
+def test_a_damaged_index_names_the_file() -> None:
+    status = failure_to_proto(failure_of(IndexChecksumError("trie.arrow", "expected x, got y"), "id"))
+    assert unpack(status)["ErrorInfo"].metadata["file"] == "trie.arrow"
+    assert "expected x" not in status.message
+
+
+def test_retry_delays_reach_the_client() -> None:
+    status = failure_to_proto(failure_of(OverloadedError("QUEUE_FULL", "full", 2.5), "id"))
+    assert error_from_status(status).retry_after_s == 2.5
+    assert unpack(status)["ErrorInfo"].reason == "QUEUE_FULL"
+
+
+def test_details_are_clipped_to_what_trailers_can_carry() -> None:
+    error = InputError("f" * 10_000, "€" * 100_000)
+    status = failure_to_proto(failure_of(error, "id"))
+    assert len(status.SerializeToString()) < 8192
+    assert isinstance(unpack(status)["BadRequest"], error_details_pb2.BadRequest)
