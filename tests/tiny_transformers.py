@@ -107,7 +107,9 @@ class Enumeration:
     Rows run without padding, cache or sharing: only rows of one length share a forward.
     """
 
-    def __init__(self, model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], temperature: float = 1.0
+    ) -> None:
         self.rows = rows
         self._after: dict[Row, Tensor] = {}  # prefix -> next-token log-probabilities, (V,), float64
         self._allowed: defaultdict[Row, set[int]] = defaultdict(set)
@@ -116,9 +118,10 @@ class Enumeration:
                 self._allowed[row[:depth]].add(token)
         for length in {len(row) for row in rows}:
             alike = [row for row in rows if len(row) == length]
-            for row, logprobs in zip(alike, _plain_logprobs(model, prompt, alike), strict=True):
+            logprobs = (_plain_logits(model, prompt, alike) / temperature).log_softmax(-1)
+            for row, mine in zip(alike, logprobs, strict=True):
                 for depth in range(length):
-                    self._after[row[:depth]] = logprobs[depth]
+                    self._after[row[:depth]] = mine[depth]
 
     def logprob(self, prefix: Row) -> float:
         """log P_L of a row or of a prefix of one."""
@@ -162,8 +165,8 @@ class Enumeration:
 
 
 @torch.no_grad()
-def _plain_logprobs(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> Tensor:
-    """Log-probabilities before every token of rows of one length. Shape: (N, length, V), float64."""
+def _plain_logits(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row]) -> Tensor:
+    """Next-token logits before every token of rows of one length. Shape: (N, length, V), float64."""
     length = len(rows[0])
     prompts = torch.tensor([list(prompt)] * len(rows), device=model.device)
     written = torch.tensor([row[:-1] for row in rows], device=model.device, dtype=torch.int64)
@@ -173,7 +176,7 @@ def _plain_logprobs(model: PreTrainedModel, prompt: Sequence[int], rows: Sequenc
         logits = model(input_ids=prompts, decoder_input_ids=decoder_ids, use_cache=False).logits
     else:
         logits = model(input_ids=torch.cat([prompts, written], dim=1), use_cache=False).logits
-    return logits[:, -length:].double().log_softmax(-1).cpu()
+    return logits[:, -length:].double().cpu()
 
 
 class ForwardMeter:
