@@ -1,0 +1,174 @@
+"""Templates around user text, mentions in context, and genret.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.errors import InputError, ModelError
+from retrieval.prompts import BUILT_IN, FEW_SHOT, MENTION, PLAIN, CheckpointConfig, PromptTemplate
+from retrieval.text import Rendering, TextTokenizer
+from retrieval.types import Mention
+from tests.checkpoints import END, QUERY, TITLE, checkpoint_config, train_tokenizer
+
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+SPECIAL = PromptTemplate(name="special", prefix=QUERY, suffix=TITLE)
+
+
+@pytest.mark.parametrize("query", ["paris", "<title>paris</s>", "{mention}", "ü😀"])
+def test_only_the_templates_own_markup_is_special(query: str) -> None:
+    ids = SPECIAL.encode(TOKENIZER, query)
+    assert ids[0] == TOKENIZER.token_id(QUERY)
+    assert ids[-1] == TOKENIZER.token_id(TITLE)
+    assert min(ids[1:-1]) > 4
+    assert TOKENIZER.decode(ids[1:-1]) == query
+
+
+def test_markup_tokens_do_not_depend_on_the_query() -> None:
+    prefix = TOKENIZER.encode_markup(FEW_SHOT.prefix)
+    suffix = TOKENIZER.encode_markup(FEW_SHOT.suffix)
+    for query in ("paris", ">", " <", "  "):
+        ids = FEW_SHOT.encode(TOKENIZER, query)
+        assert ids[: len(prefix)] == prefix
+        assert ids[len(ids) - len(suffix) :] == suffix
+
+
+def test_lower_case_is_for_the_users_text_only() -> None:
+    template = PromptTemplate(name="low", prefix="Query: ", lowercase=True)
+    assert TOKENIZER.decode(template.encode(TOKENIZER, "PARIS, Île")) == "Query: paris, île"
+
+
+@pytest.mark.parametrize(
+    ("mention", "expected"),
+    [
+        (Mention("Nile", "the ", " flows"), "the [Nile] flows"),
+        (Mention("Nile"), "[Nile]"),
+        (Mention("{left}", "{mention}", "{right}"), "{mention}[{left}]{right}"),
+        (Mention("a{mention}b", "{", "}"), "{[a{mention}b]}"),
+        (Mention("N\nile", "a\t b ", "\r\nc"), "a b [N ile] c"),
+        (Mention("Nile", "x" * 500 + "y", "z" + "x" * 500), "x" * 199 + "y[Nile]z" + "x" * 199),
+    ],
+)
+def test_mention_in_context(mention: Mention, expected: str) -> None:
+    assert MENTION.mention_query(mention) == expected
+
+
+def test_format_may_repeat_and_reorder_its_fields() -> None:
+    template = PromptTemplate(name="x", mention_format="{mention}: {left}|{mention}|{right}", context_chars=9)
+    assert template.mention_query(Mention("b", "a", "c")) == "b: a|b|c"
+    assert PLAIN.mention_query(Mention("b", "a", "c")) == "b"
+
+
+@given(st.text(max_size=20), st.text(min_size=1, max_size=20), st.text(max_size=20))
+def test_braces_in_a_document_are_never_fields(left: str, middle: str, right: str) -> None:
+    template = PromptTemplate(name="x", mention_format="{left}[{mention}]{right}", context_chars=50)
+    expected = " ".join(f"{left}[{middle}]{right}".split())
+    assert template.mention_query(Mention(middle, left, right)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context_chars": -1}, r"context_chars: must be >= 0, got -1"),
+        ({"context_chars": "9"}, r"context_chars: must be an integer, got '9'"),
+        ({"mention_format": "{left}"}, r"mention_format: must contain \{mention\}"),
+        ({"prefix": None}, r"prefix: must be text, got NoneType"),
+        ({"suffix": "\udc00"}, r"suffix: not valid Unicode: half a surrogate pair at character 1"),
+        ({"lowercase": "yes"}, r"lowercase: must be true or false, got 'yes'"),
+    ],
+)
+def test_malformed_template(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        PromptTemplate(name="x", **fields)
+
+
+def test_unknown_template_lists_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"unknown template 'x'; known: \['few-shot', 'mention', 'plain'\]"):
+        CheckpointConfig().prompt("x")
+    assert CheckpointConfig().prompt(None) is PLAIN
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CheckpointConfig(),
+        CheckpointConfig(rendering=Rendering("c", " ", "ü", None)),
+        CheckpointConfig(
+            prompts={**BUILT_IN, "mine": PromptTemplate("mine", "<query>\n", "ö", "{mention}!", 7, True)},
+            default_prompt="mine",
+            mention_prompt="mine",
+        ),
+    ],
+)
+def test_config_round_trip(tmp_path: Path, config: CheckpointConfig) -> None:
+    config.save(tmp_path)
+    assert CheckpointConfig.load(tmp_path) == config
+
+
+def test_built_in_templates_stay_beside_the_checkpoints_own(tmp_path: Path) -> None:
+    checkpoint_config().save(tmp_path)
+    loaded = CheckpointConfig.load(tmp_path)
+    assert set(loaded.prompts) == {"plain", "mention", "few-shot"}
+    assert loaded.prompt("plain").prefix == QUERY
+    assert loaded.rendering == Rendering(prefix=" ", end_token=END)
+
+
+def test_checkpoint_without_a_config_gets_the_built_in_one(tmp_path: Path) -> None:
+    assert CheckpointConfig.load(tmp_path) == CheckpointConfig()
+    assert CheckpointConfig.load(tmp_path / "absent") == CheckpointConfig()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "the document: expected a JSON object, got list"),
+        ("{}", "format_version: expected 1, got None"),
+        ('{"format_version": 2}', "format_version: expected 1, got 2"),
+        ('{"format_version": 1, "prompt": {}}', r"unknown keys \['prompt'\]"),
+        ('{"format_version": 1, "prompts": []}', "prompts: expected a JSON object, got list"),
+        ('{"format_version": 1, "prompts": {"a": "x"}}', r"prompts\.a: expected a JSON object, got str"),
+        (
+            '{"format_version": 1, "prompts": {"a": {"pre": ""}}}',
+            r"prompts\.a: unknown keys \['pre'\]; known: ",
+        ),
+        (
+            '{"format_version": 1, "prompts": {"a": {"prefix": 1}}}',
+            r"prompts\.a\.prefix: must be text, got int",
+        ),
+        ('{"format_version": 1, "default_prompt": "a"}', "default_prompt: unknown template 'a'; known: "),
+        ('{"format_version": 1, "mention_prompt": []}', r"mention_prompt: unknown template \[\]; known: "),
+        ('{"format_version": 1, "rendering": {"x": 1}}', r"rendering: unknown keys \['x'\]"),
+        ('{"format_version": 1, "rendering": "x"}', "rendering: expected an object, got str"),
+        ("[" * 100_000, "genret"),
+    ],
+)
+def test_malformed_config(tmp_path: Path, document: str, message: str) -> None:
+    (tmp_path / "genret.json").write_text(document)
+    with pytest.raises(ModelError, match=message) as error:
+        CheckpointConfig.load(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'genret.json'}: malformed: ")
+
+
+def test_config_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "genret.json").write_bytes(b'{"format_version": 1, "default_prompt": "\xff"}')
+    with pytest.raises(ModelError, match=r"genret\.json: malformed: 'utf-8' codec"):
+        CheckpointConfig.load(tmp_path)
+
+
+def test_file_says_only_what_the_class_holds(tmp_path: Path) -> None:
+    CheckpointConfig(rendering=Rendering()).save(tmp_path)
+    document = json.loads((tmp_path / "genret.json").read_text())
+    assert set(document) == {"format_version", "default_prompt", "mention_prompt", "rendering", "prompts"}
+    assert set(document["prompts"]["plain"]) == {
+        "prefix",
+        "suffix",
+        "mention_format",
+        "context_chars",
+        "lowercase",
+    }

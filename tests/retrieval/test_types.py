@@ -1,0 +1,114 @@
+"""Requests are validated where they are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from decoding import params
+from retrieval import types
+from retrieval.errors import InputError
+from retrieval.types import Mention, RetrievalResult, RetrieveRequest
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"query": ""}, "query", "must not be empty"),
+        ({"query": " \n\t\u3000"}, "query", "must not be empty"),
+        ({"query": None}, "query", "must be text, got NoneType"),
+        ({"query": b"x"}, "query", "must be text, got bytes"),
+        ({"query": "ab\ud800c"}, "query", "not valid Unicode: half a surrogate pair at character 3"),
+        ({"k": 0}, "k", "must be in [1, 1000], got 0"),
+        ({"k": -1}, "k", "must be in [1, 1000], got -1"),
+        ({"k": 10**6}, "k", "must be in [1, 1000], got 1000000"),
+        ({"k": 2.0}, "k", "must be an integer, got 2.0"),
+        ({"k": True}, "k", "must be an integer, got True"),
+        ({"k": None}, "k", "must be an integer, got None"),
+        ({"k": "5"}, "k", "must be an integer, got '5'"),
+        ({"method": "best"}, "method", "must be one of beam, disc; got 'best'"),
+        ({"method": None}, "method", "must be one of beam, disc; got None"),
+        ({"beam_size": 0}, "beam_size", "must be in [1, 1000], got 0"),
+        ({"beam_size": 1001}, "beam_size", "must be in [1, 1000], got 1001"),
+        ({"num_draws": 0}, "num_draws", "must be in [1, 256], got 0"),
+        ({"num_draws": None}, "num_draws", "must be an integer, got None"),
+        ({"num_samples": 257}, "num_samples", "must be in [1, 256], got 257"),
+        ({"top_m": 0}, "top_m", "must be in [1, 2147483647], got 0"),
+        ({"seed": 2**63}, "seed", f"must be in [{-(2**63)}, {2**63 - 1}], got {2**63}"),
+        ({"seed": 1.5}, "seed", "must be an integer, got 1.5"),
+        ({"temperature": 0.0}, "temperature", "must be in [0.01, 100], got 0.0"),
+        ({"temperature": math.nan}, "temperature", "must be in [0.01, 100], got nan"),
+        ({"temperature": math.inf}, "temperature", "must be in [0.01, 100], got inf"),
+        ({"temperature": "hot"}, "temperature", "must be a number, got 'hot'"),
+        ({"temperature": None}, "temperature", "must be a number, got None"),
+        ({"prompt": 3}, "prompt", "must be text, got int"),
+    ],
+)
+def test_wrong_field_is_named_with_what_was_expected_and_got(
+    fields: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        RetrieveRequest(**{"query": "x", **fields})
+    assert error.value.field == field
+    assert error.value.message == message
+    assert str(error.value) == f"{field}: {message}"
+    assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"k": 1},
+        {"k": 1000, "beam_size": 1000},
+        {"seed": -(2**63)},
+        {"seed": 2**63 - 1},
+        {"temperature": 0.01},
+        {"temperature": 100},
+        {"num_draws": 256, "num_samples": 256, "top_m": 2**31 - 1},
+    ],
+)
+def test_bounds_are_included(fields: dict[str, Any]) -> None:
+    request = RetrieveRequest("x", **fields)
+    assert {name: getattr(request, name) for name in fields} == fields
+
+
+def test_numpy_numbers_become_plain_ones() -> None:
+    request = RetrieveRequest(
+        "x",
+        k=np.int64(3),
+        seed=np.uint32(7),
+        temperature=np.float32(0.5),  # type: ignore[arg-type]
+    )
+    assert [type(v) for v in (request.k, request.seed, request.temperature)] == [int, int, float]
+    assert request == RetrieveRequest("x", k=3, seed=7, temperature=0.5)
+
+
+def test_limits_are_those_of_the_decoders() -> None:
+    for name in ("MAX_K", "MAX_BEAM_SIZE", "MAX_DRAWS", "MAX_SAMPLES"):
+        assert getattr(types, name) == getattr(params, name)
+
+
+def test_requests_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        RetrieveRequest("x").k = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mention": None}, "mention: must be text, got NoneType"),
+        ({"mention": "x", "left": 3}, "left: must be text, got int"),
+        ({"mention": "x", "right": "\udfff"}, "right: not valid Unicode"),
+    ],
+)
+def test_mentions_are_text(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Mention(**fields)
+
+
+def test_no_match_is_an_empty_list() -> None:
+    assert RetrievalResult(query="x", method="beam", candidates=()).no_match
