@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import time
@@ -128,10 +127,8 @@ def main() -> None:
     stock, own = build_models()
     trie, dictionary = TitleTrie.from_rows(rows, VOCAB), dictionary_trie(rows)
     size = sum(p.numel() for p in stock.parameters()) / 1e6
-    print(
-        f"{len(rows)} titles of {LENGTH + 1} tokens, random Llama of {size:.0f} M parameters, fp32, "
-        f"one thread, torch {torch.__version__}, transformers {transformers.__version__}, {platform.machine()}"
-    )
+    print(f"{len(rows)} titles of {LENGTH + 1} tokens; random Llama of {size:.0f} M parameters, fp32")
+    print(f"one thread; torch {torch.__version__}, transformers {transformers.__version__}")
     report = []
     for queries, prompt, beams in SETTINGS:
         prompts = torch.from_numpy(rng.integers(2, VOCAB, size=(queries, prompt)))

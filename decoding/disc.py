@@ -42,7 +42,8 @@ class DiscSample:
         hypothesis: The row; its logprob is log P_L at the request's temperature.
         accepted: True: an exact sample of P_S. False: chosen by weight among K fresh draws.
         log_weight: log x of the draw.
-        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, or 2K.
+        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, or 2K when
+            none was (1 when K = 1, where the one draw is the result either way).
     """
 
     hypothesis: Hypothesis
