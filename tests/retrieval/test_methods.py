@@ -1,0 +1,318 @@
+"""Rows to ranked entities, against enumeration of a small catalogue under a table model."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from decoding.cancellation import CancelToken
+from decoding.disc import disc
+from decoding.errors import DecodingCancelledError
+from decoding.params import DiscParams
+from decoding.title_trie import TitleTrie
+from retrieval.index.reader import Index
+from retrieval.methods import run_beam, run_disc
+from retrieval.text import TextTokenizer
+from retrieval.types import Candidate, RetrievalResult, RetrieveRequest
+from tests.checkpoints import END, make_index, train_tokenizer
+from tests.fakes import TableModel
+from tests.index_fixtures import build, character_tokenizer
+
+PROMPT = (9, 10, 11)
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+
+
+def likely_titles(index: Index, seed: int = 0, boost: float = 5.0, scale: float = 1.0) -> TableModel:
+    """Random logits, with `boost` for every token that continues a title."""
+    following: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for rank in range(index.num_rows):
+        row = index.row_token_ids(rank)
+        for depth, token in enumerate(row):
+            following[row[:depth]].add(token)
+    noise = TableModel.random(index.vocab_size, seed, scale)
+
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        logits = noise.logits(prompt, written).clone()
+        logits[sorted(following[written])] += boost
+        return logits
+
+    return TableModel(index.vocab_size, function)
+
+
+def row_logprobs(index: Index, model: TableModel, prompt: Sequence[int] = PROMPT) -> dict[int, float]:
+    return {rank: model.logprob(prompt, index.row_token_ids(rank)) for rank in range(index.num_rows)}
+
+
+def aggregate(index: Index, rows: dict[int, float]) -> dict[str, tuple[float, str]]:
+    """Entity id -> (log-sum-exp over its rows, text of its likeliest row)."""
+    forms: dict[int, dict[int, float]] = defaultdict(dict)
+    for rank, logprob in rows.items():
+        for number in index.entities_of(rank):
+            forms[number][rank] = logprob
+    return {
+        index.entity(number).entity_id: (
+            math.log(math.fsum(math.exp(v) for v in mine.values())),
+            index.surface(max(mine, key=lambda r: mine[r]), number),
+        )
+        for number, mine in forms.items()
+    }
+
+
+def beam(
+    index: Index, model: TableModel, *requests: RetrieveRequest, prompts: Sequence[Sequence[int]] = (PROMPT,)
+) -> list[RetrievalResult]:
+    trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+    nothing = [None] * len(requests)
+    outcomes = run_beam(model.prefill(prompts), trie, index, requests, nothing, nothing)
+    return [outcome for outcome in outcomes if isinstance(outcome, RetrievalResult)]
+
+
+def sample(index: Index, model: TableModel, request: RetrieveRequest) -> RetrievalResult:
+    trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+    (outcome,) = run_disc(model.prefill([PROMPT]), trie, index, [request], [None], [None])
+    assert isinstance(outcome, RetrievalResult)
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return Index.open(make_index(tmp_path_factory.mktemp("methods"), TOKENIZER))
+
+
+@pytest.fixture(scope="module")
+def model(index: Index) -> TableModel:
+    return likely_titles(index)
+
+
+def assert_is(candidates: Sequence[Candidate], expected: dict[str, tuple[float, str]], k: int) -> None:
+    order = sorted(expected, key=lambda entity_id: -expected[entity_id][0])[:k]
+    assert {c.entity_id for c in candidates} == set(order)
+    assert len(candidates) == len(order)
+    assert [c.logprob for c in candidates] == sorted((c.logprob for c in candidates), reverse=True)
+    for candidate in candidates:
+        logprob, surface = expected[candidate.entity_id]
+        assert candidate.logprob == pytest.approx(logprob, abs=1e-5)
+        assert candidate.surface == surface
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_exhaustive_beam_is_the_enumeration_by_entity(index: Index, seed: int) -> None:
+    model = likely_titles(index, seed)
+    (result,) = beam(index, model, RetrieveRequest("q", k=1000, beam_size=1000))
+    assert_is(result.candidates, aggregate(index, row_logprobs(index, model)), 1000)
+    assert len(result.candidates) == index.num_entities == 12
+    assert result.certified
+    assert all(c.probability is None for c in result.candidates)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
+def test_short_list_is_aggregated_over_the_forms_found(index: Index, model: TableModel, k: int) -> None:
+    (result,) = beam(index, model, RetrieveRequest("q", k=k, beam_size=200))
+    rows = row_logprobs(index, model)
+    found = dict(sorted(rows.items(), key=lambda item: -item[1])[: 2 * k])
+    expected = aggregate(index, found)
+    assert len(expected) >= k  # otherwise the search would have been widened
+    assert_is(result.candidates, expected, k)
+    assert result.certified
+
+
+def test_entities_that_share_a_title_share_its_probability(index: Index, model: TableModel) -> None:
+    (result,) = beam(index, model, RetrieveRequest("q", k=12, beam_size=200))
+    amazon = {c.entity_id: c for c in result.candidates if c.title == "Amazon"}
+    assert set(amazon) == {"Q8", "Q9"}
+    assert amazon["Q8"].metadata == {"kind": "river"}
+    assert amazon["Q9"].metadata == {"kind": "company"}
+
+
+def test_candidate_tells_title_and_surface_apart(index: Index, model: TableModel) -> None:
+    (result,) = beam(index, model, RetrieveRequest("q", k=12, beam_size=200))
+    for candidate in result.candidates:
+        entity = index.entity_by_id(candidate.entity_id)
+        assert entity is not None
+        assert candidate.title == entity.title
+        assert candidate.surface in (entity.title, *entity.aliases)
+
+
+def test_one_row_of_two_spellings_shows_each_entity_its_own(tmp_path: Path) -> None:
+    tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz ", lower=True)
+    lines = ["entity_id\ttitle\taliases", "film\tIt\t", "pronoun\tit\t", "office\tBureau\tIT"]
+    with Index.open(build(tmp_path, lines, tokenizer).index) as index:
+        (result,) = beam(index, likely_titles(index), RetrieveRequest("q", k=3, beam_size=9))
+        (drawn,) = [sample(index, likely_titles(index), RetrieveRequest("q", k=3, method="disc", seed=1))]
+    for candidates in (result.candidates, drawn.candidates):
+        surfaces = {c.entity_id: c.surface for c in candidates}
+        assert surfaces.items() >= {"film": "It", "pronoun": "it"}.items()
+    assert {c.entity_id: c.title for c in result.candidates}["office"] == "Bureau"
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """One entity with sixty surface forms, and nineteen others."""
+    aliases = "|".join(f"Nile {n}" for n in range(60))
+    others = "".join(f"P{n}\tParis {n}\t\n" for n in range(19))
+    catalogue = f"entity_id\ttitle\taliases\nN\tNile\t{aliases}\n{others}"
+    return Index.open(make_index(tmp_path_factory.mktemp("crowded"), TOKENIZER, catalogue))
+
+
+def nile_first(index: Index) -> TableModel:
+    """Every title that begins like Nile is far likelier than any other."""
+    base = likely_titles(index)
+    nile = TOKENIZER.encode_titles(["Nile"], index.rendering)[0]
+    assert nile is not None
+
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        logits = base.logits(prompt, written).clone()
+        if not written and prompt == PROMPT:
+            logits[nile[0]] += 12.0
+        return logits
+
+    return TableModel(index.vocab_size, function)
+
+
+def test_aliases_of_one_entity_do_not_crowd_out_the_others(crowded: Index) -> None:
+    model = nile_first(crowded)
+    (result,) = beam(crowded, model, RetrieveRequest("q", k=5))
+    assert result.candidates[0].entity_id == "N"
+    assert len(result.candidates) == 5
+    (everything,) = beam(crowded, model, RetrieveRequest("q", k=5, beam_size=500))
+    assert [c.entity_id for c in everything.candidates] == [c.entity_id for c in result.candidates]
+
+
+def test_a_beam_size_that_was_asked_for_stays(crowded: Index) -> None:
+    (result,) = beam(crowded, nile_first(crowded), RetrieveRequest("q", k=5, beam_size=3))
+    assert result.candidates[0].entity_id == "N"
+    assert len(result.candidates) < 5
+    assert not result.certified
+
+
+def test_widening_leaves_other_queries_of_the_batch_alone(crowded: Index) -> None:
+    model = nile_first(crowded)
+    other = (12, 13)
+    request = RetrieveRequest("q", k=5)
+    (alone,) = beam(crowded, model, request, prompts=[other])
+    together = beam(crowded, model, request, request, prompts=[PROMPT, other])
+    assert together[1].candidates == alone.candidates
+    assert together[1].certified == alone.certified
+    assert together[0].num_steps > together[1].num_steps
+
+
+def test_widening_stops_for_a_cancelled_query(crowded: Index) -> None:
+    model = nile_first(crowded)
+    trie = TitleTrie(crowded.trie_arrays(), model.vocab_size, model.device)
+    session = model.prefill([PROMPT, PROMPT])
+    cancelled = CancelToken()
+    calls = 0
+
+    class AfterAWhile(CancelToken):
+        def check(self) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > 8:  # the first search is over by then
+                cancelled.cancel()
+            cancelled.check()
+
+    requests = [RetrieveRequest("q", k=5), RetrieveRequest("q", k=5)]
+    outcomes = run_beam(session, trie, crowded, requests, [AfterAWhile(), None], [None, None])
+    assert isinstance(outcomes[0], DecodingCancelledError)
+    assert isinstance(outcomes[1], RetrievalResult)
+    assert len(outcomes[1].candidates) == 5
+
+
+def test_catalogue_without_probability_is_no_match(index: Index) -> None:
+    first = {index.row_token_ids(rank)[0] for rank in range(index.num_rows)}
+    logits = torch.zeros(index.vocab_size)
+    logits[sorted(first)] = -math.inf
+    model = TableModel(index.vocab_size, lambda prompt, written: logits)
+    (listed,) = beam(index, model, RetrieveRequest("q"))
+    assert listed.no_match
+    drawn = sample(index, model, RetrieveRequest("q", method="disc", seed=0))
+    assert drawn.no_match
+    assert drawn.mass == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_disc_shares_are_those_of_the_samples(index: Index, model: TableModel, temperature: float) -> None:
+    request = RetrieveRequest(
+        "q", k=12, method="disc", num_samples=64, num_draws=3, temperature=temperature, seed=5
+    )
+    result = sample(index, model, request)
+    trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+    params = DiscParams(num_samples=64, num_draws=3, temperature=temperature, seed=5)
+    (raw,) = disc(model.prefill([PROMPT]), trie, [params])
+    assert not isinstance(raw, DecodingCancelledError)
+    shares: dict[int, float] = defaultdict(float)
+    for drawn in raw.samples:
+        owners = index.entities_of(drawn.hypothesis.row)
+        for owner in owners:
+            shares[owner] += 1 / 64 / len(owners)
+    expected = {index.entity(number).entity_id: share for number, share in shares.items()}
+    assert {c.entity_id: c.probability for c in result.candidates} == pytest.approx(expected)
+    assert math.fsum(c.probability or 0.0 for c in result.candidates) == pytest.approx(1.0)
+    found = {
+        s.hypothesis.row: model.logprob(PROMPT, s.hypothesis.token_ids, temperature) for s in raw.samples
+    }
+    forms = aggregate(index, found)
+    for candidate in result.candidates:
+        assert candidate.logprob == pytest.approx(forms[candidate.entity_id][0], abs=1e-5)
+    assert result.num_accepted == sum(s.accepted for s in raw.samples)
+    assert (result.mass, result.num_draws, result.seed) == (raw.mass, raw.num_draws, 5)
+
+
+def test_disc_is_ranked_by_share_then_logprob(index: Index, model: TableModel) -> None:
+    result = sample(index, model, RetrieveRequest("q", k=12, method="disc", num_samples=64, seed=2))
+    keys = [(c.probability, c.logprob) for c in result.candidates]
+    assert keys == sorted(keys, reverse=True)
+    short = sample(index, model, RetrieveRequest("q", k=2, method="disc", num_samples=64, seed=2))
+    assert short.candidates == result.candidates[:2]
+
+
+@pytest.mark.statistical
+def test_disc_posterior_is_the_restricted_distribution_by_entity(index: Index) -> None:
+    """Chi-square of 8 x 256 samples against P_S, alpha = 0.001; forms of two entities count by halves."""
+    model = likely_titles(index, seed=3, boost=7.0)
+    rows = row_logprobs(index, model)
+    mass = math.fsum(math.exp(v) for v in rows.values())
+    expected: dict[str, float] = defaultdict(float)
+    for rank, logprob in rows.items():
+        owners = index.entities_of(rank)
+        for owner in owners:
+            expected[index.entity(owner).entity_id] += math.exp(logprob) / mass / len(owners)
+    counts: dict[str, float] = defaultdict(float)
+    masses = []
+    for seed in range(8):
+        request = RetrieveRequest("q", k=12, method="disc", num_samples=256, num_draws=32, seed=seed)
+        result = sample(index, model, request)
+        assert result.num_accepted == 256  # accepted draws are exact samples
+        for candidate in result.candidates:
+            counts[candidate.entity_id] += 256 * (candidate.probability or 0.0)
+        assert result.mass is not None
+        assert result.mass_stderr is not None
+        masses.append((result.mass - mass) / result.mass_stderr)
+    names = sorted(expected, key=lambda name: -expected[name])
+    total = 8 * 256
+    # Halves make the counts of Q8 and Q9 vary less than a multinomial's: the test errs to the safe side.
+    assert min(expected.values()) * total >= 5
+    observed = [counts[name] for name in names]
+    assert chisquare(observed, [expected[name] * total for name in names]).pvalue > 0.001
+    assert max(abs(z) for z in masses) < 4.5
+
+
+def test_disc_with_one_draw_estimates_the_mass_from_weights(index: Index, model: TableModel) -> None:
+    many = sample(
+        index, model, RetrieveRequest("q", k=12, method="disc", num_samples=200, num_draws=1, seed=1)
+    )
+    mass = math.fsum(math.exp(v) for v in row_logprobs(index, model).values())
+    assert many.mass is not None
+    assert many.mass_stderr is not None
+    assert abs(many.mass - mass) < 4.5 * many.mass_stderr
+    assert many.mass_stderr < math.sqrt(mass * (1 - mass) / 200) / 2  # of 200 accept or reject outcomes
+    one = sample(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
+    assert one.mass_stderr is None
+    assert len(one.candidates) in (1, 2)
