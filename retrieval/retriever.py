@@ -271,7 +271,8 @@ class Retriever:
         return [replies[i] for i in range(len(requests))]
 
     def _prompt(self, request: RetrieveRequest) -> list[int]:
-        prompt = self.config.prompt(request.prompt).encode(self.tokenizer, request.query)
+        template = self.config.prompt(request.prompt)
+        prompt = template.encode(self.tokenizer, request.query)
         if not prompt:
             raise InputError("query", "gives no tokens with this prompt template")
         if max(prompt) >= self.model.vocab_size:
@@ -285,8 +286,11 @@ class Retriever:
         if positions is not None and not self.model.is_encoder_decoder:  # the title shares them
             longest = positions - min(self.trie.max_depth, _MIN_ROOM, positions // 2)
         if longest is not None and len(prompt) > longest:
+            markup = len(template.encode(self.tokenizer, ""))
             raise InputError(
-                "query", f"too long: the prompt has {len(prompt)} tokens, this model takes at most {longest}"
+                "query",
+                f"too long: the prompt has {len(prompt)} tokens ({markup} are the template's), "
+                f"the model takes at most {longest}",
             )
         return prompt
 

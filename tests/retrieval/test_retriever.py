@@ -1,0 +1,326 @@
+"""Text in, entities out: tiny random checkpoints end to end against plain forward passes over every title."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
+from retrieval.errors import IndexDirectoryError, InputError
+from tests.checkpoints import make_checkpoint, make_index
+
+ARCHITECTURES = ("llama", "bart")
+QUERIES = ["who wrote hamlet", "a river", "Denmark's prince </s> <title>", "Quecksilber ü"]
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def retriever(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    index = make_index(tmp_path_factory.mktemp("index"), checkpoint)
+    with Retriever.open(index, checkpoint, device="cpu") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint: Path) -> Any:
+    """The same weights, without any of our decoding."""
+    bart = "bart" in checkpoint.name
+    model = (AutoModelForSeq2SeqLM if bart else AutoModelForCausalLM).from_pretrained(checkpoint)
+    return model.eval()
+
+
+@torch.no_grad()
+def enumerate_rows(retriever: Retriever, plain: Any, query: str) -> dict[int, float]:
+    """Rank -> log P_L of every row, each by one forward pass of its own."""
+    config, index = retriever.config, retriever.index
+    prompt = config.prompt(None).encode(retriever.tokenizer, query)
+    logprobs = {}
+    for rank in range(index.num_rows):
+        row = list(index.row_token_ids(rank))
+        if plain.config.is_encoder_decoder:
+            written = [plain.config.decoder_start_token_id, *row[:-1]]
+            logits = plain(torch.tensor([prompt]), decoder_input_ids=torch.tensor([written])).logits[0]
+        else:
+            logits = plain(torch.tensor([[*prompt, *row[:-1]]])).logits[0, len(prompt) - 1 :]
+        steps = logits.double().log_softmax(-1)
+        logprobs[rank] = float(steps[range(len(row)), row].sum())
+    return logprobs
+
+
+def by_entity(retriever: Retriever, rows: dict[int, float]) -> dict[str, dict[str, float]]:
+    """Entity id -> surface form -> logprob."""
+    forms: dict[str, dict[str, float]] = defaultdict(dict)
+    for rank, logprob in rows.items():
+        for number in retriever.index.entities_of(rank):
+            surface = retriever.index.surface(rank, number)
+            forms[retriever.index.entity(number).entity_id][surface] = logprob
+    return forms
+
+
+def log_sum(values: Any) -> float:
+    values = list(values)
+    largest: float = max(values)
+    return largest + math.log(math.fsum(math.exp(v - largest) for v in values))
+
+
+def same(one: RetrievalResult, other: RetrievalResult) -> None:
+    """Equal but for the last bits that a batch's shape decides, and for wall times."""
+    assert [(c.entity_id, c.surface, c.probability) for c in one.candidates] == [
+        (c.entity_id, c.surface, c.probability) for c in other.candidates
+    ]
+    assert [c.logprob for c in one.candidates] == pytest.approx(
+        [c.logprob for c in other.candidates], abs=1e-4
+    )
+    assert (one.query, one.method, one.seed, one.certified) == (
+        other.query,
+        other.method,
+        other.seed,
+        other.certified,
+    )
+    assert (one.mass is None) == (other.mass is None)
+    assert (one.mass or 0.0) == pytest.approx(other.mass or 0.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_beam_equals_enumeration(retriever: Retriever, plain: Any, query: str) -> None:
+    (result,) = retriever.retrieve(query, k=12, beam_size=100)
+    forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
+    assert len(result.candidates) == len(forms) == 12
+    assert result.certified
+    for candidate in result.candidates:
+        mine = forms[candidate.entity_id]
+        assert candidate.logprob == pytest.approx(log_sum(mine.values()), abs=1e-4)
+        assert mine[candidate.surface] == pytest.approx(max(mine.values()), abs=1e-4)
+    scores = [c.logprob for c in result.candidates]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_best_candidate_is_the_best_title(retriever: Retriever, plain: Any, query: str) -> None:
+    (result,) = retriever.retrieve(query, k=1, beam_size=50)
+    rows = enumerate_rows(retriever, plain, query)
+    assert result.certified
+    assert len(result.candidates) == 1
+    best = max(rows, key=lambda rank: rows[rank])
+    assert result.candidates[0].logprob >= rows[best] - 1e-4
+    assert result.candidates[0].surface in {
+        retriever.index.surface(best, number) for number in retriever.index.entities_of(best)
+    }
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_disc_scores_equal_enumeration(retriever: Retriever, plain: Any, query: str) -> None:
+    (result,) = retriever.retrieve(query, k=12, method="disc", num_samples=32, seed=3)
+    forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
+    assert math.fsum(c.probability or 0.0 for c in result.candidates) == pytest.approx(1.0)
+    for candidate in result.candidates:
+        mine = forms[candidate.entity_id]
+        found = [
+            log_sum(some)
+            for size in range(1, len(mine) + 1)
+            for some in combinations(mine.values(), size)
+            if mine[candidate.surface] in some
+        ]
+        assert min(abs(candidate.logprob - value) for value in found) < 1e-4
+
+
+def test_k_beyond_the_catalogue_gives_everything_once(retriever: Retriever) -> None:
+    for method in ("beam", "disc"):
+        (result,) = retriever.retrieve("x", k=1000, method=method, num_samples=256, seed=0)
+        ids = [c.entity_id for c in result.candidates]
+        assert len(ids) == len(set(ids)) <= 12
+        assert set(ids) <= {f"Q{n}" for n in range(1, 13)}
+    (result,) = retriever.retrieve("x", k=1000)
+    assert len(result.candidates) == 12
+
+
+def test_candidates_carry_the_catalogue(retriever: Retriever) -> None:
+    (result,) = retriever.retrieve("x", k=12, beam_size=100)
+    marie = next(c for c in result.candidates if c.entity_id == "Q12")
+    assert marie.title == "Marie Curie"
+    assert marie.surface in ("Marie Curie", "Madame Curie", "Maria Skłodowska")
+    assert marie.metadata == {"kind": "person"}
+
+
+def test_one_query_or_many(retriever: Retriever) -> None:
+    assert retriever.retrieve([]) == []
+    assert len(retriever.retrieve("one")) == 1
+    results = retriever.retrieve((q for q in QUERIES), k=3)  # type: ignore[arg-type]
+    assert [r.query for r in results] == QUERIES
+    for query, result in zip(QUERIES, results, strict=True):
+        same(retriever.retrieve([query], k=3)[0], result)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7])
+def test_order_and_answers_do_not_depend_on_the_batch_size(retriever: Retriever, batch_size: int) -> None:
+    queries = ["x" * n for n in (40, 1, 25, 3, 30, 2, 9)]
+    results = retriever.retrieve(queries, k=2, method="disc", seed=9, batch_size=batch_size)
+    for one, other in zip(retriever.retrieve(queries, k=2, method="disc", seed=9), results, strict=True):
+        same(one, other)
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_same_answer_alone_and_in_a_batch_of_32(retriever: Retriever, method: str) -> None:
+    requests = [
+        RetrieveRequest(f"query {'long ' * (n % 9)}{n}", k=5, method=method, num_samples=8, seed=n)
+        for n in range(32)
+    ]
+    together = retriever.retrieve_batch(requests)
+    for n in (0, 7, 31):
+        (alone,) = retriever.retrieve_batch([requests[n]])
+        assert isinstance(alone, RetrievalResult)
+        assert isinstance(together[n], RetrievalResult)
+        same(alone, together[n])  # type: ignore[arg-type]
+
+
+def test_chosen_seed_is_reported_and_reproduces(retriever: Retriever) -> None:
+    first, second = retriever.retrieve(["x", "x"], method="disc", num_samples=64)
+    assert first.seed is not None
+    assert first.seed != second.seed
+    assert 0 <= first.seed < 2**53  # exact in every JSON reader
+    same(first, retriever.retrieve("x", method="disc", num_samples=64, seed=first.seed)[0])
+
+
+def test_beam_reports_no_seed_and_disc_no_certificate(retriever: Retriever) -> None:
+    (beam,) = retriever.retrieve("x", k=2)
+    (disc,) = retriever.retrieve("x", k=2, method="disc")
+    assert (beam.seed, beam.mass, beam.num_draws, beam.num_accepted) == (None, None, 0, 0)
+    assert beam.certified in (True, False)
+    assert disc.certified is None
+    assert disc.num_draws >= 16
+    for result in (beam, disc):
+        assert result.num_steps > 0
+        assert 0 < result.timings.decode_ms < result.timings.total_ms
+        assert result.timings.total_ms == pytest.approx(result.timings.prefill_ms + result.timings.decode_ms)
+
+
+def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
+    requests = [
+        RetrieveRequest("one", k=3),
+        RetrieveRequest("two", k=2, method="disc", seed=1),
+        RetrieveRequest("three", k=1, beam_size=2, prompt="mention"),
+        RetrieveRequest("four", k=2, method="disc", seed=1, top_m=20),
+        RetrieveRequest("five", k=2, method="disc", seed=1, temperature=3.0, num_draws=1),
+        RetrieveRequest("six", k=4, prompt="mention"),
+        RetrieveRequest("seven", prompt="absent"),
+        RetrieveRequest("x " * 500),
+    ]
+    replies = retriever.retrieve_batch(requests)
+    for request, reply in zip(requests[:6], replies, strict=False):
+        assert isinstance(reply, RetrievalResult)
+        (alone,) = retriever.retrieve_batch([request])
+        assert isinstance(alone, RetrievalResult)
+        same(alone, reply)
+    assert isinstance(replies[6], InputError)
+    assert replies[6].field == "prompt"
+    assert isinstance(replies[7], InputError)
+    assert replies[7].field == "query"
+    assert retriever.retrieve_batch([]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"queries": ""}, "query: must not be empty"),
+        ({"queries": ["a", "  "]}, r"queries\[1\]: must not be empty"),
+        ({"queries": ["a", 3]}, r"queries\[1\]: must be a str, got int"),
+        ({"queries": None}, "queries: must be a str or a list of them, got NoneType"),
+        ({"queries": b"bytes"}, "queries: must be a str or a list of them, got bytes"),
+        ({"queries": "a", "k": 0}, r"k: must be in \[1, 1000\], got 0"),
+        ({"queries": "a", "k": 10**6}, r"k: must be in \[1, 1000\], got 1000000"),
+        ({"queries": "a", "method": "best"}, "method: must be one of beam, disc; got 'best'"),
+        ({"queries": "a", "batch_size": 0}, "batch_size: must be at least 1, got 0"),
+        (
+            {"queries": "a", "prompt": "absent"},
+            r"prompt: unknown template 'absent'; known: \['few-shot', 'mention', 'plain'\]",
+        ),
+    ],
+)
+def test_wrong_arguments(retriever: Retriever, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}$"):
+        retriever.retrieve(**arguments)
+
+
+def test_query_longer_than_the_context_names_both_numbers(retriever: Retriever) -> None:
+    length = len(retriever.config.prompt(None).encode(retriever.tokenizer, "x " * 100))
+    longest = 128 if retriever.model.is_encoder_decoder else 128 - retriever.trie.max_depth
+    message = (
+        f"too long: the prompt has {length} tokens (2 are the template's), the model takes at most {longest}"
+    )
+    with pytest.raises(InputError) as error:
+        retriever.retrieve(["fine", "x " * 100])
+    assert str(error.value) == f"queries[1]: {message}"
+    with pytest.raises(InputError) as error:
+        retriever.retrieve("x " * 100)
+    assert str(error.value) == f"query: {message}"
+
+
+def test_longest_query_that_fits_is_answered(retriever: Retriever, plain: Any) -> None:
+    longest = 128 if retriever.model.is_encoder_decoder else 128 - retriever.trie.max_depth
+    query = "$" * (longest - 2)  # between the two special tokens of the template
+    request = RetrieveRequest(query, k=12, beam_size=100)
+    assert retriever.prompt_tokens(request) == longest
+    (result,) = retriever.retrieve_batch([request])
+    assert isinstance(result, RetrievalResult)
+    forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
+    for candidate in result.candidates:
+        expected = log_sum(forms[candidate.entity_id].values())
+        assert candidate.logprob == pytest.approx(expected, abs=1e-4)
+    assert len(result.candidates) == 12
+    with pytest.raises(InputError, match=f"the prompt has {longest + 1} tokens "):
+        retriever.retrieve(query + "$")
+
+
+def test_link_uses_the_mention_template(retriever: Retriever) -> None:
+    mention = Mention("Amazon", left="rain over the ", right=" basin")
+    linked = retriever.link([mention, Mention("Nile")], k=2)
+    assert [r.query for r in linked] == ["rain over the [Amazon] basin", "[Nile]"]
+    same(linked[0], retriever.retrieve("rain over the [Amazon] basin", k=2, prompt="mention")[0])
+    same(linked[0], retriever.link(mention, k=2)[0])
+    assert all(len(r.candidates) == 2 for r in linked)
+
+
+@pytest.mark.parametrize(
+    ("mentions", "message"),
+    [
+        ([Mention("a"), Mention(" ")], r"mentions\[1\]: must not be empty"),
+        (Mention(""), "mention: must not be empty"),
+        (["Amazon"], r"mentions\[0\]: must be a Mention, got str"),
+        ("Amazon", "mentions: must be a Mention or a list of them, got str"),
+        ([Mention("a" * 300)], r"mentions\[0\]: too long: the prompt has \d+ tokens"),
+    ],
+)
+def test_wrong_mentions(retriever: Retriever, mentions: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}"):
+        retriever.link(mentions)
+
+
+def test_retriever_says_what_it_holds(retriever: Retriever, checkpoint: Path) -> None:
+    text = repr(retriever)
+    assert "12 entities, 21 rows" in text
+    assert str(checkpoint) in text
+    assert "model on cpu" in text
+
+
+def test_warm_up(retriever: Retriever) -> None:
+    retriever.warm_up()
+
+
+def test_closed_retriever_says_so(checkpoint: Path, tmp_path: Path) -> None:
+    retriever = Retriever.open(make_index(tmp_path, checkpoint), checkpoint)
+    retriever.close()
+    retriever.close()
+    with pytest.raises(IndexDirectoryError, match="this index was closed"):
+        retriever.retrieve("x")

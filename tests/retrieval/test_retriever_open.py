@@ -1,0 +1,254 @@
+"""What does not fit together is refused when it is opened, with a text that says what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from retrieval import Retriever
+from retrieval.errors import (
+    GenretError,
+    IndexChecksumError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    InputError,
+    ModelError,
+)
+from retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
+from retrieval.text import Rendering, TextTokenizer
+from tests.checkpoints import (
+    END,
+    checkpoint_config,
+    make_checkpoint,
+    make_index,
+    save_tokenizer,
+    train_tokenizer,
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def index(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_index(tmp_path_factory.mktemp("index"), checkpoint)
+
+
+@pytest.fixture
+def copy(checkpoint: Path, tmp_path: Path) -> Path:
+    """The checkpoint, to be spoilt."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+
+
+def refusal(index: Path, model: Path | str | None, **options: object) -> GenretError:
+    with pytest.raises(GenretError) as error:
+        Retriever.open(index, model, **options)  # type: ignore[arg-type]
+    return error.value
+
+
+def test_good_ones_open(index: Path, checkpoint: Path) -> None:
+    with Retriever.open(str(index), str(checkpoint), device="cpu", dtype="float64", num_threads=1) as it:
+        assert it.retrieve("x", k=1)[0].candidates
+
+
+def test_missing_index(tmp_path: Path, checkpoint: Path) -> None:
+    error = refusal(tmp_path / "absent", checkpoint)
+    assert isinstance(error, IndexNotFoundError)
+    assert str(tmp_path / "absent") in str(error)
+    assert isinstance(refusal(tmp_path, checkpoint), IndexNotFoundError)
+
+
+def test_damaged_index(index: Path, checkpoint: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(index, tmp_path / "damaged", symlinks=True))
+    entities = next(damaged.rglob("entities.arrow"))
+    data = bytearray(entities.read_bytes())
+    data[len(data) // 2] ^= 1
+    entities.chmod(0o644)
+    entities.write_bytes(data)
+    error = refusal(damaged, checkpoint)
+    assert isinstance(error, IndexChecksumError)
+    assert "entities.arrow" in str(error)
+
+
+def test_missing_model(index: Path, tmp_path: Path) -> None:
+    error = refusal(index, tmp_path / "absent" / "model")
+    assert isinstance(error, ModelError)
+    assert "absent/model" in str(error)
+    assert "neither an existing path nor a valid hub id" in str(error)
+
+
+def test_missing_default_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> Path:
+        raise ModelError("the shipped default model was not found")
+
+    monkeypatch.setattr("retrieval.retriever.default_model_dir", absent)
+    assert "shipped default model" in str(refusal(index, None))
+
+
+def test_wrong_tokenizer_for_the_index(index: Path, tmp_path: Path) -> None:
+    other = make_checkpoint(tmp_path / "other", tokenizer=train_tokenizer(vocab_size=300))
+    error = refusal(index, other)
+    assert isinstance(error, IndexMismatchError)
+    for part in (str(index), str(other), "sha256:", f"build-index … --tokenizer {other}"):
+        assert part in str(error)
+
+
+def test_tokenizer_is_compared_before_the_weights_are_read(index: Path, tmp_path: Path) -> None:
+    save_tokenizer(train_tokenizer(vocab_size=300), tmp_path / "bare")
+    assert isinstance(refusal(index, tmp_path / "bare"), IndexMismatchError)
+
+
+def test_model_vocabulary_too_small(index: Path, tmp_path: Path) -> None:
+    small = make_checkpoint(tmp_path / "small", model_vocab_size=280)
+    error = refusal(index, small)
+    assert isinstance(error, IndexMismatchError)
+    assert "can write only tokens below 280" in str(error)
+
+
+def with_late_special_tokens(config: CheckpointConfig, folder: Path) -> tuple[Path, Path]:
+    """An index, and a model whose embeddings stop before the tokenizer's last token "<ask>"."""
+    tokenizer = train_tokenizer()
+    last = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens(["<ask>"])
+    checkpoint = make_checkpoint(folder / "model", tokenizer=tokenizer, config=config, model_vocab_size=last)
+    return make_index(folder, checkpoint), checkpoint
+
+
+def test_model_without_its_templates_special_tokens(tmp_path: Path) -> None:
+    prompts = {"plain": PromptTemplate("plain", prefix="<ask>"), "mention": PromptTemplate("mention")}
+    error = refusal(*with_late_special_tokens(CheckpointConfig(prompts=prompts), tmp_path))
+    assert isinstance(error, ModelError)
+    assert "the prompt template 'plain' needs token 320, but the model knows only tokens below 320" in str(
+        error
+    )
+
+
+def test_unknown_token_of_one_template_is_that_requests_error(tmp_path: Path) -> None:
+    prompts = {**BUILT_IN, "odd": PromptTemplate("odd", prefix="<ask>")}
+    index, checkpoint = with_late_special_tokens(CheckpointConfig(prompts=prompts), tmp_path)
+    with Retriever.open(index, checkpoint) as retriever:
+        assert retriever.retrieve("<ask>")[0].candidates  # as plain text
+        with pytest.raises(
+            InputError, match=r"query: holds token 320, which the model does not know \(it has 320"
+        ):
+            retriever.retrieve("x", prompt="odd")
+
+
+@pytest.mark.parametrize(
+    ("rendering", "difference"),
+    [
+        (Rendering(prefix="", end_token=END), "prefix '' instead of ' '"),
+        (Rendering(prefix=" ", suffix=">", end_token=END), "suffix '>' instead of ''"),
+        (Rendering(context=":", prefix=" ", end_token=END), "context ':' instead of ''"),
+        (Rendering(prefix=" ", end_token="<pad>"), "end token 0 instead of 1"),
+    ],
+)
+def test_rendering_mismatch(checkpoint: Path, tmp_path: Path, rendering: Rendering, difference: str) -> None:
+    index = make_index(tmp_path, checkpoint, rendering=rendering)
+    error = refusal(index, checkpoint)
+    assert isinstance(error, IndexMismatchError)
+    assert f"titles are not rendered as the model was taught: {difference}; " in str(error)
+    assert f"build-index … --tokenizer {checkpoint}" in str(error)
+
+
+def test_end_token_by_name_and_by_default_are_the_same(checkpoint: Path, tmp_path: Path) -> None:
+    index = make_index(tmp_path, checkpoint, rendering=Rendering(prefix=" "))
+    Retriever.open(index, checkpoint).close()
+
+
+def test_checkpoint_that_was_taught_nothing_takes_any_rendering(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "model", max_positions=512)
+    (checkpoint / "genret.json").unlink()
+    tokenizer = TextTokenizer.load(checkpoint)
+    index = make_index(tmp_path, tokenizer, rendering=Rendering(prefix=" <", suffix=">"))
+    with Retriever.open(index, checkpoint) as retriever:
+        assert retriever.retrieve("x", k=1, prompt="few-shot")[0].candidates
+
+
+def test_malformed_config(index: Path, copy: Path) -> None:
+    (copy / "genret.json").write_text('{"format_version": 9}')
+    error = refusal(index, copy)
+    assert isinstance(error, ModelError)
+    assert str(error) == f"{copy / 'genret.json'}: malformed: format_version: expected 1, got 9"
+
+
+def test_pickled_weights_are_refused(index: Path, copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    torch.save({"x": torch.zeros(1)}, copy / "pytorch_model.bin")
+    error = refusal(index, copy)
+    assert isinstance(error, ModelError)
+    assert "only pickled weights (pytorch_model.bin)" in str(error)
+
+
+def test_damaged_and_missing_weights(index: Path, copy: Path) -> None:
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert isinstance(refusal(index, copy), ModelError)
+    weights.unlink()
+    assert "no *.safetensors weights" in str(refusal(index, copy))
+    (copy / "config.json").unlink()
+    assert "no config.json" in str(refusal(index, copy))
+
+
+def test_unsupported_architecture(index: Path, copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "model_type": "mamba"}))
+    error = refusal(index, copy)
+    assert isinstance(error, ModelError)
+    assert "model type 'mamba' is not supported" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"device": "abacus"}, ModelError, "unknown device 'abacus'"),
+        ({"dtype": "int3"}, ModelError, "dtype must be 'auto' or one of"),
+        ({"device": "cpu", "dtype": "float16"}, ModelError, "float16 is not computed on a CPU"),
+        ({"num_threads": 0}, InputError, "num_threads: must be at least 1, got 0"),
+    ],
+)
+def test_wrong_options(
+    index: Path, checkpoint: Path, options: dict[str, object], kind: type[GenretError], message: str
+) -> None:
+    error = refusal(index, checkpoint, **options)
+    assert isinstance(error, kind)
+    assert message in str(error)
+
+
+def test_refusal_closes_the_index(index: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr("retrieval.index.reader.Index.close", lambda self: closed.append(True))
+    (copy / "model.safetensors").unlink()
+    refusal(index, copy)
+    assert closed == [True]
+
+
+def test_hub_checkpoint_brings_its_prompts_and_rendering(
+    index: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a hub id, genret.json is read from the folder the tokenizer was fetched into."""
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda model_id, **options: str(checkpoint))
+    loaded: list[object] = []
+
+    def load(place: object, *options: object) -> object:
+        loaded.append(place)
+        return HFLanguageModel.load(checkpoint)
+
+    from decoding.hf_model import HFLanguageModel
+
+    monkeypatch.setattr("retrieval.retriever._load_model", load)
+    with Retriever.open(index, "someone/tiny") as retriever:
+        assert retriever.config.rendering == checkpoint_config().rendering
+        assert retriever.config.prompt(None).prefix == "<query>"
+    assert loaded == ["someone/tiny"]
+
+
+def test_tokenizer_with_no_fast_form(index: Path, copy: Path) -> None:
+    (copy / "tokenizer.json").unlink()
+    assert "no tokenizer.json in this directory (a fast tokenizer is needed" in str(refusal(index, copy))
