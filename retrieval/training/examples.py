@@ -55,10 +55,10 @@ _SENTENCES = (
 class Mixture:
     """How often each recipe is used; the numbers are weights and need no particular sum."""
 
-    name: float = 0.17
-    description: float = 0.16
-    query: float = 0.30
-    keywords: float = 0.26
+    name: float = 0.15
+    description: float = 0.13
+    query: float = 0.26
+    keywords: float = 0.36
     mention: float = 0.06
     invented: float = 0.05
 
