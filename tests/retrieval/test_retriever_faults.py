@@ -1,0 +1,171 @@
+"""One request's trouble stays its own: broken logits, cancellation, deadlines, titles that do not fit."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DeadlineExceededError, DecodingCancelledError
+from retrieval import RetrievalResult, Retriever, RetrieveRequest
+from retrieval.errors import InputError, ModelError
+from retrieval.index.reader import Index
+from retrieval.text import TextTokenizer
+from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
+from tests.fakes import TableModel, TableSession
+
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+CONFIG = checkpoint_config()
+POISON = "#"  # a query that holds it breaks the model
+
+Logits = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    folder = make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
+    with Index.open(folder) as opened:
+        yield opened
+
+
+def broken(value: float, depth: int) -> TableModel:
+    """A random model that returns `value` for poisoned prompts once `depth` tokens are written."""
+    (poison,) = TOKENIZER.encode_text(POISON)
+    sound = TableModel.random(TOKENIZER.vocab_size, seed=1)
+
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        logits = sound.logits(prompt, written)
+        if poison in prompt and len(written) >= depth:
+            return torch.full_like(logits, value)
+        return logits
+
+    return TableModel(TOKENIZER.vocab_size, function)
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_broken_logits_of_one_query_leave_the_others_alone(
+    index: Index, method: str, value: float, depth: int
+) -> None:
+    retriever = Retriever(index, broken(value, depth), TOKENIZER, CONFIG)
+    texts = ["one", f"two {POISON}", "three", POISON, "five"]
+    requests = [RetrieveRequest(text, k=4, method=method, seed=3) for text in texts]
+    replies = retriever.retrieve_batch(requests)
+    for request, reply in zip(requests, replies, strict=True):
+        if POISON in request.query:
+            assert isinstance(reply, ModelError)
+            assert "NaN or infinite logits" in str(reply)
+        else:
+            assert isinstance(reply, RetrievalResult)
+            (alone,) = retriever.retrieve_batch([request])
+            assert isinstance(alone, RetrievalResult)
+            assert alone.candidates == reply.candidates
+            assert len(reply.candidates) > 0
+
+
+def test_broken_logits_name_the_query(index: Index) -> None:
+    retriever = Retriever(index, broken(math.nan, 0), TOKENIZER, CONFIG)
+    with pytest.raises(ModelError, match=r"^queries\[1\]: the model returned NaN or infinite logits"):
+        retriever.retrieve(["fine", POISON, "fine too"])
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_cancelled_requests_leave_the_batch(index: Index, method: str) -> None:
+    retriever = Retriever(index, TableModel.random(TOKENIZER.vocab_size, seed=2), TOKENIZER, CONFIG)
+    requests = [RetrieveRequest(f"query {n}", k=3, method=method, seed=n) for n in range(4)]
+    cancelled, late = CancelToken(), CancelToken(deadline=time.monotonic() - 1.0)
+    cancelled.cancel()
+    replies = retriever.retrieve_batch(requests, [None, cancelled, late, CancelToken()])
+    assert type(replies[1]) is DecodingCancelledError
+    assert type(replies[2]) is DeadlineExceededError
+    for n in (0, 3):
+        (alone,) = retriever.retrieve_batch([requests[n]])
+        reply = replies[n]
+        assert isinstance(alone, RetrievalResult)
+        assert isinstance(reply, RetrievalResult)
+        assert alone.candidates == reply.candidates
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_cancellation_is_polled_at_every_step(index: Index, method: str) -> None:
+    retriever = Retriever(index, TableModel.random(TOKENIZER.vocab_size, seed=2), TOKENIZER, CONFIG)
+    polls = 0
+
+    class AfterTwoSteps(CancelToken):
+        def check(self) -> None:
+            nonlocal polls
+            polls += 1
+            if polls > 2:
+                self.cancel()
+            super().check()
+
+    (reply,) = retriever.retrieve_batch([RetrieveRequest("x", method=method)], [AfterTwoSteps()])
+    assert isinstance(reply, DecodingCancelledError)
+    assert polls == 3
+
+
+def test_requests_of_one_method_share_their_forwards(index: Index) -> None:
+    sessions: list[TableSession] = []
+
+    class Counting(TableModel):
+        def prefill(self, prompts: object) -> TableSession:
+            sessions.append(super().prefill(prompts))  # type: ignore[arg-type]
+            return sessions[-1]
+
+    sound = TableModel.random(TOKENIZER.vocab_size, seed=2)
+    retriever = Retriever(index, Counting(sound.vocab_size, sound.logits), TOKENIZER, CONFIG)
+    retriever.retrieve_batch(
+        [RetrieveRequest(f"q{n}", k=3 + n, method="beam", beam_size=8 + n) for n in range(8)]
+        + [RetrieveRequest(f"q{n}", k=3, method="disc", temperature=1.0 + n) for n in range(8)]
+    )
+    assert len(sessions) == 2
+    assert sum(session.num_forwards for session in sessions) <= 3 * retriever.trie.max_depth
+
+
+LONG_TITLE = "Krung Thep Maha Nakhon Amon Rattanakosin Mahinthara Ayutthaya Mahadilok Phop Noppharat"
+
+
+@pytest.fixture(scope="module", params=["llama", "bart"])
+def with_outlier(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Retriever]:
+    """Room for 60 tokens, and one title that needs more."""
+    checkpoint = make_checkpoint(tmp_path_factory.mktemp("model"), request.param, max_positions=60)
+    catalogue = f"{CATALOGUE}Q99\t{LONG_TITLE}\t\tcity\n"
+    folder = make_index(tmp_path_factory.mktemp("index"), checkpoint, catalogue)
+    with Retriever.open(folder, checkpoint) as retriever:
+        assert retriever.trie.max_depth > 60
+        yield retriever
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_one_monstrous_title_does_not_make_queries_too_long(with_outlier: Retriever, method: str) -> None:
+    decoder_only = not with_outlier.model.is_encoder_decoder
+    longest = 30 if decoder_only else 60
+    for length in (1, longest - 2):
+        (result,) = with_outlier.retrieve("$" * length, k=50, method=method, beam_size=300, seed=1)
+        ids = {c.entity_id for c in result.candidates}
+        assert "Q99" not in ids
+        if method == "beam":
+            assert ids == {f"Q{n}" for n in range(1, 13)}
+            assert result.certified is False  # the title that was given up is one of the fifty likeliest
+    with pytest.raises(InputError, match=f"the prompt has {longest + 1} tokens .* at most {longest}$"):
+        with_outlier.retrieve("$" * (longest - 1))
+
+
+def test_titles_that_fit_are_scored_as_without_the_outlier(with_outlier: Retriever, tmp_path: Path) -> None:
+    checkpoint = Path(with_outlier.tokenizer.source)
+    with Retriever.open(make_index(tmp_path, checkpoint), checkpoint) as without:
+        (clean,) = without.retrieve("a river", k=12, beam_size=300)
+    (result,) = with_outlier.retrieve("a river", k=12, beam_size=300)
+    assert [c.entity_id for c in result.candidates] == [c.entity_id for c in clean.candidates]
+    assert [c.logprob for c in result.candidates] == pytest.approx(
+        [c.logprob for c in clean.candidates], abs=1e-4
+    )
