@@ -208,15 +208,18 @@ class Batcher:
         retriever = batch[0].retriever
         requests, cancels = [job.request for job in batch], [job.cancel for job in batch]
         try:
-            return await self._executor.run(retriever.retrieve_batch, requests, cancels)
+            outcomes = await self._executor.run(retriever.retrieve_batch, requests, cancels)
+            if len(outcomes) != len(batch):
+                raise ValueError(f"the retriever gave {len(outcomes)} answers to {len(batch)} requests")
+            return outcomes
         except Exception as error:
             if len(batch) == 1:
                 return [_as_memory_error(error)]
             _LOG.warning("a batch of %d failed as a whole; trying its requests one by one", len(batch))
-        outcomes: list[Outcome | Exception] = []
+        alone: list[Outcome | Exception] = []
         for job in batch:
-            outcomes += await self._answer([job])
-        return outcomes
+            alone += await self._answer([job])
+        return alone
 
     def _settle(self, job: _Job, outcome: Outcome | Exception, started: float) -> None:
         if isinstance(outcome, Exception):

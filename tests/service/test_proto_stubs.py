@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import itertools
 import re
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def test_everything_in_the_sources_is_commented(source: Path) -> None:
     declaration = re.compile(
         r"(service|message|enum|oneof|rpc)\s+\w+|[A-Z][A-Z0-9_]+ = \d+;|(\w+ )?[\w.<>, ]+ \w+ = \d+;"
     )
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in itertools.pairwise(lines):
         if declaration.match(line):
             assert before.startswith("//"), f"{source.name}: no comment above: {line}"
 

@@ -1,0 +1,70 @@
+"""Admission counts work, and never locks itself shut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.types import RetrieveRequest
+from service.admission import TITLE_TOKENS, Admission, estimate_tokens
+from service.config import QueueLimits
+from service.errors import OverloadedError
+
+
+@pytest.mark.parametrize(
+    ("request_", "branches"),
+    [
+        (RetrieveRequest("q", k=3), 10),
+        (RetrieveRequest("q", k=50), 50),
+        (RetrieveRequest("q", beam_size=7), 7),
+        (RetrieveRequest("q", method="disc"), 4 * 16),
+        (RetrieveRequest("q", method="disc", num_draws=2, num_samples=3), 6),
+    ],
+)
+def test_work_grows_with_the_prompt_and_the_branches(request_: RetrieveRequest, branches: int) -> None:
+    assert estimate_tokens(request_, 20) == 20 + branches * TITLE_TOKENS
+
+
+def test_a_request_larger_than_the_limit_is_taken_alone() -> None:
+    admission = Admission(QueueLimits(max_requests=5, max_tokens=100))
+    admission.admit(1000)
+    with pytest.raises(OverloadedError, match="1000 tokens of work, at most 100, this request 1"):
+        admission.admit(1)
+    admission.release(1000)
+    admission.admit(1)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=60))
+def test_the_limits_hold_and_all_is_given_back(events: list[tuple[bool, int]]) -> None:
+    limits = QueueLimits(max_requests=4, max_tokens=100)
+    admission = Admission(limits)
+    held: list[int] = []
+    for arrives, tokens in events:
+        if not arrives:
+            if held:
+                admission.release(held.pop())
+            continue
+        fits = len(held) < 4 and sum(held) + tokens <= 100
+        if fits:
+            admission.admit(tokens)
+            held.append(tokens)
+        else:
+            with pytest.raises(OverloadedError):
+                admission.admit(tokens)
+        assert (admission.num_requests, admission.num_tokens) == (len(held), sum(held))
+
+
+def test_waits_are_estimated_from_the_speed_seen() -> None:
+    admission = Admission(QueueLimits())
+    admission.admit(1000)
+    assert admission.expected_wait_s() == 0, "nothing is known yet, so nothing is refused for it"
+    assert admission.retry_after_s() == 1.0
+    admission.observe(500, seconds=1.0)
+    assert admission.expected_wait_s() == pytest.approx(2.0)
+    assert admission.retry_after_s() == pytest.approx(1.0)
+    for _ in range(100):
+        admission.observe(10_000, seconds=1.0)
+    assert admission.expected_wait_s() == pytest.approx(0.1, rel=0.01)
+    admission.observe(1, seconds=0.0)
+    assert 0.05 <= admission.retry_after_s() <= 30

@@ -1,0 +1,210 @@
+"""The batcher alone: what shares a batch, what is dropped, and what failures touch."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DeadlineExceededError, DecodingCancelledError
+from retrieval.types import RetrieveRequest
+from service.admission import Admission
+from service.batching import Answer, Batcher
+from service.config import BatchLimits, QueueLimits
+from service.errors import NotReadyError, OverloadedError
+from service.executor import DeviceExecutor
+from tests.service.fake_retriever import FakeRetriever
+from tests.service.running_server import until
+
+
+@asynccontextmanager
+async def batching(**limits: Any) -> AsyncIterator[tuple[Batcher, Admission]]:
+    executor = DeviceExecutor("test")
+    admission = Admission(QueueLimits())
+    batcher = Batcher(executor, BatchLimits(**limits), admission)
+    batcher.start()
+    try:
+        yield batcher, admission
+    finally:
+        await batcher.close()
+        executor.close()
+    assert (admission.num_requests, admission.num_tokens) == (0, 0), "all work is given back"
+
+
+def submit(
+    batcher: Batcher, fake: FakeRetriever, query: str, tokens: int = 1, seconds: float | None = None
+) -> asyncio.Task[Answer]:
+    deadline = None if seconds is None else time.monotonic() + seconds
+    call = batcher.submit(fake, RetrieveRequest(query), tokens, CancelToken(deadline))
+    return asyncio.create_task(call)
+
+
+def test_an_idle_device_waits_for_company_only_so_long() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=150, max_size=3) as (batcher, _):
+            fake = FakeRetriever()
+            first = submit(batcher, fake, "a")
+            await asyncio.sleep(0.02)
+            answers = await asyncio.gather(first, submit(batcher, fake, "b"))
+            assert fake.batches == [["a", "b"]]
+            assert answers[0].queue_ms >= 140 > answers[1].queue_ms - 20
+            started = time.monotonic()
+            await asyncio.gather(*(submit(batcher, fake, q) for q in "cde"))
+            assert time.monotonic() - started < 0.14, "a full batch does not wait"
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=20, max_tokens=10) as (batcher, _):
+            one, two = FakeRetriever(), FakeRetriever()
+            calls = [
+                submit(batcher, one, "a", 4),
+                submit(batcher, two, "b", 4),
+                submit(batcher, one, "c", 4),
+                submit(batcher, one, "d", 4),
+                submit(batcher, one, "huge", 99),
+                submit(batcher, two, "e", 4),
+            ]
+            await asyncio.gather(*calls)
+            assert one.batches == [["a", "c"], ["d"], ["huge"]]
+            assert two.batches == [["b", "e"]]
+
+    asyncio.run(scenario())
+
+
+def test_who_left_the_queue_never_runs() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=0) as (batcher, admission):
+            fake = FakeRetriever()
+            fake.hold.clear()
+            first = submit(batcher, fake, "first")
+            await until(fake.running.is_set)
+            leaving, late, staying = (
+                submit(batcher, fake, "leaving"),
+                submit(batcher, fake, "late", seconds=0.05),
+                submit(batcher, fake, "staying"),
+            )
+            await until(lambda: batcher.num_waiting == 3)
+            leaving.cancel()
+            await asyncio.sleep(0.1)
+            assert batcher.num_waiting == 2
+            assert admission.num_requests == 3, "its place is free at once"
+            fake.hold.set()
+            await asyncio.gather(first, staying)
+            with pytest.raises(DeadlineExceededError, match="in the queue"):
+                await late
+            assert fake.batches == [["first"], ["staying"]]
+
+    asyncio.run(scenario())
+
+
+def test_who_leaves_while_running_is_told_to_the_decoder_alone() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=20) as (batcher, _):
+            fake = FakeRetriever()
+            fake.hold.clear()
+            leaving, staying = submit(batcher, fake, "leaving"), submit(batcher, fake, "staying")
+            await until(fake.running.is_set)
+            leaving.cancel()
+            await until(lambda: len(fake.stopped_by) == 1)
+            fake.hold.set()
+            assert (await staying).result.candidates
+            assert isinstance(fake.stopped_by[0], DecodingCancelledError)
+
+    asyncio.run(scenario())
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=0) as (batcher, admission):
+            fake = FakeRetriever()
+            fake.hold.clear()
+            admission.observe(10, seconds=1.0)
+            first = submit(batcher, fake, "first", tokens=100)
+            await until(fake.running.is_set)
+            with pytest.raises(DeadlineExceededError, match="the work ahead takes about 10"):
+                await submit(batcher, fake, "hopeless", seconds=2)
+            patient = submit(batcher, fake, "patient", seconds=20)
+            fake.hold.set()
+            await asyncio.gather(first, patient)
+
+    asyncio.run(scenario())
+
+
+def test_a_bug_hits_the_guilty_only() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=20) as (batcher, _):
+            fake = FakeRetriever(bugs={"bug": ZeroDivisionError("x"), "big": MemoryError()})
+            calls = [submit(batcher, fake, q) for q in ("a", "bug", "b", "big")]
+            a, bug, b, big = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(a, Answer)
+            assert isinstance(b, Answer)
+            assert isinstance(bug, ZeroDivisionError)
+            assert isinstance(big, OverloadedError)
+            assert big.reason == "MEMORY_FULL"
+            assert (await submit(batcher, fake, "after")).result.candidates
+
+    asyncio.run(scenario())
+
+
+def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() -> None:
+    class Short(FakeRetriever):
+        def retrieve_batch(self, requests: Any, cancel: Any = None) -> list[Any]:
+            return super().retrieve_batch(requests, cancel)[:-1]
+
+    async def scenario() -> None:
+        async with batching(max_delay_ms=20) as (batcher, _):
+            calls = [submit(batcher, Short(), "a"), submit(batcher, FakeRetriever(), "b")]
+            broken, good = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(broken, ValueError)
+            assert isinstance(good, Answer)
+
+    asyncio.run(scenario())
+
+
+def test_closing_fails_what_waits_and_stops_what_runs() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=0) as (batcher, _):
+            fake = FakeRetriever()
+            fake.hold.clear()
+            running = submit(batcher, fake, "running")
+            await until(fake.running.is_set)
+            waiting = submit(batcher, fake, "waiting")
+            await until(lambda: batcher.num_waiting == 1)
+            await batcher.close()
+            for call in (running, waiting):
+                with pytest.raises(NotReadyError):
+                    await call
+            with pytest.raises(NotReadyError):
+                await submit(batcher, fake, "late")
+            await until(lambda: len(fake.stopped_by) == 1)
+
+    asyncio.run(scenario())
+
+
+def test_the_executor_runs_one_call_at_a_time_on_its_own_thread() -> None:
+    async def scenario() -> None:
+        executor = DeviceExecutor("cpu")
+        inside, most, names = [0], [0], set()
+
+        def work(seconds: float) -> None:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            names.add(threading.current_thread().name)
+            time.sleep(seconds)
+            inside[0] -= 1
+
+        await asyncio.gather(*(executor.run(work, seconds=0.01) for _ in range(5)))
+        executor.close()
+        executor.close()
+        assert (most, names) == ([1], {"genret-cpu_0"})
+
+    asyncio.run(scenario())

@@ -1,0 +1,76 @@
+"""Answers as tables, lines and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from retrieval.types import Candidate, RetrievalResult, Timings
+from service.convert import IndexRef, Reply
+from service.errors import CallError
+from service.render import as_json, as_lines, as_table
+
+CANDIDATES = (
+    Candidate("Q1", "Hamlet [play]", "The Prince of Denmark", -1.25, 0.75, {"kind": "work", "year": 1600}),
+    Candidate("Q2", "Tab\there\nline", "Tab\there\nline", -2.5, 0.25, {"kind": None}),
+)
+
+
+def reply(candidates: tuple[Candidate, ...] = CANDIDATES) -> Reply:
+    result = RetrievalResult(
+        "q", "disc", candidates, mass=0.5, mass_stderr=0.1, seed=7, timings=Timings(1.0, 2.0, 3.0)
+    )
+    return Reply(result, 0.5, 4.0, IndexRef("sample", "v1", "d1"))
+
+
+def table(shown: Reply, width: int = 120) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(as_table("author of hamlet", shown))
+    return out.getvalue()
+
+
+def test_lines_have_seven_cells_whatever_is_in_them() -> None:
+    lines = list(as_lines("a\tb", reply()))
+    assert lines[0].split("\t") == [
+        "a b",
+        "1",
+        "Q1",
+        "Hamlet [play]",
+        "The Prince of Denmark",
+        "-1.250000",
+        "0.750000",
+    ]
+    assert lines[1].split("\t")[3] == "Tab here line"
+
+
+def test_json_holds_everything() -> None:
+    document = json.loads(as_json("q", reply()))
+    assert document["finish_reason"] == "OK"
+    assert document["candidates"][0]["metadata"] == {"kind": "work", "year": 1600}
+    assert document["candidates"][1]["title"] == "Tab\there\nline"
+    assert document["index"] == {"name": "sample", "version": "v1", "digest": "d1"}
+    assert document["timings_ms"] == {"queue": 0.5, "prefill": 1.0, "decode": 2.0, "total": 4.0}
+    assert (document["certified"], document["mass"], document["seed"]) == (None, 0.5, 7)
+
+
+def test_json_of_a_failure_and_of_nothing() -> None:
+    assert json.loads(as_json("q", CallError("NOT_FOUND", "no index"))) == {
+        "query": "q",
+        "error": {"code": "NOT_FOUND", "message": "no index"},
+    }
+    assert json.loads(as_json("q", reply(())))["finish_reason"] == "NO_MATCH"
+
+
+def test_the_table_shows_titles_shares_metadata_and_the_models_word() -> None:
+    shown = table(reply())
+    for text in ("author of hamlet", "Hamlet [play]", "(The Prince of Denmark)", "75%", "1600", "work"):
+        assert text in shown
+    assert "in the catalogue with probability 0.5 ± 0.1; seed 7; 4 ms" in shown
+    assert "None" not in shown
+
+
+def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None:
+    assert "nothing in the catalogue matched" in table(reply(()))
+    assert max(len(line) for line in table(reply(), width=50).splitlines()) <= 50
