@@ -1,0 +1,206 @@
+"""`genret serve`, `query` and `health` as processes, the way a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.service.tiny_assets import NUM_ENTITIES, make_checkpoint, make_index
+
+ROOT = Path(__file__).resolve().parents[2]
+GENRET = [sys.executable, "-m", "service.main"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+READY = re.compile(
+    r"^genret: ready on (\S+): index 'tiny' \(12 entities, (\d+) rows\); model (\S+) on cpu$", re.M
+)
+
+
+@dataclass
+class Assets:
+    checkpoint: Path
+    index: Path
+
+
+@dataclass
+class Process:
+    process: subprocess.Popen[bytes]
+    address: str
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GENRET, *arguments], input=stdin, capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+    )
+
+
+def start(assets: Assets, *options: str) -> Process:
+    command = [*GENRET, "serve", str(assets.index), "--model", str(assets.checkpoint), "--device", "cpu"]
+    said = assets.index.with_name(f"stderr-{time.monotonic_ns()}")
+    with said.open("w") as stderr:
+        process = subprocess.Popen(
+            [*command, *options], stderr=stderr, stdout=subprocess.DEVNULL, env=ENVIRONMENT
+        )
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        if ready := READY.search(said.read_text()):
+            return Process(process, ready[1])
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError(f"exit {process.wait()} before it was ready: {said.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> Assets:
+    folder = tmp_path_factory.mktemp("assets")
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    return Assets(checkpoint, make_index(folder / "index", checkpoint))
+
+
+@pytest.fixture(scope="module")
+def server(assets: Assets) -> Iterator[Process]:
+    running = start(assets, "--port", "0")
+    yield running
+    assert running.stop() == 0, "SIGTERM ends in exit code 0"
+
+
+def test_a_free_port_is_found_and_told(server: Process) -> None:
+    host, port = server.address.rsplit(":", 1)
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+
+
+def test_a_pipe_gets_lines(server: Process) -> None:
+    done = genret("query", "who wrote hamlet", "-k", "3", "--address", server.address)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[:2] for row in rows] == [["who wrote hamlet", str(rank)] for rank in (1, 2, 3)]
+    assert all(len(row) == 7 and float(row[5]) < 0 and row[6] == "" for row in rows)
+
+
+def test_json_has_everything_and_the_same_seed_the_same_answer(server: Process) -> None:
+    arguments = ("query", "metal", "--method", "disc", "--seed", "4", "--json", "--address", server.address)
+    first, second = (json.loads(genret(*arguments).stdout) for _ in range(2))
+    assert first["seed"] == 4
+    assert first["candidates"] == second["candidates"]
+    assert sum(c["probability"] for c in first["candidates"]) == pytest.approx(1)
+    assert first["index"]["name"] == "tiny"
+
+
+def test_several_queries_and_stdin_go_in_one_stream(server: Process) -> None:
+    lines = "\n".join(f"query {i}" for i in range(70)) + "\n\n"
+    done = genret("query", "first", "-", "-k", "1", "--json", "--address", server.address, stdin=lines)
+    queries = [json.loads(line)["query"] for line in done.stdout.splitlines()]
+    assert queries == ["first", *(f"query {i}" for i in range(70))]
+
+
+def test_one_bad_query_among_good_ones_fails_alone(server: Process) -> None:
+    done = genret("query", "good", "word " * 400, "-k", "1", "--address", server.address)
+    assert done.returncode == 1
+    assert done.stdout.startswith("good\t1\t")
+    assert "too long" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_k_beyond_the_catalogue_gives_what_there_is(server: Process) -> None:
+    done = genret("query", "x", "-k", "1000", "--address", server.address)
+    assert len(done.stdout.splitlines()) == NUM_ENTITIES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--index", "nope"), "no index named 'nope' is served here; served: tiny"),
+        (("--prompt", "poem"), "unknown template 'poem'"),
+        (("--timeout", "0.0001"), "no answer from"),
+    ],
+)
+def test_refusals_are_one_line(server: Process, arguments: tuple[str, ...], message: str) -> None:
+    done = genret("query", "x", *arguments, "--address", server.address)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_server_is_said_with_what_to_do() -> None:
+    for arguments in (("query", "x"), ("query", "x", "y"), ("health",)):
+        done = genret(*arguments, "--address", "127.0.0.1:1")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no server answers at 127.0.0.1:1" in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert "genret serve" in genret("query", "x", "--address", "127.0.0.1:1").stderr
+
+
+def test_health_is_an_exit_code(server: Process) -> None:
+    for options in ((), ("--live",)):
+        done = genret("health", *options, "--address", server.address)
+        assert (done.returncode, done.stdout.strip()) == (0, "SERVING")
+
+
+def test_a_port_in_use_is_one_line(server: Process, assets: Assets) -> None:
+    port = server.address.rsplit(":", 1)[1]
+    done = genret("serve", str(assets.index), "--model", str(assets.checkpoint), "--port", port)
+    assert done.returncode == 1
+    assert done.stderr == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_port_held_by_something_else_is_one_line_too(assets: Assets) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = genret("serve", str(assets.index), "--model", str(assets.checkpoint), "--port", str(port))
+    assert done.stderr == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_an_index_that_is_not_there_is_one_line(assets: Assets, tmp_path: Path) -> None:
+    done = genret("serve", str(tmp_path / "nope"), "--model", str(assets.checkpoint), "--port", "0")
+    assert done.returncode == 1
+    assert str(tmp_path / "nope") in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_model_with_another_tokenizer_is_one_line(assets: Assets, tmp_path: Path) -> None:
+    other = make_checkpoint(tmp_path / "other")
+    file = other / "tokenizer.json"
+    text = file.read_text(encoding="utf-8")
+    document = json.loads(text)
+    document["model"]["merges"] = document["model"]["merges"][:-1]
+    file.write_text(json.dumps(document), encoding="utf-8")
+    done = genret("serve", str(assets.index), "--model", str(other), "--port", "0")
+    assert done.returncode == 1
+    assert "tokenizer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_index_is_one_line_and_debug_shows_the_traceback(assets: Assets, tmp_path: Path) -> None:
+    damaged = Assets(assets.checkpoint, make_index(tmp_path / "index", assets.checkpoint))
+    file = next(damaged.index.rglob("trie.arrow"))
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(bytes(raw))
+    arguments = ("serve", str(damaged.index), "--model", str(damaged.checkpoint), "--port", "0")
+    done = genret(*arguments)
+    assert done.returncode == 1
+    assert "trie.arrow" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "IndexChecksumError" in genret("--debug", *arguments).stderr
+
+
+def test_ctrl_c_ends_like_sigterm(assets: Assets) -> None:
+    running = start(assets, "--port", "0")
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(timeout=60) == 0

@@ -1,0 +1,138 @@
+"""The server with a real retriever: a random Llama over a dozen titles, real tokens, real decoding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from retrieval.retriever import Retriever
+from retrieval.types import RetrieveRequest
+from service.config import IndexSpec
+from service.convert import reply_from_proto, request_to_proto
+from service.loading import ModelSpec, open_index
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.served import ServedIndex
+from tests.service.running_server import failure, running
+from tests.service.tiny_assets import MAX_POSITIONS, NUM_ENTITIES, make_checkpoint, make_index
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
+    folder = tmp_path_factory.mktemp("tiny")
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    index = make_index(folder / "index", checkpoint)
+    model = ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1)
+    served = open_index(IndexSpec("tiny", index), model)
+    yield served
+    assert isinstance(served.retriever, Retriever)
+    served.retriever.close()
+
+
+@pytest.fixture
+def retriever(tiny: ServedIndex) -> Retriever:
+    assert isinstance(tiny.retriever, Retriever)
+    return tiny.retriever
+
+
+def test_the_description_is_the_indexs_own(tiny: ServedIndex, retriever: Retriever) -> None:
+    described = tiny.description
+    assert (described.name, described.model, described.device) == ("tiny", "checkpoint", "cpu")
+    assert described.num_entities == NUM_ENTITIES
+    assert described.version == retriever.index.version
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_the_service_says_what_the_library_says(tiny: ServedIndex, retriever: Retriever, method: str) -> None:
+    request = RetrieveRequest("who wrote hamlet", k=4, method=method, seed=11)
+    (expected,) = retriever.retrieve(request.query, k=4, method=method, seed=11)
+
+    async def scenario() -> None:
+        async with running(indexes={"tiny": tiny}) as api:
+            message = await api.stub.Retrieve(request_to_proto(request), timeout=30)
+            reply = reply_from_proto(request.query, message)
+            assert reply.result.candidates == expected.candidates
+            assert (reply.result.mass, reply.result.seed) == (expected.mass, expected.seed)
+            assert reply.result.certified == expected.certified
+            assert reply.index.digest == tiny.description.digest
+            assert 0 < reply.result.timings.prefill_ms + reply.result.timings.decode_ms <= reply.total_ms
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tiny: ServedIndex) -> None:
+    requests = [
+        pb.RetrieveRequest(query="city of light", k=3),
+        pb.RetrieveRequest(query="river in egypt", k=1, method=pb.RETRIEVAL_METHOD_BEAM, beam_size=2),
+        pb.RetrieveRequest(query="metal", method=pb.RETRIEVAL_METHOD_DISC, seed=1, num_samples=4),
+        pb.RetrieveRequest(query="metal", method=pb.RETRIEVAL_METHOD_DISC, seed=2, temperature=2.0),
+        pb.RetrieveRequest(query="woman who found radium", k=1000),
+        pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=3, top_m=5, num_draws=2),
+    ]
+
+    async def scenario() -> None:
+        async with running(indexes={"tiny": tiny}) as api:
+            together = (await api.batch(*requests)).results
+            for request, result in zip(requests, together, strict=True):
+                alone = await api.stub.Retrieve(request, timeout=30)
+                got = [(c.entity_id, c.probability) for c in result.response.candidates]
+                assert got == [(c.entity_id, c.probability) for c in alone.candidates]
+                assert [c.logprob for c in result.response.candidates] == pytest.approx(
+                    [c.logprob for c in alone.candidates], abs=1e-4
+                )
+            assert len(together[4].response.candidates) == NUM_ENTITIES, "never filler, never twice"
+
+    asyncio.run(scenario())
+
+
+def test_many_clients_at_once_all_get_their_own_answer(tiny: ServedIndex, retriever: Retriever) -> None:
+    queries = [f"query number {i}" for i in range(48)]
+    expected = [r.candidates for r in retriever.retrieve(queries, k=2)]
+
+    async def scenario() -> None:
+        async with running(indexes={"tiny": tiny}) as api:
+            replies = await asyncio.gather(*(api.retrieve(query, k=2) for query in queries))
+            for reply, candidates in zip(replies, expected, strict=True):
+                assert [c.entity_id for c in reply.candidates] == [c.entity_id for c in candidates]
+
+    asyncio.run(scenario())
+
+
+def test_a_query_longer_than_the_context_is_refused(tiny: ServedIndex) -> None:
+    async def scenario() -> None:
+        async with running(indexes={"tiny": tiny}) as api:
+            for words in (MAX_POSITIONS, 100_000):
+                error, details = await failure(api.retrieve("word " * words))
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert details["BadRequest"].field_violations[0].field == "query"
+                assert "too long" in error.details()
+
+    asyncio.run(scenario())
+
+
+def test_an_unknown_template_is_refused(tiny: ServedIndex) -> None:
+    async def scenario() -> None:
+        async with running(indexes={"tiny": tiny}) as api:
+            error, details = await failure(api.retrieve("x", prompt_template="poem"))
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "plain" in details["BadRequest"].field_violations[0].description
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_stops_a_real_search(tiny: ServedIndex) -> None:
+    async def scenario() -> None:
+        async with running(indexes={"tiny": tiny}) as api:
+            calls = [
+                api.retrieve("x", method=pb.RETRIEVAL_METHOD_DISC, num_samples=256, num_draws=16)
+                for _ in range(8)
+            ]
+            await asyncio.sleep(0.05)
+            for call in calls:
+                call.cancel()
+            reply = await api.retrieve("after", k=1)
+            assert reply.candidates
+
+    asyncio.run(scenario())
