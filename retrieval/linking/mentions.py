@@ -105,7 +105,8 @@ def _open(path: str) -> Iterator[IO[bytes]]:
 
 def _parse(raw: bytes, number: int) -> MentionRow | BadRow:
     try:
-        value = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
+        text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+        value = json.loads(text)
     except UnicodeDecodeError as error:
         return BadRow(number, f"not valid UTF-8 at byte {error.start + 1}")
     except json.JSONDecodeError as error:
