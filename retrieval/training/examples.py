@@ -135,7 +135,8 @@ class ExampleGenerator:
 
     Args:
         entities: The catalogue. Not empty.
-        queries: Labelled queries; only those of split "train" are used.
+        queries: Labelled queries; only those of split "train" are used, and of these none that is, letter
+            case apart, a dev or test query as well.
         options: What to draw.
     """
 
@@ -149,8 +150,9 @@ class ExampleGenerator:
             raise ValueError("entities must not be empty")
         self.options = options or ExampleOptions()
         texts: dict[str, list[str]] = {entity.entity_id: [] for entity in entities}
+        held_out = {query.text.lower() for query in queries if query.split != "train"}
         for query in queries:
-            if query.split == "train":
+            if query.split == "train" and query.text.lower() not in held_out:
                 texts[query.entity_id].append(query.text)
         self._sources = _sources(entities, texts)
         self._described = [s for s in self._sources if s.entity.description]

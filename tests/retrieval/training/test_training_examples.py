@@ -22,6 +22,7 @@ ENTITIES = [
 QUERIES = [
     LabelledQuery("where did moses float in a basket", "1"),
     LabelledQuery("closest world to our star", "2"),
+    LabelledQuery("Forbidden testword QUESTION", "2"),
     LabelledQuery("forbidden devword question", "3", "dev"),
     LabelledQuery("forbidden testword question", "3", "test"),
 ]
