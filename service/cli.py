@@ -40,7 +40,13 @@ _ADDRESS = click.option(
 )
 @click.option("--index", default="", help="Index to search; the server's default one when left out.")
 @_ADDRESS
-@click.option("--json", "as_json_lines", is_flag=True, help="One JSON object per query.")
+@click.option(
+    "--json",
+    "as_json_lines",
+    is_flag=True,
+    envvar="GENRET_QUERY_JSON",
+    help="One JSON object per query.",
+)
 @click.option("--beam-size", type=int, help="beam: live prefixes per step.")
 @click.option("--num-draws", type=int, default=4, help="disc: draws tried per sample.", **_ENV)
 @click.option("--num-samples", type=int, help="disc: independent samples.  [default: 16]")
@@ -133,7 +139,7 @@ class _Printer:
 
         if isinstance(reply, CallError):
             self.num_failed += 1
-            click.echo(f"Error: {query!r}: {reply}", err=True)
+            click.echo(f"Error: {query!r}: {reply}{_hint(reply)}", err=True)
         if self._as_json_lines:
             click.echo(render.as_json(query, reply))
         elif isinstance(reply, CallError):
@@ -157,12 +163,14 @@ def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: st
             return [client.retrieve(requests[0], index)]
         return client.retrieve_batch(requests, index)
     except CallError as error:
-        hint = "; start one with: genret serve INDEX" if _not_there(error) else ""
-        raise click.ClickException(f"{error}{hint}") from error
+        raise click.ClickException(f"{error}{_hint(error)}") from error
 
 
-def _not_there(error: CallError) -> bool:
-    return error.code == "UNAVAILABLE" and error.retry_after_s is None
+def _hint(error: CallError) -> str:
+    """Say what to do about an error, where there is something to be done."""
+    if error.retry_after_s is not None:
+        return f"; try again in {error.retry_after_s:.2g} s"
+    return "; start one with: genret serve INDEX" if error.code == "UNAVAILABLE" else ""
 
 
 def _texts(queries: Iterable[str]) -> Iterator[str]:

@@ -28,6 +28,7 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
     "named",
     multiple=True,
     metavar="NAME=PATH",
+    envvar="GENRET_SERVE_INDEX",
     help="A further index and the name requests use for it. May be given several times.",
     show_envvar=True,
 )

@@ -283,7 +283,7 @@ def test_a_bug_tells_the_request_id_and_nothing_else(caplog: pytest.LogCaptureFi
             assert error.code() is StatusCode.INTERNAL
             assert error.details() == "internal error; request id abc-1"
             assert not details
-            assert dict(error.trailing_metadata())["x-request-id"] == "abc-1"
+            assert dict(list(error.trailing_metadata()))["x-request-id"] == "abc-1"
             assert fake.batches[1:] == [["good", "bad"], ["good"], ["bad"]]
 
     with caplog.at_level(logging.ERROR, logger="service"):
@@ -310,7 +310,7 @@ def test_request_ids_are_returned_or_made() -> None:
             for sent, expected in (("mine-7", "mine-7"), ("no good !", None), ("x" * 200, None)):
                 call = api.stub.Retrieve(pb.RetrieveRequest(query="a"), metadata=(("x-request-id", sent),))
                 await call
-                got = dict(await call.trailing_metadata())["x-request-id"]
+                got = dict(list(await call.trailing_metadata()))["x-request-id"]
                 assert got == expected if expected else len(got) == 32
 
     asyncio.run(scenario())

@@ -136,3 +136,5 @@ def test_every_option_can_come_from_the_environment(run: CliRunner) -> None:
     assert "--port: must be in [0, 65535], got 70000" in result.stderr
     result = run.invoke(cli, ["query", "x"], env={"GENRET_QUERY_K": "0"})
     assert "-k: must be in [1, 1000], got 0" in result.stderr
+    result = run.invoke(cli, ["serve"], env={"GENRET_SERVE_INDEX": "a=b a=c"})
+    assert "two indexes are named 'a'" in result.stderr
