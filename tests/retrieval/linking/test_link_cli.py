@@ -259,7 +259,7 @@ def test_failure_in_the_middle_leaves_nothing(link: Link, monkeypatch: pytest.Mo
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_killed_process_never_shows_a_partial_output(
     index: Path, checkpoint: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
