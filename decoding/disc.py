@@ -61,7 +61,8 @@ class DiscResult:
             zero, that is, when the model gives the catalogue no probability at all.
         mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
             weight of all first-phase draws, or of their acceptances when draws were rejected early.
-        mass_stderr: Standard error of `mass`; NaN with a single draw.
+        mass_stderr: Standard error of `mass`; NaN with a single draw. Of acceptances it is the binomial
+            error at the share (a + 1/2) / (n + 1), which is not zero when all draws fared alike.
         num_draws: Draws computed for the query in both phases.
         num_steps: Decode steps of the batch.
     """
@@ -360,11 +361,15 @@ def _collect(
         early = p.reject_early and p.num_draws > 1
         outcomes = accepted[mine].double() if early else weights[mine]
         n = len(outcomes)
+        stderr = float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan
+        if early:
+            share = (float(outcomes.sum()) + 0.5) / (n + 1)
+            stderr = math.sqrt(share * (1 - share) / n)
         results.append(
             DiscResult(
                 samples=tuple(samples[q, s] for s in range(p.num_samples) if (q, s) in samples),
                 mass=float(outcomes.mean()),
-                mass_stderr=float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan,
+                mass_stderr=stderr,
                 num_draws=n + (int((second.query == q).sum()) if second is not None else 0),
                 num_steps=batch.num_steps,
             )

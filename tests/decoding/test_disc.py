@@ -250,6 +250,16 @@ def test_a_cancelled_query_leaves_and_the_others_are_unchanged():
     assert results[1].samples == disc(model.prefill([(2,)]), trie, params[1:])[0].samples
 
 
+def test_the_error_of_a_mass_of_zero_is_not_zero():
+    """Sixteen refused draws do not prove that the catalogue has no probability."""
+    tables = {(): [0.0, 8.0, 0.0], (1,): [-8.0, 8.0, 8.0], (2,): [9.0, 0.0, 0.0]}
+    model = TableModel(3, lambda _, written: torch.tensor(tables[written]))
+    trie = TitleTrie.from_rows({(1, END)}, 3)
+    (result,) = disc(model.prefill([(1,)]), trie, [DiscParams(num_samples=4, num_draws=4)])
+    assert result.mass == 0.0
+    assert 0.01 < result.mass_stderr < 0.2
+
+
 def test_nan_logits_are_an_error():
     trie = TitleTrie.from_rows({(1, END)}, 3)
     model = TableModel(3, lambda *_: torch.tensor([0.0, math.nan, 0.0]))
