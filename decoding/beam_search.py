@@ -32,7 +32,8 @@ class BeamResult:
         hypotheses: Distinct rows, most probable first; fewer than k when the constraint allows fewer (or
             when the beam lost the others). Rows of probability zero are left out.
         certified: Whether the list is proven to be the exact top-k.
-        best_pruned_logprob: Largest log-probability of a prefix that was dropped; -inf when none was.
+        best_pruned_logprob: Largest log-probability of a prefix that was dropped while it could still have
+            entered the list; -inf when none was.
         num_steps: Decode steps of the batch.
     """
 
@@ -48,11 +49,12 @@ class _Beams:
     def __init__(self, constraint: Constraint, params: Sequence[BeamParams], device: torch.device) -> None:
         num_queries = len(params)
         self.width = torch.tensor([p.width for p in params], device=device)
+        self.widest = max(p.width for p in params)
         self.k = torch.tensor([p.k for p in params], device=device)
         self.states = constraint.start(num_queries).unsqueeze(1)  # (Q, B)
         self.logprob = torch.zeros((num_queries, 1), dtype=torch.float64, device=device)
         self.tokens = torch.zeros((num_queries, 1, 0), dtype=torch.int64, device=device)  # (Q, B, depth)
-        k_max = int(self.k.max())
+        k_max = max(p.k for p in params)
         shape = (num_queries, k_max)
         self.done_logprob = torch.full(shape, -math.inf, dtype=torch.float64, device=device)
         self.done_state = torch.full(shape, -1, dtype=torch.int64, device=device)
@@ -135,7 +137,7 @@ class _Beams:
     ) -> tuple[Tensor, Tensor]:
         chosen = torch.nonzero(which).squeeze(1)
         position, width = _positions(query[chosen], len(self.k))
-        widest = int(self.width.max())
+        widest = self.widest
         table = score.new_full((len(self.k), max(width, widest + 1)), -math.inf)
         table[query[chosen], position] = score[chosen]
         index = torch.zeros(table.shape, dtype=torch.int64, device=score.device)
@@ -212,7 +214,7 @@ def beam_search(
     beams = _Beams(constraint, params, logits.device)
     stop = StopPoll(len(params), cancel, room, logits.device)
     num_steps = 0
-    for written in range(constraint.max_depth):
+    for written in range(max(1, constraint.max_depth)):
         beams.drop(stop.dropped_queries(written))
         edges = expand(constraint, beams.states.flatten(), logits.flatten(0, 1))
         parents, tokens = beams.advance(edges, constraint.is_final(edges.next_state))
@@ -222,4 +224,6 @@ def beam_search(
         alive = beams.states >= 0
         logits = session.step(torch.where(alive, parents[:, :slots], -1), tokens[:, :slots])
         num_steps += 1
+    else:  # whatever still lives has not been finished, so it was given up
+        beams.drop(torch.ones(len(params), dtype=torch.bool, device=logits.device))
     return [stop.error(query) or beams.result(query, constraint, num_steps) for query in range(len(params))]

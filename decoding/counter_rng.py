@@ -38,10 +38,10 @@ def uniforms(seed: Tensor, *coordinates: Tensor | int) -> Tensor:
         coordinates: Further integers, e.g. stream, draw, step. Shapes: broadcastable, int64.
 
     Returns:
-        Multiples of 2**-53 plus 2**-54, so that neither 0 nor 1 occurs and logarithms are finite.
+        Odd multiples of 2**-53, so that neither 0 nor 1 occurs and logarithms are finite.
         Shape: the broadcast shape, float64.
     """
     state = _mix(seed + _signed(_GOLDEN))
     for coordinate in coordinates:
         state = _mix((state ^ coordinate) * _signed(0xD1342543DE82EF95) + _signed(_GOLDEN))
-    return _shift_right(state, 11).to(torch.float64) * 2.0**-53 + 2.0**-54
+    return _shift_right(state, 12).to(torch.float64) * 2.0**-52 + 2.0**-53

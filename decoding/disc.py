@@ -40,7 +40,8 @@ class DiscSample:
 
     Attributes:
         hypothesis: The row; its logprob is log P_L at the request's temperature.
-        accepted: True: an exact sample of P_S. False: chosen by weight among K fresh draws.
+        accepted: True: an exact sample of P_S. False: chosen by weight among K fresh draws (with K = 1: the
+            one draw, which would not have been accepted).
         log_weight: log x of the draw.
         num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, or 2K when
             none was (1 when K = 1, where the one draw is the result either way).

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_STATE_BITS = 40  # states of any constraint are below 2**40; queries of a batch below 2**23
+_TOKEN_BITS, _PARENT_BITS = 32, 20  # leaves 11 bits for the queries of a batch
 
 
 class Frontier(NamedTuple):
@@ -34,18 +34,19 @@ def merge_branches(
 ) -> Frontier:
     """Merge equal branches and lay the rest out as one row per query.
 
-    The state names the written prefix, so two branches of a query with one state have the same token and
-    the same parent.
+    Branches are the same text when they add the same token to the same node; their states are then equal.
+    (Equal states alone would not do: a grammar reaches one state by many texts.)
 
     Args:
         num_queries: Q.
         query: Query of each branch. Shape: (D,), int64.
         states: Shape: (D,), int64, each >= 0.
         tokens: Shape: (D,), int64.
-        parents: Shape: (D,), int64.
+        parents: Slot of the parent, >= 0. Shape: (D,), int64.
     """
-    keys, node = torch.unique((query << _STATE_BITS) | states, return_inverse=True)
-    node_query = keys >> _STATE_BITS
+    written = (((query << _PARENT_BITS) | parents) << _TOKEN_BITS) | tokens
+    keys, node = torch.unique(written, return_inverse=True)
+    node_query = keys >> (_PARENT_BITS + _TOKEN_BITS)
     counts = torch.bincount(node_query, minlength=num_queries)
     slot = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[node_query]
     width = int(counts.max()) if len(keys) else 0

@@ -69,7 +69,7 @@ class TreeSession(ABC):
         """Write one token on B branches of every query; see `DecodeSession.step`.
 
         Raises:
-            PromptTooLongError: the longest query of the batch has used up the model's positions.
+            PromptTooLongError: a query with live branches has used up the model's positions.
             ValueError: the shapes do not fit the session.
         """
         queries = self._tree.num_queries
@@ -81,15 +81,29 @@ class TreeSession(ABC):
         if parents.shape[1] == 0:
             raise ValueError("a frontier needs at least one branch, got B = 0")
         needed = self._tree.longest_prompt + self._tree.depth + 1
-        if self._limit is not None and needed > self._limit:
-            raise PromptTooLongError(
-                f"the next token needs position {needed} of {self._limit}: the longest prompt has "
-                f"{self._tree.longest_prompt} tokens and {self._tree.depth} were written after it"
-            )
+        overflows = self._limit is not None and needed > self._limit
+        if overflows:
+            self._refuse_live_overflow(parents)
         growth = self._tree.grow(parents)
         tree = BranchPass(growth, self._cache, self._shared_bias)
         positions = growth.positions[:, None].expand(parents.shape)
+        if overflows and self._limit is not None:
+            positions = positions.clamp(max=self._limit - 1)  # padding of queries that have ended
         return _at_least_float32(self._forward(token_ids, positions, tree))
+
+    def _refuse_live_overflow(self, parents: Tensor) -> None:
+        """Raise if a query that still has branches is out of positions; ended ones do not matter.
+
+        Asks the device, but only once a prompt of the batch has no position left.
+        """
+        live = (parents >= 0).any(dim=1).tolist()
+        for length, alive in zip(self._tree.prompt_lengths, live, strict=True):
+            needed = length + self._tree.depth + 1
+            if alive and self._limit is not None and needed > self._limit:
+                raise PromptTooLongError(
+                    f"the next token needs position {needed} of {self._limit}: the prompt has "
+                    f"{length} tokens and {self._tree.depth} were written after it"
+                )
 
     def restart(self) -> None:
         """Forget every branch and keep the prompts: the next `step` grows from the prompts again."""

@@ -79,5 +79,5 @@ class LanguageModel(Protocol):
             prompts: One non-empty token id list per query, lengths may differ. Length Q >= 1.
 
         Raises:
-            PromptTooLongError: a prompt does not fit `max_positions`.
+            PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
         """

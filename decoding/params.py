@@ -8,6 +8,7 @@ MAX_K = 1000
 MAX_BEAM_SIZE = 1000
 MAX_DRAWS = 256
 MAX_SAMPLES = 256
+MAX_TOTAL_DRAWS = 4096  # of one query: every draw may need a branch of its own
 
 
 def _check(name: str, value: int, low: int, high: int) -> None:
@@ -65,6 +66,12 @@ class DiscParams:
     def __post_init__(self) -> None:
         _check("num_samples", self.num_samples, 1, MAX_SAMPLES)
         _check("num_draws", self.num_draws, 1, MAX_DRAWS)
+        total = self.num_samples * self.num_draws
+        if total > MAX_TOTAL_DRAWS:
+            raise ValueError(
+                f"num_samples times num_draws must be at most {MAX_TOTAL_DRAWS}, "
+                f"got {self.num_samples} * {self.num_draws} = {total}"
+            )
         _check("seed", self.seed, -(2**63), 2**63 - 1)
         if self.top_m is not None:
             _check("top_m", self.top_m, 1, 2**31 - 1)

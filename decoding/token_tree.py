@@ -32,6 +32,7 @@ class TokenTree:
             raise ValueError(
                 f"prompt_lengths must hold at least one length, each >= 1, got {list(prompt_lengths)}"
             )
+        self.prompt_lengths = tuple(prompt_lengths)
         self.longest_prompt = max(prompt_lengths)
         self._lengths = torch.tensor(prompt_lengths, dtype=torch.int64, device=device)
         slots = torch.arange(self.longest_prompt, device=device)
