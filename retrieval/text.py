@@ -102,8 +102,12 @@ class TextTokenizer:
         self.source = source
         # Ids may have holes (added tokens far above the merges), so the count of tokens is no bound.
         self.vocab_size: int = 1 + max(self._markup.get_vocab(with_added_tokens=True).values(), default=-1)
-        canonical = json.dumps(json.loads(self._markup.to_str()), sort_keys=True, ensure_ascii=True)
+        document = json.loads(self._markup.to_str())
+        canonical = json.dumps(document, sort_keys=True, ensure_ascii=True)
         self.fingerprint = "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+        # What stands for text that the vocabulary cannot spell. Tokenizers that fall back to bytes may have
+        # such a token; they never write it.
+        self.unknown_id: int | None = _unknown_id(document["model"])
 
     @classmethod
     def load(cls, path_or_id: str | Path) -> TextTokenizer:
@@ -259,6 +263,14 @@ def _without_special_pieces(serialized: str) -> str:
     document["added_tokens"] = [t for t in document["added_tokens"] if t["content"] not in hidden]
     document["post_processor"] = None  # it names special tokens, and is not used for user text
     return json.dumps(document)
+
+
+def _unknown_id(model: dict[str, Any]) -> int | None:
+    if isinstance(model["vocab"], list):  # Unigram
+        index: int | None = model.get("unk_id")
+        return index
+    number: int | None = model["vocab"].get(model.get("unk_token"))
+    return number
 
 
 def _merge_pieces(merge: str | list[str]) -> tuple[str, ...]:
