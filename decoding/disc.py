@@ -268,12 +268,23 @@ def disc(
         for s in range(p.num_samples)
         if (q, s) not in winners and p.num_draws > 1 and stop.error(q) is None
     ]
-    second: _Draws | None = None
-    if missing:
-        session.restart()
-        second = batch.new_draws(missing)
-        batch.run(second, _SECOND, None)
+    second = _second_phase(batch, missing) if missing else None
     return _collect(batch, first, accepted, winners, second)
+
+
+def _second_phase(batch: _Batch, missing: Sequence[tuple[int, int, int]]) -> _Draws:
+    """Make fresh draws for (query, sample, number of draws) triples; the other queries sit it out."""
+    queries = sorted({query for query, _, _ in missing})
+    place = {query: i for i, query in enumerate(queries)}
+    stop = batch.stop.select(queries)
+    params = [batch.params[query] for query in queries]
+    part = _Batch(batch.session.select(queries), batch.constraint, params, stop)
+    draws = part.new_draws([(place[query], sample, count) for query, sample, count in missing])
+    part.run(draws, _SECOND, None)
+    draws.query = torch.tensor(queries, device=batch.device)[draws.query]
+    batch.stop.absorb(stop, queries)
+    batch.num_steps += part.num_steps
+    return draws
 
 
 def _early_threshold(draws: _Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:

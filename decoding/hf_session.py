@@ -6,12 +6,13 @@ one cross-attention cache per query, and writes the decoder's start tokens as th
 
 from __future__ import annotations
 
+import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -105,10 +106,21 @@ class TreeSession(ABC):
                     f"{length} tokens and {self._tree.depth} were written after it"
                 )
 
-    def restart(self) -> None:
-        """Forget every branch and keep the prompts: the next `step` grows from the prompts again."""
-        self._tree.restart()
-        self._cache.forget_tails()
+    @torch.no_grad()
+    def select(self, queries: Sequence[int]) -> Self:
+        """Return a session over some of the queries, from their prompts on; see `DecodeSession.select`.
+
+        Raises:
+            ValueError: no queries.
+            IndexError: a query the session does not have.
+        """
+        device = self.root_logits.device
+        chosen = torch.tensor(list(queries), dtype=torch.int64, device=device)
+        other = copy.copy(self)
+        other._tree = TokenTree([self._tree.prompt_lengths[query] for query in queries], device)
+        other._cache = self._cache.select(chosen, other._tree.longest_prompt)
+        other.root_logits = self.root_logits[chosen]
+        return other
 
     @abstractmethod
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
@@ -190,6 +202,20 @@ class EncoderDecoderSession(TreeSession):
         self._past = EncoderDecoderCache(self._cache, self._cross)
         self._takes_positions = _accepts(model, "decoder_position_ids")
         self.root_logits = self._run_prompts(prompts, decoder_prompt)
+
+    @torch.no_grad()
+    def select(self, queries: Sequence[int]) -> Self:
+        """Return a session over some of the queries, encodings included."""
+        other = super().select(queries)
+        chosen = torch.tensor(list(queries), dtype=torch.int64, device=self.root_logits.device)
+        other._cross = DynamicCache()
+        layers: list[Any] = self._cross.layers
+        for number, layer in enumerate(layers):
+            other._cross.update(layer.keys[chosen], layer.values[chosen], number)
+        other._past = EncoderDecoderCache(other._cache, other._cross)
+        other._encoder_mask = self._encoder_mask[chosen]
+        other._encoded = self._encoded[: len(queries)]  # a stand-in: only its shape is asked for
+        return other
 
     @property
     def kv_bytes(self) -> int:

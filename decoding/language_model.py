@@ -40,8 +40,12 @@ class DecodeSession(Protocol):
             Next-token logits of every branch. Shape: (Q, B, V), float32.
         """
 
-    def restart(self) -> None:
-        """Forget every branch and keep the prompts: the next `step` grows from the prompts again."""
+    def select(self, queries: Sequence[int]) -> DecodeSession:
+        """Return a new session over some of the queries, in that order, without any branches.
+
+        Nothing is run again: the new session takes the prompts' keys and values from this one, which stays
+        as it is. Later phases of a decoder use it, so that queries which are done cost nothing.
+        """
 
     @property
     def kv_bytes(self) -> int:

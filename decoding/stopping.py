@@ -58,6 +58,15 @@ class StopPoll:
         ]
         return torch.tensor(dropped, device=self._device)
 
+    def select(self, queries: Sequence[int]) -> StopPoll:
+        """Return a poll over some of the queries; `absorb` brings back what it learns."""
+        cancel, room = [self._cancel[q] for q in queries], [self._room[q] for q in queries]
+        return StopPoll(len(queries), cancel, room, self._device)
+
+    def absorb(self, selected: StopPoll, queries: Sequence[int]) -> None:
+        """Take over the errors of a poll that `select(queries)` returned."""
+        self._errors.update({q: e for i, q in enumerate(queries) if (e := selected.error(i)) is not None})
+
     def error(self, query: int) -> DecodingCancelledError | None:
         """Return the error that ended a query, if any."""
         return self._errors.get(query)

@@ -40,20 +40,15 @@ class TokenTree:
         self._prompt_padding = (
             self.prompt_positions < 0 if min(prompt_lengths) != self.longest_prompt else None
         )
-        self.restart()
+        self.depth = 0
+        # The frontier before the first step is the prompt itself: one branch that sees no tail slot.
+        self._visible = torch.zeros(self.num_queries, 1, 0, dtype=torch.bool, device=device)
+        self._tail_positions = torch.zeros(self.num_queries, 0, dtype=torch.int64, device=device)
 
     @property
     def num_queries(self) -> int:
         """Q."""
         return self._lengths.shape[0]
-
-    def restart(self) -> None:
-        """Forget every branch: the next frontier grows from the prompts."""
-        self.depth = 0
-        # The frontier before the first step is the prompt itself: one branch that sees no tail slot.
-        device = self._lengths.device
-        self._visible = torch.zeros(self.num_queries, 1, 0, dtype=torch.bool, device=device)
-        self._tail_positions = torch.zeros(self.num_queries, 0, dtype=torch.int64, device=device)
 
     def grow(self, parents: Tensor) -> TreeStep:
         """Add one frontier of B branches below the previous one.

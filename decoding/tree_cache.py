@@ -85,9 +85,21 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.used = end
         return key_states, value_states
 
-    def forget_tail(self) -> None:
-        """Drop every branch; the reserved capacity stays."""
-        self.used = 0
+    def select(self, queries: Tensor, width: int) -> TreeLayer:
+        """Return a layer with the prompts of some queries, cut to their longest, and no branches.
+
+        Args:
+            queries: Shape: (n,), int64.
+            width: Slots kept, from the right: padding stands on the left.
+        """
+        assert self.prompt_keys is not None
+        assert self.prompt_values is not None
+        other = TreeLayer()
+        other.lazy_initialization(
+            self.prompt_keys[:, :, -width:].index_select(0, queries),
+            self.prompt_values[:, :, -width:].index_select(0, queries),
+        )
+        return other
 
     def get_seq_length(self) -> int:
         """Slots held per query, prompt and tail. A slot count, not a position."""
@@ -120,10 +132,11 @@ class TreeCache(Cache):
         """Bytes of storage of all layers."""
         return sum(layer.held_bytes for layer in self._tree_layers())
 
-    def forget_tails(self) -> None:
-        """Drop every branch in every layer and keep the prompts."""
-        for layer in self._tree_layers():
-            layer.forget_tail()
+    def select(self, queries: Tensor, width: int) -> TreeCache:
+        """Return a cache with the prompts of some queries; see `TreeLayer.select`."""
+        other = TreeCache()
+        other.layers = [layer.select(queries, width) for layer in self._tree_layers()]
+        return other
 
     def _tree_layers(self) -> list[TreeLayer]:
         return [self.tree_layer(index) for index in range(len(self.layers))]

@@ -61,19 +61,22 @@ def run_beam(
     results = beam_search(session, trie, params, cancel, room)
     num_steps = [0 if isinstance(r, DecodingCancelledError) else r.num_steps for r in results]
     for _ in range(_MAX_WIDENINGS):
-        wider = [_wider(index, *known) for known in zip(requests, params, results, strict=True)]
-        if not any(wider):
+        wider: dict[int, BeamParams] = {}
+        for query, known in enumerate(zip(requests, params, results, strict=True)):
+            if (new_params := _wider(index, *known)) is not None:
+                wider[query] = params[query] = new_params
+        if not wider:
             break
-        session.restart()
-        params = [new or old for new, old in zip(wider, params, strict=True)]
-        # Without room a query writes nothing: those that are done sit this one out.
         again = beam_search(
-            session, trie, params, cancel, [r if w else 0 for r, w in zip(room, wider, strict=True)]
+            session.select(list(wider)),
+            trie,
+            list(wider.values()),
+            [cancel[query] for query in wider],
+            [room[query] for query in wider],
         )
-        for query, (new, repeated) in enumerate(zip(again, wider, strict=True)):
-            if repeated:
-                results[query] = new
-                num_steps[query] += 0 if isinstance(new, DecodingCancelledError) else new.num_steps
+        for query, new in zip(wider, again, strict=True):
+            results[query] = new
+            num_steps[query] += 0 if isinstance(new, DecodingCancelledError) else new.num_steps
     return [
         result if isinstance(result, DecodingCancelledError) else _beam_answer(index, request, result, steps)
         for request, result, steps in zip(requests, results, num_steps, strict=True)
@@ -136,6 +139,9 @@ def run_disc(
             temperature=r.temperature,
             top_m=r.top_m,
             seed=r.seed or 0,
+            # Draws that go on to their ends give the mass by their weights, a far better estimate than
+            # a count of acceptances.
+            reject_early=False,
         )
         for r in requests
     ]

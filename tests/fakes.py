@@ -20,10 +20,10 @@ class TableSession:
         self._prompts = [tuple(p) for p in prompts]
         self.num_forwards = 0
         self.num_nodes = 0
-        self.restart()
-
-    def restart(self) -> None:
         self._written: list[list[tuple[int, ...]]] | None = None
+
+    def select(self, queries: Sequence[int]) -> TableSession:
+        return TableSession(self._model, [self._prompts[query] for query in queries])
 
     @property
     def root_logits(self) -> Tensor:

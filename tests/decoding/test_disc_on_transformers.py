@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from decoding.disc import DiscResult, disc
 from decoding.hf_model import HFLanguageModel
+from decoding.hf_session import TreeSession
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
 from tests.tiny_transformers import (
@@ -275,23 +276,25 @@ def test_prompts_run_once_for_both_phases(name: str, monkeypatch: pytest.MonkeyP
         width = len(language_model.decoder_prompt)
     assert meter.decoder == [(3, width)]
     phases = [len(meter.decoder)]
-    restart = session.restart
+    select, selected = session.select, []
 
-    def noted() -> None:
+    def noted(queries: list[int]) -> TreeSession:
         phases.append(len(meter.decoder))
-        restart()
+        selected.extend(queries)
+        return select(queries)
 
-    monkeypatch.setattr(session, "restart", noted)
+    monkeypatch.setattr(session, "select", noted)
     results = disc(
         session, trie(), [DiscParams(num_samples=100, num_draws=3, seed=seed) for seed in (1, 2, 3)]
     )
     assert len(meter.encoder) == int(model.config.is_encoder_decoder)
     assert len(phases) == 2  # some result of 300 has all its draws refused
     enumeration = truth(name)[0]
-    for steps in (meter.decoder[phases[0] : phases[1]], meter.decoder[phases[1] :]):
+    phase_steps = (meter.decoder[phases[0] : phases[1]], meter.decoder[phases[1] :])
+    for steps, num_queries in zip(phase_steps, (3, len(selected)), strict=True):
         assert 0 < len(steps) < max(map(len, ROWS))
         for depth, (queries, branches) in enumerate(steps, start=1):
-            assert queries == 3
+            assert queries == num_queries
             assert branches <= enumeration.num_prefixes(depth)  # 300 or more draws share these nodes
     assert {result.num_steps for result in results} == {len(meter.decoder) - 1}
 

@@ -171,14 +171,23 @@ def test_padding_branches_change_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_restart_keeps_the_prompt(name: str) -> None:
-    session = HFLanguageModel(BUILDERS[name]()).prefill(prompts_of([7, 4]))
-    first = session.step(rows(0, 0, queries=2), rows(5, 6, queries=2))
-    session.step(rows(1, 1, queries=2), rows(9, 3, queries=2))
-    held = session.kv_bytes
-    session.restart()
-    assert torch.equal(session.step(rows(0, 0, queries=2), rows(5, 6, queries=2)), first)
-    assert session.kv_bytes == held
+def test_selected_queries_start_again_from_their_prompts(name: str) -> None:
+    session = HFLanguageModel(BUILDERS[name]()).prefill(prompts_of([7, 4, 6]))
+    first = session.step(rows(0, 0, queries=3), rows(5, 6, queries=3))
+    second = session.step(rows(1, 1, queries=3), rows(9, 3, queries=3))
+    for queries in ([0, 1, 2], [1], [2, 1]):
+        again = session.select(queries)
+        n = len(queries)
+        torch.testing.assert_close(again.root_logits, session.root_logits[queries], atol=0, rtol=0)
+        got = again.step(rows(0, 0, queries=n), rows(5, 6, queries=n))
+        torch.testing.assert_close(got, first[queries], atol=1e-5, rtol=1e-5)
+        got = again.step(rows(1, 1, queries=n), rows(9, 3, queries=n))
+        torch.testing.assert_close(got, second[queries], atol=1e-5, rtol=1e-5)
+    # ... and the session they came from goes on undisturbed.
+    third = session.step(rows(0, 1, queries=3), rows(4, 4, queries=3))
+    assert third.isfinite().all()
+    with pytest.raises(ValueError, match="at least one"):
+        session.select([])
 
 
 @pytest.mark.parametrize("name", BUILDERS)

@@ -86,16 +86,6 @@ def test_a_wide_window_hides_nothing() -> None:
     assert prompt is None
 
 
-def test_restart_grows_from_the_prompt_again() -> None:
-    tree = TokenTree([2, 3], CPU)
-    first = tree.grow(torch.zeros(2, 2, dtype=torch.int64))
-    tree.grow(torch.ones(2, 2, dtype=torch.int64))
-    tree.restart()
-    again = tree.grow(torch.zeros(2, 2, dtype=torch.int64))
-    assert torch.equal(again.positions, first.positions)
-    assert torch.equal(again.hidden(None)[1], first.hidden(None)[1])
-
-
 @pytest.mark.parametrize("lengths", [[], [3, 0]])
 def test_prompts_must_have_tokens(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="prompt_lengths"):
