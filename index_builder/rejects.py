@@ -29,6 +29,7 @@ class Reason(StrEnum):
     OVER_LONG = "over-long title"
     UNSTABLE_BOUNDARY = "title merges with the prompt"
     END_TOKEN_INSIDE = "title holds the end token"
+    UNKNOWN_TOKEN = "unknown token"
     DUPLICATE_ID = "entity_id used twice"
 
 

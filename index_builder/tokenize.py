@@ -8,6 +8,8 @@ from index_builder.rejects import Reason, Rejects
 from index_builder.sources import Record
 from retrieval.text import Rendering, TextTokenizer
 
+_NAMED = 5  # characters or words named in the detail of a bad row
+
 
 class RowEncoder:
     """Tokenises records in batches, on all cores the tokenizer's thread pool has.
@@ -26,6 +28,7 @@ class RowEncoder:
         self._rendering = rendering
         self._max_title_tokens = max_title_tokens
         self.end_token_id = tokenizer.end_token_id(rendering)
+        self._unknown_id = tokenizer.unknown_id
         self._empty_row = tokenizer.encode_titles([""], rendering)[0]
 
     def encode(
@@ -52,7 +55,7 @@ class RowEncoder:
             good: list[list[int]] = []
             for at in range(begin, end):
                 row = encoded[at]
-                fault = self._fault(row)
+                fault = self._fault(row, texts[at])
                 if fault is not None or row is None:
                     reason, detail = fault or (Reason.UNSTABLE_BOUNDARY, "")
                     rejects.add(record.line, reason, texts[at], detail)
@@ -65,14 +68,28 @@ class RowEncoder:
             begin = end
         return kept, rows, forms
 
-    def _fault(self, row: list[int] | None) -> tuple[Reason, str] | None:
+    def _fault(self, row: list[int] | None, text: str) -> tuple[Reason, str] | None:
         if row is None:
             return Reason.UNSTABLE_BOUNDARY, "its first characters change the tokens before it"
         if row == self._empty_row or len(row) < 2:
             return Reason.NO_TOKENS, ""
         if len(row) > self._max_title_tokens:
             return Reason.OVER_LONG, f"{len(row)} tokens, at most {self._max_title_tokens}"
+        if self._unknown_id in row[:-1]:
+            # It stands for whatever is not in the vocabulary, so unrelated entities would share the row.
+            return Reason.UNKNOWN_TOKEN, self._unspellable(text)
         if row.index(self.end_token_id) != len(row) - 1:
             # Only a row that closes with its one end token can be no prefix of another.
             return Reason.END_TOKEN_INSIDE, f"token {self.end_token_id}"
         return None
+
+    def _unspellable(self, text: str) -> str:
+        """Say what of a text the vocabulary lacks: characters, else words, else the rendered whole."""
+        for parts in (list(dict.fromkeys(text)), list(dict.fromkeys(text.split()))):
+            rows = self._tokenizer.encode_texts(parts)
+            lacking = [part for part, ids in zip(parts, rows, strict=True) if self._unknown_id in ids]
+            if lacking:
+                more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+                return f"cannot spell {', '.join(map(repr, lacking[:_NAMED]))}{more}"
+        rendering = self._rendering
+        return f"cannot spell {rendering.prefix + text + rendering.suffix!r}"

@@ -31,6 +31,7 @@ TOKENIZERS = {  # and an end token where the file names none
     "titles_unigram32k": None,
     "titles_wordpiece16k_uncased": None,
 }
+LOSSY = ("titles_unigram32k", "titles_wordpiece16k_uncased")  # the others have all 256 bytes
 
 
 def shared(*parts: str) -> Path:
@@ -87,10 +88,11 @@ def test_odd_titles_come_back_or_are_refused_by_name(tmp_path: Path, name: str) 
             out=tmp_path / "odd.index",
             format="lines",
             rendering=rendering,
-            max_bad_rows=100,
+            max_bad_rows=200,
             rejects=tmp_path / "rejects.tsv",
         ),
     )
+    assert ("unknown token" in summary.rejected) == (name in LOSSY)
     report = verify(summary.index)
     assert report.ok, report.problems
     refused = {int(row.split("\t")[0]) for row in (tmp_path / "rejects.tsv").read_text().splitlines()[1:]}
@@ -99,10 +101,34 @@ def test_odd_titles_come_back_or_are_refused_by_name(tmp_path: Path, name: str) 
         for number, line in enumerate(lines, start=1):
             title = normalize(line)
             if number in refused:
-                num_tokens = len(tokenizer.encode_text(title))
-                assert num_tokens == 0 or num_tokens > 255 or find_control(line) or "\t" in line
+                ids = tokenizer.encode_text(title)
+                unspellable = tokenizer.unknown_id in ids
+                assert not ids or len(ids) > 255 or find_control(line) or "\t" in line or unspellable
                 continue
             row = tokenizer.encode_titles([title], rendering)[0]
             assert row is not None
+            assert tokenizer.unknown_id not in row
             rank = index.row_of(row)
             assert title in {index.surface(rank, n) for n in index.entities_of(rank)}
+
+
+def test_wordpiece_titles_it_cannot_spell_are_bad_rows_with_their_lines(tmp_path: Path) -> None:
+    tokenizer = load("titles_wordpiece16k_uncased")
+    unknown = tokenizer.token_id("[UNK]")
+    assert tokenizer.unknown_id == unknown is not None
+    # One row for both before they were refused: whoever asked for one got the other.
+    rows = tokenizer.encode_titles(["鰭", "땀"], Rendering())
+    assert rows[0] == rows[1] == [unknown, tokenizer.end_token_id(Rendering())]
+    lines = ["title\taliases", "Nile\tan-Nil", "鰭\t", "Sweat\tperspiration|땀", "Zürich\tZuerich"]
+    source = write_titles(tmp_path / "titles.tsv", lines)
+    options = BuildOptions(
+        out=tmp_path / "it.index", max_bad_rows=2, rejects=tmp_path / "bad.tsv", keep_versions=0
+    )
+    summary = build_index(source, tokenizer, options)
+    assert summary.rejected == {"unknown token": 2}
+    assert (tmp_path / "bad.tsv").read_text(encoding="utf-8").splitlines()[1:] == [
+        "3\tunknown token\tcannot spell '鰭'\t'鰭'",
+        "4\tunknown token\tcannot spell '땀'\t'땀'",
+    ]
+    with Index.open(summary.index) as index:
+        assert {index.entity(n).title for n in range(index.num_entities)} == {"Nile", "Zürich"}
