@@ -8,7 +8,7 @@ MAX_K = 1000
 MAX_BEAM_SIZE = 1000
 MAX_DRAWS = 256
 MAX_SAMPLES = 256
-MAX_TOTAL_DRAWS = 4096  # of one query: every draw may need a branch of its own
+MAX_TOTAL_DRAWS = 8192  # of one query: every draw may need a branch of its own
 
 
 def _check(name: str, value: int, low: int, high: int) -> None:

@@ -19,7 +19,15 @@ from retrieval.types import Mention, check_text
 CONFIG_NAME = "genret.json"
 CONFIG_VERSION = 1
 
-_TEMPLATE_FIELDS = ("prefix", "suffix", "mention_format", "context_chars", "lowercase")
+_TEMPLATE_FIELDS = (
+    "prefix",
+    "before_query",
+    "suffix",
+    "mention_format",
+    "context_chars",
+    "lowercase",
+    "special_tokens",
+)
 _DEFAULT_PROMPTS = ("default_prompt", "mention_prompt")
 
 _FEW_SHOT_EXAMPLES = (
@@ -36,38 +44,48 @@ class PromptTemplate:
     Attributes:
         name: How requests name it.
         prefix: Markup before the query; special tokens in it are special.
+        before_query: Plain text right before the query and tokenised with it, e.g. a blank.
         suffix: Markup between the query and the title.
         mention_format: How a mention in context becomes the query text; `{left}`, `{mention}` and
             `{right}` stand for its parts.
         context_chars: Most characters of left and of right context used for a mention.
         lowercase: Whether the user's text is put in lower case, for models taught on such text only.
+        special_tokens: Whether the prompt gets the special tokens that the tokenizer itself puts around a
+            text (a beginning-of-sequence token, an encoder's end token), as pretrained models expect.
     """
 
     name: str
     prefix: str = ""
+    before_query: str = ""
     suffix: str = ""
     mention_format: str = "{mention}"
     context_chars: int = 0
     lowercase: bool = False
+    special_tokens: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("name", "prefix", "suffix", "mention_format"):
+        for name in ("name", "prefix", "before_query", "suffix", "mention_format"):
             check_text(name, getattr(self, name))
         if isinstance(self.context_chars, bool) or not isinstance(self.context_chars, int):
             raise InputError("context_chars", f"must be an integer, got {self.context_chars!r}")
         if self.context_chars < 0:
             raise InputError("context_chars", f"must be >= 0, got {self.context_chars}")
-        if not isinstance(self.lowercase, bool):
-            raise InputError("lowercase", f"must be true or false, got {self.lowercase!r}")
+        for name in ("lowercase", "special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(name, f"must be true or false, got {getattr(self, name)!r}")
         if "{mention}" not in self.mention_format:
             raise InputError("mention_format", "must contain {mention}")
 
     def encode(self, tokenizer: TextTokenizer, query: str) -> list[int]:
         """Return prompt token ids for one query."""
+        text = self.before_query + (query.lower() if self.lowercase else query)
+        leading, trailing = tokenizer.frame() if self.special_tokens else ([], [])
         return [
+            *leading,
             *tokenizer.encode_markup(self.prefix),
-            *tokenizer.encode_text(query.lower() if self.lowercase else query),
-            *tokenizer.encode_markup(self.suffix),
+            *tokenizer.encode_text(text, after=self.prefix),
+            *tokenizer.encode_markup(self.suffix, after=text),
+            *trailing,
         ]
 
     def mention_query(self, mention: Mention) -> str:
@@ -90,18 +108,23 @@ class PromptTemplate:
         return " ".join("".join(pieces).split())
 
 
-PLAIN = PromptTemplate(name="plain", prefix="Query: ", suffix="\nEntity:")
+PLAIN = PromptTemplate(
+    name="plain", prefix="Query:", before_query=" ", suffix="\nEntity:", special_tokens=True
+)
 FEW_SHOT = PromptTemplate(
     name="few-shot",
     prefix="Retrieve the entity for my query.\n"
     + "".join(f"Query: <{q}>    Entity: <{t}>\n" for q, t in _FEW_SHOT_EXAMPLES)
     + "Query: <",
     suffix=">    Entity:",
+    special_tokens=True,
 )
 MENTION = PromptTemplate(
     name="mention",
-    prefix="Text: ",
+    prefix="Text:",
+    before_query=" ",
     suffix="\nThe marked words mean:",
+    special_tokens=True,
     mention_format="{left}[{mention}]{right}",
     context_chars=200,
 )

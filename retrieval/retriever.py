@@ -34,6 +34,9 @@ _MIN_ROOM = 64
 # Seeds that are chosen here survive JSON readers whose only numbers are doubles.
 _SEED_BITS = 53
 
+# Logits of one decode step, float32: batches of wide requests are split to stay below it.
+_MAX_LOGITS_BYTES = 256 * 2**20
+
 Reply = RetrievalResult | GenretError | DecodingCancelledError
 
 
@@ -233,19 +236,23 @@ class Retriever:
         tokens = list(cancel) if cancel is not None else [None] * len(requests)
         replies: dict[int, Reply] = {}
         prompts: dict[int, list[int]] = {}
-        groups: dict[tuple[str, int | None], list[int]] = {}
+        groups: dict[tuple[str, int | None, int], list[int]] = {}
         for i, request in enumerate(requests):
             try:
                 prompts[i] = self._prompt(request)
             except InputError as error:
                 replies[i] = error
                 continue
-            groups.setdefault((request.method, request.top_m), []).append(i)
-        for members in groups.values():
-            answered = self._decode(
-                [requests[i] for i in members], [prompts[i] for i in members], [tokens[i] for i in members]
-            )
-            replies.update(zip(members, answered, strict=True))
+            # A forward is as wide as its widest query, so that only requests of like width go together.
+            width = 1 << (request.width - 1).bit_length()
+            groups.setdefault((request.method, request.top_m, width), []).append(i)
+        for (_, _, width), members in groups.items():
+            most = max(1, _MAX_LOGITS_BYTES // (width * self.model.vocab_size * 4))
+            for part in _chunks(members, most):
+                answered = self._decode(
+                    [requests[i] for i in part], [prompts[i] for i in part], [tokens[i] for i in part]
+                )
+                replies.update(zip(part, answered, strict=True))
         return [replies[i] for i in range(len(requests))]
 
     def _all_or_error(

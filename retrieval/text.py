@@ -68,12 +68,18 @@ class Rendering:
     def of_checkpoint(cls, folder: Path) -> Rendering | None:
         """Return the rendering a checkpoint directory was trained with; None when it does not say.
 
+        A pretrained decoder-only checkpoint without `genret.json` gets the rendering that goes with the
+        built-in templates: a blank and the title behind "Entity:".
+
         Raises:
-            ModelError: its `genret.json` is malformed.
+            ModelError: its `genret.json` or `config.json` is malformed.
         """
         file = folder / _CHECKPOINT_CONFIG
         if not file.is_file():
-            return None
+            model = folder / "config.json"
+            if not model.is_file() or _read_object(model).get("is_encoder_decoder", False):
+                return None
+            return cls(context="Entity:", prefix=" ")
         try:
             value = _read_object(file).get("rendering")
             return None if value is None else cls.from_json(value)
@@ -98,6 +104,8 @@ class TextTokenizer:
             voice.no_padding()
             voice.no_truncation()
         self._plain.encode_special_tokens = True
+        added = self._markup.get_added_tokens_decoder().values()
+        self._special_tokens = tuple(token.content for token in added if token.special)
         self.end_token = end_token
         self.source = source
         # Ids may have holes (added tokens far above the merges), so the count of tokens is no bound.
@@ -153,18 +161,52 @@ class TextTokenizer:
             ) from error
         return cls.load(folder)
 
-    def encode_text(self, text: str) -> list[int]:
-        """Tokenise user text: special tokens in it stay plain characters."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+    def encode_text(self, text: str, after: str = "") -> list[int]:
+        """Tokenise user text: special tokens in it stay plain characters.
+
+        Args:
+            text: The text.
+            after: Template text it stands behind. What follows the last special token of it is taken as
+                context, so that no mark of a text's beginning appears in the middle of a prompt.
+        """
+        return self._behind(self._plain, self._plain_end(after), text)
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise a batch of user texts in parallel."""
         encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
         return [list(encoding.ids) for encoding in encodings]
 
-    def encode_markup(self, text: str) -> list[int]:
-        """Tokenise template text: special tokens in it become their ids."""
-        return list(self._markup.encode(text, add_special_tokens=False).ids)
+    def encode_markup(self, text: str, after: str = "") -> list[int]:
+        """Tokenise template text: special tokens in it become their ids.
+
+        Args:
+            text: The template's text.
+            after: User text it stands behind; context, as in `encode_text`.
+        """
+        if text.startswith(self._special_tokens):
+            after = ""  # nothing merges across a special token
+        return self._behind(self._markup, after, text)
+
+    def frame(self) -> tuple[list[int], list[int]]:
+        """Return the special tokens that the tokenizer itself puts before and behind a text."""
+        encoding = self._markup.encode("a", add_special_tokens=True)
+        text = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
+        ids = list(encoding.ids)
+        return (ids[: text[0]], ids[text[-1] + 1 :]) if text else ([], [])
+
+    def _behind(self, voice: Tokenizer, context: str, text: str) -> list[int]:
+        if context:
+            before = list(voice.encode(context, add_special_tokens=False).ids)
+            ids = list(voice.encode(context + text, add_special_tokens=False).ids)
+            if ids[: len(before)] == before:
+                return ids[len(before) :]
+        # No context, or the text merges with it: then the parts are told apart, as the template wrote them.
+        return list(voice.encode(text, add_special_tokens=False).ids)
+
+    def _plain_end(self, template: str) -> str:
+        """Return what follows the last special token of a template's text."""
+        ends = [template.rfind(token) + len(token) for token in self._special_tokens if token in template]
+        return template[max(ends, default=0) :]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids; special tokens are left out."""

@@ -20,6 +20,7 @@ MAX_K = 1000
 MAX_BEAM_SIZE = 1000
 MAX_DRAWS = 256
 MAX_SAMPLES = 256
+MAX_TOTAL_DRAWS = 8192
 DEFAULT_NUM_SAMPLES = 16
 
 # Integer fields of a request: name, least, most, whether None is allowed.
@@ -60,7 +61,7 @@ def _integer(field_name: str, value: object, low: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RetrieveRequest:
-    """One query and how to answer it.
+    """One query and how to answer it. Options of the other method are checked and have no effect.
 
     Attributes:
         query: The query text; must hold something besides white space.
@@ -68,7 +69,7 @@ class RetrieveRequest:
         method: "beam" (top-k list) or "disc" (unbiased samples and their posterior).
         beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10).
         num_draws: `disc`: K, draws tried per sample, in [1, 256].
-        num_samples: `disc`: independent samples, in [1, 256]; None: 16.
+        num_samples: `disc`: independent samples, in [1, 256]; None: 16. Samples times draws: at most 8,192.
         temperature: `disc`: divides the logits, in [0.01, 100].
         top_m: `disc`: verify only the M likeliest tokens of a step, which biases the weights; None: exact.
         seed: `disc`: seed of this request; None: one is chosen and reported with the result.
@@ -107,6 +108,17 @@ class RetrieveRequest:
         object.__setattr__(self, "temperature", float(temperature))
         if self.prompt is not None:
             check_text("prompt", self.prompt)
+        if (total := self.width) > MAX_TOTAL_DRAWS and self.method == "disc":
+            raise InputError(
+                "num_samples", f"times num_draws must be at most {MAX_TOTAL_DRAWS}, got {total} draws"
+            )
+
+    @property
+    def width(self) -> int:
+        """Most branches the request can have at once: its beam size, or all of its draws."""
+        if self.method == "beam":
+            return self.beam_size or max(self.k, 10)
+        return (self.num_samples or DEFAULT_NUM_SAMPLES) * self.num_draws
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import BUILT_IN, FEW_SHOT, MENTION, PLAIN, CheckpointConfig, PromptTemplate
@@ -71,6 +73,32 @@ def test_braces_in_a_document_are_never_fields(left: str, middle: str, right: st
     assert template.mention_query(Mention(middle, left, right)) == expected
 
 
+def metaspace_tokenizer() -> TextTokenizer:
+    """A SentencePiece-like tokenizer: a mark before every text, `<s>` and `</s>` around it."""
+    pieces = ["<unk>", "<s>", "</s>", "▁", ":", "\n", *"abcdefghijklmnopqrstuvwxyzETQ"]
+    tokenizer = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
+    return TextTokenizer(tokenizer, "</s>", "metaspace")
+
+
+def test_parts_of_a_prompt_are_tokenised_as_one_text() -> None:
+    """No second mark of a text's beginning, and no blank of its own before the query."""
+    tokenizer = metaspace_tokenizer()
+    ids = PLAIN.encode(tokenizer, "big city")
+    assert ids == [1, *tokenizer.encode_text("Query: big city\nEntity:"), 2]
+    own = replace(PLAIN, special_tokens=False)
+    assert own.encode(tokenizer, "big city") == ids[1:-1]
+
+
+def test_special_tokens_in_markup_part_the_texts() -> None:
+    tokenizer = metaspace_tokenizer()
+    template = PromptTemplate("x", prefix="<s>", suffix="</s>")
+    assert template.encode(tokenizer, "a</s>b") == [1, *tokenizer.encode_text("a</s>b"), 2]
+    assert 2 not in tokenizer.encode_text("a</s>b")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -99,7 +127,10 @@ def test_unknown_template_lists_the_known_ones() -> None:
         CheckpointConfig(),
         CheckpointConfig(rendering=Rendering("c", " ", "ü", None)),
         CheckpointConfig(
-            prompts={**BUILT_IN, "mine": PromptTemplate("mine", "<query>\n", "ö", "{mention}!", 7, True)},
+            prompts={
+                **BUILT_IN,
+                "mine": PromptTemplate("mine", "<query>\n", " ", "ö", "{mention}!", 7, True, True),
+            },
             default_prompt="mine",
             mention_prompt="mine",
         ),
@@ -167,8 +198,10 @@ def test_file_says_only_what_the_class_holds(tmp_path: Path) -> None:
     assert set(document) == {"format_version", "default_prompt", "mention_prompt", "rendering", "prompts"}
     assert set(document["prompts"]["plain"]) == {
         "prefix",
+        "before_query",
         "suffix",
         "mention_format",
         "context_chars",
         "lowercase",
+        "special_tokens",
     }

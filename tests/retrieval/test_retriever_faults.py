@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -111,18 +111,40 @@ def test_cancellation_is_polled_at_every_step(index: Index, method: str) -> None
     assert polls == 3
 
 
-def test_requests_of_one_method_share_their_forwards(index: Index) -> None:
-    sessions: list[TableSession] = []
-
+def counting(index: Index, sessions: list[TableSession], prompts_of: list[int]) -> Retriever:
     class Counting(TableModel):
-        def prefill(self, prompts: object) -> TableSession:
-            sessions.append(super().prefill(prompts))  # type: ignore[arg-type]
+        def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+            sessions.append(super().prefill(prompts))
+            prompts_of.append(len(prompts))
             return sessions[-1]
 
     sound = TableModel.random(TOKENIZER.vocab_size, seed=2)
-    retriever = Retriever(index, Counting(sound.vocab_size, sound.logits), TOKENIZER, CONFIG)
+    return Retriever(index, Counting(sound.vocab_size, sound.logits), TOKENIZER, CONFIG)
+
+
+def test_a_wide_request_does_not_widen_the_others(index: Index) -> None:
+    """A forward is as wide as its widest query: thirty narrow ones beside a wide one go without it."""
+    sizes: list[int] = []
+    retriever = counting(index, [], sizes)
+    narrow = [RetrieveRequest(f"q{n}", k=5) for n in range(30)]
+    retriever.retrieve_batch([*narrow, RetrieveRequest("wide", k=300)])
+    assert sizes == [30, 1]
+
+
+def test_requests_too_wide_for_one_forward_are_split(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    retriever = counting(index, [], sizes)
+    monkeypatch.setattr("retrieval.retriever._MAX_LOGITS_BYTES", 3 * 16 * retriever.model.vocab_size * 4)
+    results = retriever.retrieve_batch([RetrieveRequest(f"q{n}", k=10) for n in range(8)])
+    assert sizes == [3, 3, 2]
+    assert [r.query for r in results if isinstance(r, RetrievalResult)] == [f"q{n}" for n in range(8)]
+
+
+def test_requests_of_one_method_share_their_forwards(index: Index) -> None:
+    sessions: list[TableSession] = []
+    retriever = counting(index, sessions, [])
     retriever.retrieve_batch(
-        [RetrieveRequest(f"q{n}", k=3 + n, method="beam", beam_size=8 + n) for n in range(8)]
+        [RetrieveRequest(f"q{n}", k=3 + n, method="beam", beam_size=9 + n) for n in range(8)]
         + [RetrieveRequest(f"q{n}", k=3, method="disc", temperature=1.0 + n) for n in range(8)]
     )
     assert len(sessions) == 2
