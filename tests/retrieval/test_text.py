@@ -242,6 +242,15 @@ def test_malformed_rendering(value: object, message: str) -> None:
         Rendering.from_json(value)
 
 
+@pytest.mark.parametrize(("encoder_decoder", "context"), [(False, "Entity:"), (True, None)])
+def test_a_pretrained_model_writes_titles_as_the_built_in_templates_ask(
+    tmp_path: Path, encoder_decoder: bool, context: str | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"is_encoder_decoder": encoder_decoder}))
+    expected = None if context is None else Rendering(context=context, prefix=" ")
+    assert Rendering.of_checkpoint(tmp_path) == expected
+
+
 def test_rendering_of_a_checkpoint(tmp_path: Path) -> None:
     assert Rendering.of_checkpoint(tmp_path) is None
     file = tmp_path / "genret.json"
