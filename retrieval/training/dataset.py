@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from retrieval.errors import InputError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.examples import Example, ExampleGenerator
+from retrieval.training.limits import Limits, check_markup, fit_prompt, num_markup_tokens
 
 IGNORED_LABEL = -100  # the convention of transformers' losses
 _BATCHES_PER_BLOCK = 16
@@ -37,25 +39,55 @@ class ExampleEncoder:
         tokenizer: The checkpoint's tokenizer.
         config: The checkpoint's prompts and rendering.
         max_prompt_tokens: Longer prompts are cut at the end of the query.
+        limits: Positions of the model; a prompt is cut to leave room for its title.
+
+    Raises:
+        InputError: prompts of that length have no room for a query.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, config: CheckpointConfig, max_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        config: CheckpointConfig,
+        max_prompt_tokens: int,
+        limits: Limits | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._limits = limits or Limits()
         self._rendering = config.rendering or Rendering()
         self._plain = config.prompt(config.default_prompt)
         self._mention = config.prompt(config.mention_prompt)
-        self._max_prompt_tokens = max_prompt_tokens
+        encoder_positions = self._limits.encoder_positions
+        self._max_prompt_tokens = min(max_prompt_tokens, encoder_positions or max_prompt_tokens)
+        for template in (self._plain, self._mention):
+            check_markup(template, tokenizer, self._max_prompt_tokens)
+        self._markup = {t: num_markup_tokens(t, tokenizer) for t in (self._plain, self._mention)}
 
     def encode(self, example: Example) -> EncodedExample | None:
-        """Return the token ids, or None where the title cannot follow the prompt (unstable boundary)."""
+        """Return the token ids, or None where the title cannot be written (see `fault`)."""
         template = self._plain if example.mention is None else self._mention
         text = example.query or "" if example.mention is None else template.mention_query(example.mention)
-        ids = template.encode(self._tokenizer, text)
-        if len(ids) > self._max_prompt_tokens:
-            suffix = self._tokenizer.encode_markup(template.suffix)
-            ids = ids[: self._max_prompt_tokens - len(suffix)] + suffix
         row = self._tokenizer.encode_titles([example.title], self._rendering)[0]
-        return None if row is None else EncodedExample(tuple(ids), tuple(row))
+        if row is None or self.fault(row) is not None:
+            return None
+        limit = self._max_prompt_tokens
+        room = self._limits.room(0)
+        if room is not None and not self._limits.is_encoder_decoder:
+            limit = min(limit, room - len(row))
+            if limit <= self._markup[template]:
+                return None
+        return EncodedExample(tuple(fit_prompt(template, self._tokenizer, text, limit)), tuple(row))
+
+    def fault(self, row: Sequence[int] | None) -> str | None:
+        """Say why a title's row can follow no prompt and is never trained on; None where it can."""
+        if row is None:
+            return "merging with the prompt"
+        if self._tokenizer.unknown_id in row[:-1]:
+            return "not spellable"  # and so in no index
+        room = self._limits.room(1 + self._markup[self._plain])
+        if room is not None and len(row) > room:
+            return "longer than the model's positions"
+        return None
 
 
 class ExampleDataset(Dataset[EncodedExample]):
@@ -104,8 +136,9 @@ class ExampleDataset(Dataset[EncodedExample]):
                 continue
             failures += 1
             if failures > 10 * size:
-                raise ValueError(
-                    f"no title can follow the prompt under this rendering, e.g. {example.title!r}"
+                raise InputError(
+                    "catalogue",
+                    f"hardly any title can be written in this rendering, {example.title!r} cannot",
                 )
         examples.sort(key=lambda e: (len(e.prompt_ids), e.prompt_ids))
         batches = [examples[i : i + self._batch_size] for i in range(0, size, self._batch_size)]
@@ -141,19 +174,44 @@ class CausalCollator:
 
 @dataclass(frozen=True, slots=True)
 class Seq2SeqCollator:
-    """Batches for encoder-decoder models: the prompt is encoded, the title is written."""
+    """Batches for encoder-decoder models: the prompt is encoded, the title is written.
+
+    The decoder reads what serving puts before a title and then the title; how a model itself would shift
+    labels to the right plays no part.
+
+    Attributes:
+        pad_id: Token id of padding.
+        decoder_prompt: Tokens before every title (`decoding.architectures.decoder_prompt`). Not empty.
+    """
 
     pad_id: int
+    decoder_prompt: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.decoder_prompt:
+            raise ValueError("decoder_prompt must not be empty: something has to stand before a title")
 
     def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
-        """Return input_ids and attention_mask (B, T) and labels (B, L)."""
+        """Return input_ids and attention_mask (B, T), decoder_input_ids (B, P + L - 1) and labels (B, L).
+
+        Labels belong to the last L columns of the decoder's input.
+        """
         prompt_width = max(len(e.prompt_ids) for e in examples)
         title_width = max(len(e.title_ids) for e in examples)
+        before = len(self.decoder_prompt)
         input_ids = torch.full((len(examples), prompt_width), self.pad_id)
         mask = torch.zeros_like(input_ids)
+        decoder_ids = torch.full((len(examples), before + title_width - 1), self.pad_id)
         labels = torch.full((len(examples), title_width), IGNORED_LABEL)
         for i, e in enumerate(examples):
             input_ids[i, : len(e.prompt_ids)] = torch.tensor(e.prompt_ids)
             mask[i, : len(e.prompt_ids)] = 1
+            written = self.decoder_prompt + e.title_ids[:-1]
+            decoder_ids[i, : len(written)] = torch.tensor(written)
             labels[i, : len(e.title_ids)] = torch.tensor(e.title_ids)
-        return {"input_ids": input_ids, "attention_mask": mask, "labels": labels}
+        return {
+            "input_ids": input_ids,
+            "attention_mask": mask,
+            "decoder_input_ids": decoder_ids,
+            "labels": labels,
+        }

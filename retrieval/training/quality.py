@@ -23,6 +23,7 @@ from retrieval.errors import InputError, MissingExtraError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
+from retrieval.training.limits import Limits, check_markup, fit_prompt
 from retrieval.training.noise import shorten, typo
 from retrieval.types import Mention
 
@@ -101,6 +102,9 @@ def rank_entities(
 ) -> list[list[str]]:
     """Return entity ids, best first, for every query put through a template (None: the default one).
 
+    A query that is too long for the model loses its end, and a title that is too long is not found: the
+    service refuses the one and leaves out the other, a measurement goes on.
+
     The model (a `transformers.PreTrainedModel`, float32) is left as it was found: its training mode and
     its attention implementation are restored.
     """
@@ -123,14 +127,20 @@ def _rank(
     owners = _rows(tokenizer, config.rendering or Rendering(), entities)
     trie = TitleTrie.from_rows(owners, model.vocab_size, model.device)
     template = config.prompt(prompt)
-    prompts = [template.encode(tokenizer, query.text) for query in queries]
+    limits = Limits.of(model)
+    longest = limits.prompt_tokens(trie.max_depth)
+    if longest is not None:
+        check_markup(template, tokenizer, longest)
+    prompts = [fit_prompt(template, tokenizer, query.text, longest) for query in queries]
+    room = [limits.room(len(ids)) for ids in prompts]
     params = BeamParams(k=_BEAMS, beam_size=_BEAMS)
     rankings: list[list[str]] = [[] for _ in queries]
     by_length = sorted(range(len(queries)), key=lambda i: len(prompts[i]))  # little padding in a batch
     for begin in range(0, len(by_length), _QUERIES_PER_BATCH):
         batch = by_length[begin : begin + _QUERIES_PER_BATCH]
         session = model.prefill([prompts[i] for i in batch])
-        for i, result in zip(batch, beam_search(session, trie, [params] * len(batch)), strict=True):
+        results = beam_search(session, trie, [params] * len(batch), room=[room[i] for i in batch])
+        for i, result in zip(batch, results, strict=True):
             if not isinstance(result, BeamResult):  # only a cancelled query ends in an error
                 raise result
             rankings[i] = _by_entity(result, owners)
@@ -145,7 +155,7 @@ def _rows(
     rows = tokenizer.encode_titles([surface for surface, _ in surfaces], rendering)
     owners: dict[tuple[int, ...], list[str]] = {}
     for row, (_, entity_id) in zip(rows, surfaces, strict=True):
-        if row is not None:
+        if row is not None and tokenizer.unknown_id not in row[:-1]:  # as in an index
             owners.setdefault(tuple(row), []).append(entity_id)
     return owners
 

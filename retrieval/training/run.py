@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +20,7 @@ from retrieval.training.budget import Budget
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue, read_queries
 from retrieval.training.dataset import ExampleDataset, ExampleEncoder
 from retrieval.training.examples import ExampleGenerator, ExampleOptions
+from retrieval.training.limits import Limits
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import Hits, measure_hits, mention_probes, noise_probes
 from retrieval.training.trainer import TrainerOptions, train_model
@@ -107,6 +109,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     torch.manual_seed(plan.trainer.seed)
     checkpoint = _start_checkpoint(plan, entities, queries)
     _log_start(plan, checkpoint, entities, queries, report)
+    encoder = _encoder(plan, checkpoint, entities, report)
 
     budget = _budget(plan, entities, queries)
     ramp = _RAMP_PASSES * _num_pairs(entities, queries)
@@ -114,7 +117,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
         ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
     dataset = ExampleDataset(
         ExampleGenerator(entities, queries, ExampleOptions(ramp_examples=ramp)),
-        ExampleEncoder(checkpoint.tokenizer, checkpoint.config, plan.max_prompt_tokens),
+        encoder,
         length=budget.max_steps * plan.trainer.batch_size,
         batch_size=plan.trainer.batch_size,
         seed=plan.trainer.seed,
@@ -230,6 +233,7 @@ def load_model(path_or_id: str) -> Any:
 def _copy(model: Any) -> Any:
     twin = type(model)(deepcopy(model.config))
     twin.load_state_dict(model.state_dict())
+    twin.generation_config = deepcopy(model.generation_config)  # it says what stands before a title
     return twin
 
 
@@ -271,6 +275,37 @@ def _log_start(
         f"vocabulary {checkpoint.tokenizer.vocab_size}; "
         f"{len(entities)} entities, {train} training queries; optimiser {plan.trainer.optimizer}"
     )
+
+
+def _encoder(
+    plan: RunPlan,
+    checkpoint: _Checkpoint,
+    entities: Sequence[TrainingEntity],
+    report: Callable[[str], None],
+) -> ExampleEncoder:
+    """Return what turns examples into token ids, and report the titles it has to leave out.
+
+    Raises:
+        InputError: no title is left, or the model takes too few positions for a prompt.
+    """
+    config = checkpoint.config
+    forms = [surface for entity in entities for surface in entity.surfaces]
+    rows = checkpoint.tokenizer.encode_titles(forms, config.rendering or Rendering())
+    limits = Limits.of_checkpoint(checkpoint.model)
+    longest = limits.prompt_tokens(max(len(row) for row in rows if row is not None) if any(rows) else 0)
+    most = plan.max_prompt_tokens if longest is None else min(longest, plan.max_prompt_tokens)
+    encoder = ExampleEncoder(checkpoint.tokenizer, config, most, limits)
+    faults = [encoder.fault(row) for row in rows]
+    reasons = Counter(fault for fault in faults if fault is not None)
+    if reasons:
+        first = next(form for form, fault in zip(forms, faults, strict=True) if fault is not None)
+        said = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        told = f"{reasons.total()} of {len(forms)} titles and aliases cannot be written: {said}; "
+        told += f"e.g. {first[:80]!r}"
+        if reasons.total() == len(forms):
+            raise InputError("catalogue", told)
+        report(f"left out: {told}")
+    return encoder
 
 
 def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,15 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from decoding.architectures import decoder_prompt
 from retrieval.training.budget import Budget, BudgetCallback
-from retrieval.training.dataset import IGNORED_LABEL, CausalCollator, ExampleDataset, Seq2SeqCollator
+from retrieval.training.dataset import (
+    IGNORED_LABEL,
+    CausalCollator,
+    EncodedExample,
+    ExampleDataset,
+    Seq2SeqCollator,
+)
 from retrieval.training.optimizer import build_optimizer
 
 
@@ -63,6 +70,7 @@ class TitleTrainer(Trainer):
     ) -> None:
         super().__init__(model=model, **kwargs)
         self._title_model = model
+        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._options = options
         self._budget = budget
         accepted = inspect.signature(model.forward).parameters
@@ -98,17 +106,17 @@ class TitleTrainer(Trainer):
     ) -> Any:
         """Return the mean loss per title token."""
         labels = inputs["labels"]
-        if model.config.is_encoder_decoder:
-            outputs = model(**inputs)
-            logits = outputs.logits
+        width = labels.shape[1]
+        if self._is_encoder_decoder:
+            features = {k: v for k, v in inputs.items() if k != "labels"}
+            outputs = model(**features, use_cache=False)
+            logits = outputs.logits[:, -width:]
         else:
-            width = labels.shape[1]
-            features: dict[str, Any] = {k: inputs[k] for k in ("input_ids", "attention_mask")}
+            features = {k: inputs[k] for k in ("input_ids", "attention_mask")}
             if self._takes_positions:
                 features["position_ids"] = inputs["position_ids"]
-            if self._keeps_logits:
-                features["logits_to_keep"] = width + 1
-            outputs = model(**features, use_cache=False)
+            kept = {"logits_to_keep": width + 1} if self._keeps_logits else {}
+            outputs = model(**features, **kept, use_cache=False)
             logits = outputs.logits[:, -(width + 1) : -1]
         loss = functional.cross_entropy(
             logits.flatten(0, 1).float(),
@@ -174,7 +182,9 @@ def train_model(
         report: Receives one line of text every few steps.
         evaluate: Called every `options.eval_steps` steps.
     """
-    collator = Seq2SeqCollator(pad_id) if model.config.is_encoder_decoder else CausalCollator(pad_id)
+    collator: Callable[[Sequence[EncodedExample]], dict[str, Tensor]] = CausalCollator(pad_id)
+    if model.config.is_encoder_decoder:
+        collator = Seq2SeqCollator(pad_id, decoder_prompt(model))
     trainer = TitleTrainer(
         options=options,
         budget=budget,

@@ -98,8 +98,17 @@ def test_causal_batches_align_the_titles() -> None:
 
 
 def test_seq2seq_batches_keep_prompt_and_title_apart() -> None:
-    batch = Seq2SeqCollator(pad_id=0)(PAIR)
+    batch = Seq2SeqCollator(pad_id=0, decoder_prompt=(2,))(PAIR)
     assert batch["input_ids"].tolist() == [[3, 9, 4], [3, 4, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["labels"].tolist() == [[7, 8, 1], [6, 1, IGNORED_LABEL]]
+    assert batch["decoder_input_ids"].tolist() == [[2, 7, 8], [2, 6, 0]]
     assert batch["labels"].dtype == torch.int64
+
+
+def test_seq2seq_titles_stand_behind_the_whole_decoder_prompt() -> None:
+    batch = Seq2SeqCollator(pad_id=0, decoder_prompt=(2, 5))(PAIR)
+    assert batch["decoder_input_ids"].tolist() == [[2, 5, 7, 8], [2, 5, 6, 0]]
+    assert batch["labels"].tolist() == [[7, 8, 1], [6, 1, IGNORED_LABEL]]
+    with pytest.raises(ValueError, match="decoder_prompt must not be empty"):
+        Seq2SeqCollator(pad_id=0, decoder_prompt=())
