@@ -18,13 +18,20 @@ from index_builder.sources import STDIN
 from retrieval.defaults import default_model_dir
 from retrieval.errors import GenretError, IndexDirectoryError, InputError
 from retrieval.index.versions import live_version
+from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from retrieval.text import Rendering, TextTokenizer
 
 _ENV = "GENRET_BUILD_"
-_INTERRUPTED = 130
 
 
-@click.command("build-index", context_settings={"show_default": True, "max_content_width": 100})
+@click.command(
+    "build-index",
+    context_settings={
+        "show_default": True,
+        "max_content_width": 100,
+        "help_option_names": ["-h", "--help"],
+    },
+)
 @click.argument("titles", metavar="TITLES", envvar=_ENV + "TITLES")
 @click.option(
     "--out",
@@ -177,11 +184,11 @@ def build_command(
             rejects=rejects or out.with_name(out.name + ".rejects.tsv"),
             keep_versions=keep_versions,
         )
-        with _progress(quiet) as progress:
+        with sigterm_as_interrupt(), _progress(quiet) as progress:
             summary = build_index(titles, text_tokenizer, options, progress)
     except KeyboardInterrupt:
         click.echo(_interrupted(out, before), err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except GenretError as error:
         if debug:
             raise

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
@@ -55,9 +57,7 @@ def run_beam(
     room: Sequence[int | None],
 ) -> list[Outcome]:
     """Answer requests by trie beam search. All lists have one entry per query of the session."""
-    # Several surface forms may be one entity's, so more of them are listed than entities are wanted.
-    spare = 2 if index.num_rows > index.num_entities else 1
-    params = [BeamParams(k=min(MAX_K, r.k * spare), beam_size=r.beam_size or max(r.k, 10)) for r in requests]
+    params = [_listing(index, request) for request in requests]
     results = beam_search(session, trie, params, cancel, room)
     num_steps = [0 if isinstance(r, DecodingCancelledError) else r.num_steps for r in results]
     for _ in range(_MAX_WIDENINGS):
@@ -78,9 +78,21 @@ def run_beam(
             results[query] = new
             num_steps[query] += 0 if isinstance(new, DecodingCancelledError) else new.num_steps
     return [
-        result if isinstance(result, DecodingCancelledError) else _beam_answer(index, request, result, steps)
-        for request, result, steps in zip(requests, results, num_steps, strict=True)
+        result
+        if isinstance(result, DecodingCancelledError)
+        else _beam_answer(index, request, result, listed.k, steps)
+        for request, result, listed, steps in zip(requests, results, params, num_steps, strict=True)
     ]
+
+
+def _listing(index: Index, request: RetrieveRequest) -> BeamParams:
+    """Return how many rows are listed for the entities wanted."""
+    listed = request.k
+    if index.num_rows > index.num_entities:
+        # Several surface forms may be one entity's. Those listed beyond it cost next to nothing, complete
+        # the entities' scores and tighten the bound on what was not seen.
+        listed = min(MAX_K, max(2 * request.k, request.width))
+    return BeamParams(k=listed, beam_size=request.width)
 
 
 def _wider(
@@ -105,22 +117,48 @@ def _wider(
 
 
 def _beam_answer(
-    index: Index, request: RetrieveRequest, result: BeamResult, num_steps: int
+    index: Index, request: RetrieveRequest, result: BeamResult, num_listed: int, num_steps: int
 ) -> RetrievalResult:
     tallies: dict[int, _Tally] = {}
     for hypothesis in result.hypotheses:
         _add(index, tallies, hypothesis, 0.0)
-    kth = -math.inf
-    if len(result.hypotheses) >= request.k:
-        kth = result.hypotheses[request.k - 1].logprob
-    pruned = result.best_pruned_logprob
+    unseen = result.best_pruned_logprob
+    if len(result.hypotheses) >= num_listed:  # rows that fell off the end of the list
+        unseen = max(unseen, result.hypotheses[-1].logprob)
     return RetrievalResult(
         query=request.query,
         method="beam",
         candidates=_rank(index, tallies, request.k, by_share=False),
-        certified=pruned == -math.inf or pruned <= kth,
+        certified=_is_proven(index, tallies, request.k, unseen),
         num_steps=num_steps,
     )
+
+
+def _is_proven(index: Index, tallies: dict[int, _Tally], k: int, unseen: float) -> bool:
+    """Whether the k likeliest entities are known, in their order, counting every surface form.
+
+    Args:
+        index: Knows how many surface forms an entity has.
+        tallies: The entities found. The score of one is a lower bound of its true log-probability.
+        k: Entities wanted.
+        unseen: No row that was not found has a larger log-probability.
+    """
+    if unseen == -math.inf:
+        return True
+    order = sorted(tallies, key=lambda entity: -tallies[entity].logprob)
+    if len(order) < k:
+        return False
+    # Upper bound of everything below the i-th entity, from the end of the list upwards.
+    below = unseen + math.log(index.forms_per_entity.max(initial=1))
+    for position in range(len(order) - 1, -1, -1):
+        entity = order[position]
+        found = tallies[entity]
+        if position < k and found.logprob < below:
+            return False
+        missing = int(index.forms_per_entity[entity]) - len(found.logprobs)
+        upper = found.logprob if missing <= 0 else np.logaddexp(found.logprob, unseen + math.log(missing))
+        below = max(below, float(upper))
+    return True
 
 
 def run_disc(

@@ -195,7 +195,8 @@ class RetrievalResult:
         query: The query text.
         method: "beam" or "disc".
         candidates: Best first; empty means that nothing in the catalogue matched (`NO_MATCH`).
-        certified: `beam`: whether the k likeliest surface forms are proven to be found; `disc`: None.
+        certified: `beam`: whether the candidates are proven to be the k likeliest entities in their order,
+            all surface forms counted; `disc`: None.
         mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue.
         mass_stderr: Standard error of `mass`.
         num_draws: `disc`: draws used; 0 for `beam`.

@@ -87,7 +87,11 @@ def _run(*arguments: str) -> None:
 def _server(index: Path) -> Iterator[str]:
     """Run a server on a free port; yields its address once it is ready and stops it in the end."""
     process = subprocess.Popen(
-        _command("serve", str(index), "--port", "0"), stderr=subprocess.PIPE, text=True
+        _command("serve", str(index), "--port", "0"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # the demo's own: a reader of it must not wait for the server
+        stderr=subprocess.PIPE,
+        text=True,
     )
     ready: list[str] = []
     heard = threading.Event()

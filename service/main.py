@@ -14,6 +14,7 @@ import click
 
 from decoding.errors import DecodingError
 from retrieval.errors import GenretError
+from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 
 DISTRIBUTION = "generative-retrieval"
 
@@ -64,9 +65,16 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, lazy.short_help) for name, lazy in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and turn errors into messages, unless `--debug` asks for the traceback."""
+        """Run the command and turn errors into messages, unless `--debug` asks for the traceback.
+
+        SIGTERM is taken as Ctrl-C, which ends a command with exit code 130.
+        """
         try:
-            return super().invoke(ctx)
+            with sigterm_as_interrupt():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except (click.ClickException, click.Abort, click.exceptions.Exit, OSError) as error:
             # click prints these itself; of OSError it knows the broken pipe.
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):

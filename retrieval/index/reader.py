@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from decoding.trie_arrays import TrieArrays
@@ -84,6 +86,7 @@ class Index:
         self.metadata_columns = manifest.metadata
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
+        self._forms: npt.NDArray[np.int64] | None = None
 
     @classmethod
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
@@ -141,6 +144,13 @@ class Index:
         if self._postings is None:
             self._postings = Postings.one_to_one(self.num_rows)
         return self._postings
+
+    @property
+    def forms_per_entity(self) -> npt.NDArray[np.int64]:
+        """Number of surface forms of every entity, counted on first use. Shape: (num_entities,)."""
+        if self._forms is None:
+            self._forms = np.bincount(self.postings.entity, minlength=self.num_entities)
+        return self._forms
 
     def row_token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the tokens of a row, end token included.

@@ -3,42 +3,79 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from retrieval.linking.runner import LinkOptions, LinkSummary
 
 _LOG_EVERY_S = 5.0
-_INTERRUPTED = 130
+_ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
 
 
-@click.command("link", context_settings={"show_default": True})
+@click.command("link")
 @click.argument("mentions", type=click.Path())
-@click.option("--out", required=True, type=click.Path(), help="Output file, .parquet or .jsonl.")
-@click.option("--index", "index_path", required=True, type=click.Path(), help="Index directory.")
-@click.option("--model", default=None, help="Checkpoint directory or hub id; unset: the shipped model.")
-@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
-@click.option("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64.")
-@click.option("--threads", default=None, type=click.IntRange(1), help="Torch threads; unset: torch's choice.")
-@click.option("--method", default="beam", type=click.Choice(["beam", "disc"]), help="Retrieval method.")
-@click.option("-k", "--k", "k", default=5, help="Candidates kept per mention.")
-@click.option("--beam-size", default=None, type=int, help="Live prefixes per step; unset: max(k, 10).")
-@click.option("--seed", default=0, help="Seed of --method disc.")
-@click.option("--min-logprob", default=None, type=float, help="Best candidates below it are NIL.")
-@click.option("--batch-size", default=32, help="Mentions per forward.")
-@click.option("--max-bad-rows", default=0, help="Unreadable lines allowed; they are left out and reported.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@click.option("--out", required=True, type=click.Path(), help="Output file, .parquet or .jsonl.", **_ENV)
+@click.option("--index", "index_path", required=True, type=click.Path(), help="Index directory.", **_ENV)
+@click.option(
+    "--model", help="Checkpoint directory or hub id.", show_default="the shipped model", show_envvar=True
+)
+@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **_ENV)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
+    default="auto",
+    help="Number type of the model.",
+    **_ENV,
+)
+@click.option("--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **_ENV)
+@click.option(
+    "--method",
+    default="beam",
+    type=click.Choice(["beam", "disc"]),
+    help="beam: the k most probable titles; disc: samples and their shares.",
+    **_ENV,
+)
+@click.option("-k", "--k", "k", type=int, default=5, help="Candidates kept per mention, at most 1000.", **_ENV)
+@click.option(
+    "--beam-size",
+    type=int,
+    help="beam: live prefixes per step, at most 1000.",
+    show_default="the larger of k and 10",
+    show_envvar=True,
+)
+@click.option("--seed", type=int, default=0, help="disc: the same seed gives the same answers.", **_ENV)
+@click.option(
+    "--min-logprob",
+    type=float,
+    help="Mentions whose best candidate has a lower log-probability are NIL.",
+    show_default="no limit",
+    show_envvar=True,
+)
+@click.option("--batch-size", type=int, default=32, help="Mentions per forward.", **_ENV)
+@click.option(
+    "--max-bad-rows",
+    type=int,
+    default=0,
+    help="Unreadable lines allowed; they are left out and reported.",
+    **_ENV,
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing output file.", **_ENV)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    envvar="GENRET_LINK_JSON",
+    help="Print the summary as JSON on standard output.",
+    **_ENV,
+)
 def link_command(
     mentions: str,
     out: str,
@@ -46,7 +83,7 @@ def link_command(
     model: str | None,
     device: str,
     dtype: str,
-    threads: int | None,
+    threads: int,
     method: str,
     k: int,
     beam_size: int | None,
@@ -76,12 +113,12 @@ def link_command(
         check_source(mentions)
         if Path(out).exists() and not overwrite:
             raise click.UsageError(f"{out} exists already; replace it with --overwrite")
-        with _stopped_by_sigterm():
+        with sigterm_as_interrupt():
             summary = _run(mentions, out, index_path, model, device, dtype, threads, options, reporter)
     except KeyboardInterrupt:
         state = "is as it was" if Path(out).exists() else "was not written"
         click.echo(f"\ninterrupted after {_sentence(reporter.summary)}: {out} {state}", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except InputError as error:
         raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
     except GenretError as error:
@@ -100,7 +137,7 @@ def _run(
     model: str | None,
     device: str,
     dtype: str,
-    threads: int | None,
+    threads: int,
     options: LinkOptions,
     reporter: _Reporter,
 ) -> LinkSummary:
@@ -166,19 +203,6 @@ class _Reporter:
     def complain(self, message: str) -> None:
         """Say what is wrong with one line of the input."""
         self._console.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block like Ctrl-C does, so that nothing half-written stays behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _sentence(summary: LinkSummary) -> str:

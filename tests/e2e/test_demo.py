@@ -1,0 +1,73 @@
+"""`genret demo` from outside: it answers, and it leaves nothing running when it is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retrieval.defaults import default_model_dir
+from retrieval.errors import ModelError
+
+
+@pytest.fixture(autouse=True)
+def shipped_model() -> None:
+    try:
+        default_model_dir()
+    except ModelError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "service", "demo", "--dir", str(tmp_path / "kept"), "-k", "2", "big cat"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def address_of_server(process: subprocess.Popen[str]) -> int:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if " ready on " in line:
+            return int(line.split(" ready on ", 1)[1].split(": ", 1)[0].rsplit(":", 1)[1])
+    raise AssertionError("the demo's server never became ready")
+
+
+def test_the_demo_answers_and_stops_its_server(demo: subprocess.Popen[str]) -> None:
+    port = address_of_server(demo)
+    out, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0
+    assert "big cat" in out
+    assert "P(in catalogue)" in out
+    assert not listens(port)
+
+
+def test_a_demo_that_is_terminated_takes_its_server_along(demo: subprocess.Popen[str]) -> None:
+    port = address_of_server(demo)
+    demo.send_signal(signal.SIGTERM)
+    demo.communicate(timeout=60)  # returns only when nobody holds the pipes any more
+    assert demo.returncode == 130
+    deadline = time.monotonic() + 10
+    while listens(port) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not listens(port)
