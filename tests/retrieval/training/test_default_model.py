@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from decoding.hf_model import HFLanguageModel
+from retrieval.defaults import default_model_dir, sample_catalogue
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.quality import measure_hits
 from retrieval.training.run import load_model
 
-DATA = Path(__file__).resolve().parents[3] / "data"
-FOLDER = DATA / "default-model"
+FOLDER = default_model_dir()
+CATALOGUE = sample_catalogue()
+QUERIES = CATALOGUE.with_name("queries.tsv")
 MOST_BYTES = 20_000_000
 
 
@@ -38,15 +39,15 @@ def test_it_opens_as_serving_opens_it() -> None:
 def test_every_title_of_the_sample_comes_back_from_its_tokens() -> None:
     tokenizer, rendering = TextTokenizer.load(FOLDER), CheckpointConfig.load(FOLDER).rendering
     assert rendering is not None
-    titles = [surface for e in read_catalogue(DATA / "catalogue.tsv") for surface in e.surfaces]
+    titles = [surface for e in read_catalogue(CATALOGUE) for surface in e.surfaces]
     rows = tokenizer.encode_titles(titles, rendering)
     assert [tokenizer.decode(row or []) for row in rows] == [f" {title}" for title in titles]
 
 
 def test_hits_on_the_dev_queries_are_those_of_its_metrics() -> None:
     metrics = json.loads((FOLDER / "metrics.json").read_text(encoding="utf-8"))
-    entities = read_catalogue(DATA / "catalogue.tsv")
-    dev = [q for q in read_queries(DATA / "queries.tsv", entities) if q.split == "dev"][:100]
+    entities = read_catalogue(CATALOGUE)
+    dev = [q for q in read_queries(QUERIES, entities) if q.split == "dev"][:100]
     hits = measure_hits(
         load_model(str(FOLDER)), TextTokenizer.load(FOLDER), CheckpointConfig.load(FOLDER), entities, dev
     )
