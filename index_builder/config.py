@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from retrieval.errors import InputError
+from retrieval.sources import SourceFormat
 from retrieval.text import Rendering
 
-SourceFormat = Literal["auto", "tsv", "lines"]
+__all__ = ["BuildOptions", "SourceFormat"]
 
 
 @dataclass(frozen=True, slots=True)

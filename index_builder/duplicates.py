@@ -17,6 +17,7 @@ import xxhash
 
 from index_builder.catalogue import Catalogue
 from index_builder.rejects import Reason, Rejects
+from retrieval.sources import numbered_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,13 @@ def resolve_identities(catalogue: Catalogue, rejects: Rejects) -> Identities:
 
 
 def _free_id(title: str, number: int, ordered_hashes: npt.NDArray[np.uint64]) -> str:
-    """Return `title#number`; a title that looks like this goes out of its way with a further "#"."""
-    candidate = f"{title}#{number}"
-    while True:
-        wanted = np.uint64(_hash(candidate))
+
+    def is_title(text: str) -> bool:
+        wanted = np.uint64(_hash(text))
         at = int(np.searchsorted(ordered_hashes, wanted))
-        if at == len(ordered_hashes) or ordered_hashes[at] != wanted:
-            return candidate
-        candidate = candidate.replace(f"{title}#", f"{title}##", 1)
+        return at < len(ordered_hashes) and bool(ordered_hashes[at] == wanted)
+
+    return numbered_id(title, number, is_title)
 
 
 def _content(catalogue: Catalogue, record: int) -> tuple[object, ...]:

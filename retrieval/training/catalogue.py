@@ -1,17 +1,22 @@
 """What a training run reads: the catalogue's entities and the (query, entity) pairs.
 
-Both are UTF-8 TSV files with a header. Nothing here knows models or tokenizers.
+Catalogues are read by `retrieval.sources`, as the index builder reads them: what builds an index trains a
+model. Query files are UTF-8 TSV with a header. Nothing here knows models or tokenizers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval.errors import SourceError
+from retrieval.normalize import normalize
+from retrieval.rejects import Reason, Rejects
+from retrieval.sources import Columns, Record, TitleSource, numbered_id
 
 SPLITS = ("train", "dev", "test")
+_BATCH_RECORDS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class TrainingEntity:
     """One catalogue entry as training sees it.
 
     Attributes:
-        entity_id: Identifier; the title where the file has no such column.
+        entity_id: Identifier; made from the title where the file has no such column.
         title: Canonical title, the text the model learns to write.
         aliases: Further surface forms, inputs of the model.
         description: One line of text, or "".
@@ -47,49 +52,83 @@ class LabelledQuery:
     split: str = "train"
 
 
-def read_catalogue(file: Path) -> list[TrainingEntity]:
-    """Read a catalogue: a `title` column, optionally entity_id, aliases, description, kind.
+def read_catalogue(
+    file: Path, max_bad_rows: int = 0, report: Callable[[str], None] | None = None
+) -> list[TrainingEntity]:
+    """Read a catalogue as the index builder does: same header, same text policy, same bad rows, same ids.
 
-    Aliases are separated by '|'. Further columns are ignored.
+    A file without a header is one title per line. Of the metadata columns, `description` and `kind` (in any
+    case) are used, the others only tell entities of one title apart. A record that repeats another word for
+    word is left out. Without a column entity_id, the id is the title, and further entities of that title
+    are `title#2`, `title#3`, …
+
+    What needs a tokenizer is not judged here: the builder also refuses titles that cannot be written in its
+    rendering; training leaves those out later and says so.
+
+    Args:
+        file: TSV or lines.
+        max_bad_rows: More bad rows than this are an error; up to this many are left out.
+        report: Told about the bad rows that were left out.
 
     Raises:
-        SourceError: the file is missing, empty, malformed, or names one entity_id twice.
+        SourceError: the file is missing, empty, no text, or has too many bad rows.
     """
-    entities: list[TrainingEntity] = []
-    seen: dict[str, int] = {}
-    for line, row in _rows(file, required=("title",)):
-        title = row["title"].strip()
-        if not title:
-            raise SourceError(f"{file}:{line}: empty title")
-        entity_id = row.get("entity_id", "").strip() or title
-        if entity_id in seen:
-            raise SourceError(
-                f"{file}:{line}: entity_id {entity_id!r} was already used in line {seen[entity_id]}"
-            )
-        seen[entity_id] = line
-        aliases = (alias.strip() for alias in row.get("aliases", "").split("|"))
-        entities.append(
-            TrainingEntity(
-                entity_id=entity_id,
-                title=title,
-                aliases=tuple(alias for alias in aliases if alias),
-                description=row.get("description", "").strip(),
-                kind=row.get("kind", "").strip(),
-            )
-        )
+    with TitleSource(file) as source:
+        rejects = Rejects(source.name, max_bad_rows)
+        records = [record for batch in source.batches(_BATCH_RECORDS, rejects) for record in batch]
+        columns = source.columns
+    described = [_metadata_place(columns, name) for name in ("description", "kind")]
+    entities = []
+    for entity_id, record in _identified(records, columns.entity_id is not None, rejects):
+        description, kind = ((record.metadata[i] or "") if i is not None else "" for i in described)
+        entities.append(TrainingEntity(entity_id, record.title, record.aliases, description, kind))
+    rejects.check("no training has begun")
     if not entities:
-        raise SourceError(f"{file}: no entities below the header")
+        raise SourceError(f"{file}: no good row is left\n{rejects.report()}")
+    if rejects.rows and report is not None:
+        report(rejects.report())
     return entities
+
+
+def _metadata_place(columns: Columns, name: str) -> int | None:
+    """Position of a column among the metadata, or None; the exact name goes before other letter cases."""
+    if name in columns.names:
+        return columns.names.index(name)
+    return next((i for i, other in enumerate(columns.names) if other.casefold() == name), None)
+
+
+def _identified(records: Sequence[Record], has_ids: bool, rejects: Rejects) -> Iterator[tuple[str, Record]]:
+    """Yield every entity's id and record; the rules of the builder's `resolve_identities`."""
+    seen: dict[str, list[Record]] = {}
+    titles = {record.title for record in records}
+    for record in records:
+        key = record.title if record.entity_id is None else record.entity_id
+        earlier = seen.setdefault(key, [])
+        # Everything but line and id, and the id is the same.
+        if any(record[2:] == other[2:] for other in earlier):
+            continue
+        if earlier and has_ids:
+            detail = f"{key!r}, first on line {earlier[0].line} with other fields"
+            rejects.add(record.line, Reason.DUPLICATE_ID, record.title, detail)
+            continue
+        earlier.append(record)
+        number = len(earlier)
+        yield (key if number == 1 else numbered_id(key, number, titles.__contains__)), record
 
 
 def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[LabelledQuery]:
     """Read pairs: a `query` column and `entity_id` or `title`; `split` (train if absent).
 
+    Names of columns may be in any case. Ids and titles are compared after the catalogue's text policy; a
+    title that several entities have stands for the first of them. Queries themselves keep their text.
+
     Raises:
         SourceError: the file is malformed, or a query names an entity the catalogue lacks.
     """
     by_id = {entity.entity_id for entity in entities}
-    by_title = {entity.title: entity.entity_id for entity in entities}
+    by_title: dict[str, str] = {}
+    for entity in entities:
+        by_title.setdefault(entity.title, entity.entity_id)
     queries: list[LabelledQuery] = []
     for line, row in _rows(file, required=("query",)):
         text = row["query"].strip()
@@ -99,15 +138,15 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Labelle
         if split not in SPLITS:
             raise SourceError(f"{file}:{line}: split must be one of {list(SPLITS)}, got {split!r}")
         if "entity_id" in row:
-            entity_id = row["entity_id"].strip()
-            known = entity_id in by_id
+            named = normalize(row["entity_id"])
+            entity_id = named if named in by_id else None
         elif "title" in row:
-            entity_id = by_title.get(row["title"].strip(), row["title"].strip())
-            known = entity_id in by_id
+            named = normalize(row["title"])
+            entity_id = by_title.get(named)
         else:
             raise SourceError(f"{file}:1: the header needs a column entity_id or title, got {sorted(row)}")
-        if not known:
-            raise SourceError(f"{file}:{line}: the catalogue has no entity {entity_id!r}")
+        if entity_id is None:
+            raise SourceError(f"{file}:{line}: the catalogue has no entity {named!r}")
         queries.append(LabelledQuery(text, entity_id, split))
     if not queries:
         raise SourceError(f"{file}: no queries below the header")
@@ -132,12 +171,14 @@ def _rows(file: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, 
             continue
         fields = text.split("\t")
         if header is None:
-            header = [name.strip() for name in fields]
+            header = [normalize(name).casefold() for name in fields]
             missing = [name for name in required if name not in header]
             if missing:
                 raise SourceError(
                     f"{file}:{number}: the header lacks the column {missing[0]!r}, got {header}"
                 )
+            if len(set(header)) < len(header):
+                raise SourceError(f"{file}:{number}: the header names a column more than once: {header}")
             continue
         if len(fields) > len(header):
             raise SourceError(f"{file}:{number}: expected {len(header)} fields, got {len(fields)}")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from index_builder import sources
 from index_builder.normalize import find_control, normalize
 from index_builder.rejects import Rejects
 from index_builder.sources import Record, TitleSource
+from retrieval import sources
 from retrieval.errors import SourceError
 
 

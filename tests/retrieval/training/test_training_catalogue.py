@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
 from retrieval.errors import SourceError
+from retrieval.index.reader import Index
 from retrieval.training.catalogue import TrainingEntity, read_catalogue, read_queries
+from tests.index_fixtures import character_tokenizer
 
 ENTITIES = [TrainingEntity("Q1", "Nile"), TrainingEntity("Q2", "Rhine")]
 
@@ -23,8 +27,7 @@ def test_reads_every_column_it_knows_and_ignores_the_rest(tmp_path: Path) -> Non
         tmp_path,
         "entity_id\ttitle\taliases\tkind\tdescription\tlength_km\n"
         "Q1\tNile\tan-Nil|River Nile\triver\tLong river\t6650\n"
-        "\n"
-        "Q2\tRhine\t\triver\n",
+        "Q2\tRhine\t\triver\t\t\n",
     )
     nile, rhine = read_catalogue(file)
     assert nile == TrainingEntity("Q1", "Nile", ("an-Nil", "River Nile"), "Long river", "river")
@@ -40,12 +43,17 @@ def test_a_title_column_is_enough_and_names_the_entity(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "empty"),
-        ("title\n", "no entities"),
-        ("name\nNile\n", "input.tsv:1: the header lacks the column 'title'"),
-        ("title\tkind\nNile\triver\n\triver\n", "input.tsv:3: empty title"),
-        ("title\nNile\tx\n", "input.tsv:2: expected 1 fields, got 2"),
-        ("entity_id\ttitle\nQ1\tNile\nQ1\tRhine\n", "input.tsv:3: entity_id 'Q1' was already used in line 2"),
-        (b"title\nN\xffle\n", "input.tsv:2: not valid UTF-8"),
+        ("title\n", "a header but no title below it"),
+        ("name\tkind\nNile\triver\n", "line 1 has tabs, but none of its fields is 'title'"),
+        ("title\tkind\nNile\triver\n\triver\n", "line 3: no title"),
+        ("title\nNile\tx\n", "line 2: too many tabs (expected 1 fields, got 2)"),
+        ("title\tkind\nNile\n", "line 2: too few fields (expected 2 fields, got 1)"),
+        (
+            "entity_id\ttitle\nQ1\tNile\nQ1\tRhine\n",
+            "line 3: entity_id used twice ('Q1', first on line 2 with other fields)",
+        ),
+        (b"title\nN\xffle\n", "line 2: not valid UTF-8"),
+        ("title\nNi\x07le\n", "no training has begun; correct them, or allow them with --max-bad-rows 1"),
     ],
 )
 def test_malformed_catalogues_are_refused_with_file_and_line(
@@ -54,6 +62,43 @@ def test_malformed_catalogues_are_refused_with_file_and_line(
     with pytest.raises(SourceError) as caught:
         read_catalogue(write(tmp_path, text))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Entity_ID\tTITLE\tAliases\nQ1\tNile\tan-Nil|an-Nil|Nile\nQ2\tRhine\t\n",
+        "title\tkind\nParis\tcity\nParis\tcity\nParis\tperson\nParis#2\tship\n",
+        "entity_id\ttitle\nQ1\tParis\nQ2\tParis\nQ1\tParis\n",
+        "Nile\nRhine\n",
+        "\ufeffNile\r\nRhine\r\n",
+        "title\nZu\u0308rich\n  Mount \u00a0 Everest \n",
+        "title\tKind\nNile\triver\n",
+    ],
+    ids=["letter case", "title twice", "record twice", "lines", "BOM and CRLF", "policy", "Kind"],
+)
+def test_what_builds_an_index_trains_a_model(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, text)
+    build_index(file, character_tokenizer(text.upper() + text + "ü "), BuildOptions(out=tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    stored = [index.entity(number) for number in range(index.num_entities)]
+    ours = [(e.entity_id, e.title, e.aliases) for e in read_catalogue(file)]
+    assert sorted(ours) == sorted((e.entity_id, e.title, e.aliases) for e in stored)
+
+
+def test_kind_and_description_are_found_in_any_case(tmp_path: Path) -> None:
+    file = write(tmp_path, "TITLE\tDescription\tKIND\nNile\tLong  river\triver\n")
+    assert read_catalogue(file) == [TrainingEntity("Nile", "Nile", (), "Long river", "river")]
+
+
+def test_allowed_bad_rows_are_left_out_and_reported(tmp_path: Path) -> None:
+    said: list[str] = []
+    entities = read_catalogue(write(tmp_path, "title\nNile\n\nRhine\n"), 1, said.append)
+    assert [entity.title for entity in entities] == ["Nile", "Rhine"]
+    assert len(said) == 1
+    assert "line 3: no title" in said[0]
+    with pytest.raises(SourceError, match="no good row is left"):
+        read_catalogue(write(tmp_path, "title\n\n"), 1)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -68,9 +113,16 @@ def test_queries_may_name_entities_by_id_or_by_title(tmp_path: Path) -> None:
     assert [(q.text, q.entity_id, q.split) for q in by_title] == [("long one", "Q1", "train")]
 
 
+def test_queries_follow_the_text_policy_of_titles(tmp_path: Path) -> None:
+    entities = [TrainingEntity("Zürich", "Zürich"), TrainingEntity("Zürich#2", "Zürich")]
+    queries = read_queries(write(tmp_path, "Query\tTitle\n banks  here \t Zu\u0308rich \n"), entities)
+    assert [(q.text, q.entity_id) for q in queries] == [("banks  here", "Zürich")]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("query\tQuery\tentity_id\nx\ty\tQ1\n", "names a column more than once"),
         ("query\tentity_id\nx\tQ9\n", "input.tsv:2: the catalogue has no entity 'Q9'"),
         ("query\ttitle\nx\tThames\n", "input.tsv:2: the catalogue has no entity 'Thames'"),
         ("query\tentity_id\tsplit\nx\tQ1\tvalid\n", "split must be one of"),

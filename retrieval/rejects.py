@@ -1,0 +1,128 @@
+"""Bad rows: counted per reason, kept with their line numbers, written to a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from retrieval.errors import SourceError
+
+SHOWN = 5
+
+# Past the limit the build fails anyway; reading on for a while tells the user about all of the bad rows
+# at once, reading on for ever would keep a file of the wrong kind in memory.
+_READ_ON = 10_000
+
+
+class Reason(StrEnum):
+    """Why a row was refused."""
+
+    NO_TITLE = "no title"
+    NO_ENTITY_ID = "no entity_id"
+    BAD_UTF8 = "not valid UTF-8"
+    CONTROL_CHARACTER = "control character"
+    TOO_MANY_FIELDS = "too many tabs"
+    TOO_FEW_FIELDS = "too few fields"
+    NO_TOKENS = "title with no tokens"
+    OVER_LONG = "over-long title"
+    UNSTABLE_BOUNDARY = "title merges with the prompt"
+    END_TOKEN_INSIDE = "title holds the end token"
+    UNKNOWN_TOKEN = "unknown token"
+    DUPLICATE_ID = "entity_id used twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """One bad row.
+
+    Attributes:
+        line: Line number, from 1.
+        reason: Why it was refused.
+        detail: What exactly, or "".
+        text: The row or the title, shortened.
+    """
+
+    line: int
+    reason: Reason
+    detail: str
+    text: str
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"line {self.line}: {self.reason}{detail}: {self.text}"
+
+
+@dataclass(slots=True)
+class Rejects:
+    """All bad rows of a source.
+
+    Args:
+        source: Name of the source, for messages.
+        limit: Most bad rows there may be.
+    """
+
+    source: str
+    limit: int
+    rows: list[Reject] = field(default_factory=list)
+
+    def add(self, line: int, reason: Reason, text: str | bytes, detail: str = "") -> None:
+        """Note a bad row.
+
+        Raises:
+            SourceError: there are so many beyond the limit that reading on is pointless.
+        """
+        shown = ascii(text[:200]) if isinstance(text, bytes) else repr(text[:200])
+        self.rows.append(Reject(line, reason, detail, shown.removeprefix("b")))
+        if len(self.rows) > self.limit + _READ_ON:
+            raise SourceError(self.report() + "\nreading stopped here: is this a file of titles?")
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of bad rows per reason, most frequent first."""
+        return dict(Counter(str(row.reason) for row in self.rows).most_common())
+
+    def check(self, outcome: str = "nothing was built") -> None:
+        """Fail when there are too many.
+
+        Args:
+            outcome: What the user is told has come of it.
+
+        Raises:
+            SourceError: the text says how many of what, where, and how to allow them.
+        """
+        if len(self.rows) > self.limit:
+            raise SourceError(
+                self.report() + f"\n{outcome}; correct them, or allow them with "
+                f"--max-bad-rows {len(self.rows)} (they are then left out)"
+            )
+
+    def report(self) -> str:
+        """Return a few lines: counts per reason and the first bad rows."""
+        ordered = sorted(self.rows, key=lambda row: row.line)
+        counts = ", ".join(f"{count} × {reason}" for reason, count in self.counts().items())
+        noun = "bad row" if len(ordered) == 1 else "bad rows"
+        lines = [f"{self.source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
+        lines += [f"  {row}" for row in ordered[:SHOWN]]
+        if len(ordered) > SHOWN:
+            lines.append(f"  … and {len(ordered) - SHOWN} more")
+        return "\n".join(lines)
+
+    def write(self, file: Path) -> None:
+        """Write all bad rows as TSV, or remove the file of an earlier build when there are none.
+
+        Raises:
+            SourceError: the file cannot be written.
+        """
+        try:
+            if not self.rows:
+                file.unlink(missing_ok=True)
+                return
+            lines = ["line\treason\tdetail\ttext"]
+            lines += [
+                f"{row.line}\t{row.reason}\t{row.detail}\t{row.text}"
+                for row in sorted(self.rows, key=lambda row: row.line)
+            ]
+            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise SourceError(f"{file}: cannot write the rejects: {error.strerror}") from error
