@@ -110,6 +110,23 @@ class Retriever:
             opened.close()
             raise
 
+    def open_another(self, index: str | Path, *, verify_digests: bool = True) -> Retriever:
+        """Open a further index for the same model, which is shared and not loaded again.
+
+        Args:
+            index: Index directory, as `build-index` wrote it.
+            verify_digests: Check every file's digest, not only sizes and structure.
+
+        Raises:
+            GenretError: the index cannot be used, or does not fit the model.
+        """
+        opened = Index.open(index, verify_digests=verify_digests)
+        try:
+            return type(self)(opened, self.model, self.tokenizer, self.config)
+        except BaseException:
+            opened.close()
+            raise
+
     def __repr__(self) -> str:
         index = self.index
         return (

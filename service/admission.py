@@ -8,19 +8,13 @@ from service.errors import OverloadedError
 
 # A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).
 TITLE_TOKENS = 8
-_DEFAULT_SAMPLES = 16
-_DEFAULT_BEAMS = 10
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
 _SMOOTHING = 0.2
 
 
 def estimate_tokens(request: RetrieveRequest, prompt_tokens: int) -> int:
     """Return the tokens a model must process for a request: its prompt, and its branches to a title's end."""
-    if request.method == "disc":
-        branches = request.num_draws * (request.num_samples or _DEFAULT_SAMPLES)
-    else:
-        branches = request.beam_size or max(request.k, _DEFAULT_BEAMS)
-    return prompt_tokens + branches * TITLE_TOKENS
+    return prompt_tokens + request.width * TITLE_TOKENS
 
 
 class Admission:

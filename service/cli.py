@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from retrieval.errors import InputError
-from retrieval.types import RetrieveRequest
-from service.config import DEFAULT_HOST, DEFAULT_PORT, join_address
+from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
+from service.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 from service.usage import usage_error
 
 if TYPE_CHECKING:
@@ -22,15 +22,30 @@ if TYPE_CHECKING:
     from service.errors import CallError
 
 _BATCH_ITEMS = 64
+_STDIN_BYTES = 1 << 16
 _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
+
+
+def _checked_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        check_address(value)
+    except InputError as error:
+        raise usage_error(error) from error
+    return value
+
+
 _ADDRESS = click.option(
-    "--address", default=join_address(DEFAULT_HOST, DEFAULT_PORT), help="The server, as host:port.", **_ENV
+    "--address",
+    default=join_address(DEFAULT_HOST, DEFAULT_PORT),
+    callback=_checked_address,
+    help="The server, as host:port.",
+    **_ENV,
 )
 
 
 @click.command("query")
 @click.argument("queries", nargs=-1)
-@click.option("-k", type=int, default=10, help="Candidates wanted, at most 1000.", **_ENV)
+@click.option("-k", "--k", "k", type=int, default=10, help="Candidates wanted, at most 1000.", **_ENV)
 @click.option(
     "--method",
     type=click.Choice(["beam", "disc"]),
@@ -38,7 +53,9 @@ _ADDRESS = click.option(
     help="beam: the k most probable titles; disc: samples and their shares.",
     **_ENV,
 )
-@click.option("--index", default="", help="Index to search; the server's default one when left out.")
+@click.option(
+    "--index", default="", help="Index to search.", show_default="the server's first", show_envvar=True
+)
 @_ADDRESS
 @click.option(
     "--json",
@@ -46,14 +63,37 @@ _ADDRESS = click.option(
     is_flag=True,
     envvar="GENRET_QUERY_JSON",
     help="One JSON object per query.",
+    **_ENV,
 )
-@click.option("--beam-size", type=int, help="beam: live prefixes per step.")
+@click.option(
+    "--beam-size",
+    type=int,
+    help="beam: live prefixes per step, at most 1000.",
+    show_default="the larger of k and 10",
+    show_envvar=True,
+)
 @click.option("--num-draws", type=int, default=4, help="disc: draws tried per sample.", **_ENV)
-@click.option("--num-samples", type=int, help="disc: independent samples.  [default: 16]")
+@click.option(
+    "--num-samples", type=int, default=DEFAULT_NUM_SAMPLES, help="disc: independent samples.", **_ENV
+)
 @click.option("--temperature", type=float, default=1.0, help="disc: divides the logits.", **_ENV)
-@click.option("--top-m", type=int, help="disc: only the M likeliest tokens of a step (biased).")
-@click.option("--seed", type=int, help="disc: seed; the same seed gives the same answer.")
-@click.option("--prompt", help="Name of the prompt template.")
+@click.option(
+    "--top-m",
+    type=int,
+    help="disc: only the M likeliest tokens of a step, which biases the shares.",
+    show_default="all, exact",
+    show_envvar=True,
+)
+@click.option(
+    "--seed",
+    type=int,
+    help="disc: the same seed gives the same answer.",
+    show_default="chosen and told",
+    show_envvar=True,
+)
+@click.option(
+    "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
+)
 @click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **_ENV)
 def query_command(
     queries: tuple[str, ...],
@@ -64,22 +104,24 @@ def query_command(
     as_json_lines: bool,
     beam_size: int | None,
     num_draws: int,
-    num_samples: int | None,
+    num_samples: int,
     temperature: float,
     top_m: int | None,
     seed: int | None,
     prompt: str | None,
     timeout: float,
 ) -> None:
-    """Ask a running server. Several QUERIES go in one call; - reads them from stdin, one per line.
+    """Ask a running server. Several QUERIES go in one call.
+
+    - reads queries from standard input, one per line, in UTF-8; blank lines are skipped. What has arrived
+    is answered at once, without waiting for the end of the input.
 
     On a terminal the answer is a table. In a pipe it is one line per candidate: query, rank, entity id,
     title, surface form, log-probability and, with disc, the share of the samples, between tabs.
     """
     if not queries:
         raise click.UsageError('what is the query? genret query "author of hamlet"')
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise click.UsageError(f"--timeout: must be a positive number of seconds, got {timeout}")
+    _check_timeout(timeout)
     make = partial(
         RetrieveRequest,
         k=k,
@@ -103,7 +145,7 @@ def query_command(
 
     printer = _Printer(as_json_lines)
     with RetrievalClient(address, timeout) as client:
-        for batch in _batches(_texts(queries), _BATCH_ITEMS):
+        for batch in _batches(queries):
             for text, reply in zip(batch, _ask(client, [make(t) for t in batch], index), strict=True):
                 printer.show(text, reply)
     if printer.num_failed:
@@ -112,17 +154,23 @@ def query_command(
 
 @click.command("health")
 @_ADDRESS
-@click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.")
+@click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.", **_ENV)
 @click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **_ENV)
 def health_command(address: str, live: bool, timeout: float) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
     from service.client import LIVENESS, READINESS, RetrievalClient
 
+    _check_timeout(timeout)
     with RetrievalClient(address, timeout) as client:
         status = client.health(LIVENESS if live else READINESS)
     click.echo(status)
     if status != "SERVING":
         raise click.exceptions.Exit(1)
+
+
+def _check_timeout(timeout: float) -> None:
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise click.UsageError(f"--timeout: must be a positive number of seconds, got {timeout}")
 
 
 class _Printer:
@@ -173,14 +221,43 @@ def _hint(error: CallError) -> str:
     return "; start one with: genret serve INDEX" if error.code == "UNAVAILABLE" else ""
 
 
-def _texts(queries: Iterable[str]) -> Iterator[str]:
-    for query in queries:
-        if query == "-":
-            yield from (line.strip() for line in sys.stdin if line.strip())
-        else:
-            yield query
+def _batches(queries: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the queries in calls of bounded size, those of stdin as soon as they are there."""
+    for is_stdin, group in groupby(queries, key="-".__eq__):
+        for arrived in _arrivals(sys.stdin.buffer) if is_stdin else [list(group)]:
+            for start in range(0, len(arrived), _BATCH_ITEMS):
+                yield arrived[start : start + _BATCH_ITEMS]
 
 
-def _batches(texts: Iterator[str], size: int) -> Iterator[list[str]]:
-    while batch := list(islice(texts, size)):
-        yield batch
+def _arrivals(stream: BinaryIO) -> Iterator[list[str]]:
+    """Yield the queries of every piece of input as it comes; reading waits for one byte, not for more.
+
+    Raises:
+        ClickException: a line is not UTF-8; those before it were yielded.
+    """
+    number, rest = 0, b""
+    while piece := _read_some(stream):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from _decoded(lines, number)
+        number += len(lines)
+    yield from _decoded([rest], number)
+
+
+def _read_some(stream: BinaryIO) -> bytes:
+    # Not part of BinaryIO, but of what the interpreter and click's test runner put behind stdin.
+    read_some: Callable[[int], bytes] = stream.read1  # type: ignore[attr-defined]
+    return read_some(_STDIN_BYTES)
+
+
+def _decoded(lines: Iterable[bytes], number: int) -> Iterator[list[str]]:
+    """Yield the texts of the lines after line `number`, without the blank ones."""
+    texts: list[str] = []
+    for place, line in enumerate(lines, start=number + 1):
+        try:
+            text = line.decode("utf-8-sig" if place == 1 else "utf-8").strip()
+        except UnicodeDecodeError:
+            yield texts
+            raise click.ClickException(f"standard input, line {place}: not valid UTF-8") from None
+        if text:
+            texts.append(text)
+    yield texts

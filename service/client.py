@@ -18,6 +18,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retrieval.types import RetrieveRequest
+from service.config import check_address
 from service.convert import (
     Reply,
     batch_reply_from_proto,
@@ -61,9 +62,13 @@ class RetrievalClient:
     Args:
         address: `host:port` of the server.
         timeout_s: Deadline of every call, seconds.
+
+    Raises:
+        InputError: `address` is not `host:port`.
     """
 
     def __init__(self, address: str, timeout_s: float = 60.0) -> None:
+        check_address(address)
         self.address = address
         self._timeout_s = timeout_s
         self._channel = grpc.insecure_channel(
@@ -146,9 +151,9 @@ class RetrievalClient:
                     return error_from_status(status)
         code = error.code().name
         if code == "UNAVAILABLE":
-            # grpc puts the reason last, behind the addresses it tried.
-            reason = str(error.details()).rsplit(": ", 1)[-1]
+            # grpc puts the reason last, behind the addresses it tried, in a list with brackets.
+            reason = str(error.details()).rsplit(": ", 1)[-1].rstrip("]")
             return CallError(code, f"no server answers at {self.address}: {reason}")
         if code == "DEADLINE_EXCEEDED":
             return CallError(code, f"no answer from {self.address} within {self._timeout_s:g} s")
-        return CallError(code, str(error.details()))
+        return CallError(code, f"{self.address}: {error.details() or code}")

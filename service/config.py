@@ -18,6 +18,27 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def check_address(address: str) -> None:
+    """Refuse what is not `host:port` before anything connects to it.
+
+    Raises:
+        InputError: says which part is missing or wrong.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or address.endswith("]"):
+        raise InputError("address", f"expected HOST:PORT, the port is missing in {address!r}")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise InputError(
+            "address", f"an IPv6 address needs brackets, as in [::1]:{DEFAULT_PORT}; got {address!r}"
+        )
+    name = host[1:-1] if bracketed else host
+    if not name or not name.isprintable() or any(sign in name for sign in " []/"):
+        raise InputError("address", f"expected HOST:PORT, got {address!r}")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
+        raise InputError("address", f"the port must be a number in [1, 65535], got {port!r} in {address!r}")
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` can be reached from this machine only."""
     if host == "localhost":

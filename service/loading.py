@@ -1,12 +1,16 @@
-"""Open an index with its model for serving. The only module of the service that starts torch."""
+"""Open indexes with their model for serving. The only module of the service that starts torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.config import IndexSpec
 from service.served import IndexDescription, ServedIndex
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
 
 DEFAULT_MODEL_NAME = "default-model"
 
@@ -36,25 +40,43 @@ class ModelSpec:
         return path.resolve().name if path.exists() else self.model
 
 
-def open_index(spec: IndexSpec, model: ModelSpec) -> ServedIndex:
-    """Open an index, check it and load its model. Blocks for as long as that takes.
+class IndexOpener:
+    """Opens indexes for one model, which is loaded with the first of them and shared by all.
 
-    Raises:
-        GenretError: the index or the model cannot be used, or they do not fit together.
+    Args:
+        model: Which checkpoint, and where it runs.
     """
-    from retrieval.retriever import Retriever
 
-    retriever = Retriever.open(
-        spec.path, model.model, device=model.device, dtype=model.dtype, num_threads=model.num_threads
-    )
-    index = retriever.index
-    description = IndexDescription(
-        name=spec.name,
-        version=index.version,
-        digest=index.digest,
-        num_rows=index.num_rows,
-        num_entities=index.num_entities,
-        model=model.name,
-        device=str(retriever.model.device),
-    )
-    return ServedIndex(description, retriever)
+    def __init__(self, model: ModelSpec) -> None:
+        self._model = model
+        self._first: Retriever | None = None
+
+    def open(self, spec: IndexSpec) -> ServedIndex:
+        """Open an index and check that it fits the model. Blocks for as long as that takes.
+
+        Raises:
+            GenretError: the index or the model cannot be used, or they do not fit together.
+        """
+        retriever = self._open(spec.path)
+        index = retriever.index
+        description = IndexDescription(
+            name=spec.name,
+            version=index.version,
+            digest=index.digest,
+            num_rows=index.num_rows,
+            num_entities=index.num_entities,
+            model=self._model.name,
+            device=str(retriever.model.device),
+        )
+        return ServedIndex(description, retriever)
+
+    def _open(self, path: Path) -> Retriever:
+        if self._first is not None:
+            return self._first.open_another(path)
+        from retrieval.retriever import Retriever
+
+        model = self._model
+        self._first = Retriever.open(
+            path, model.model, device=model.device, dtype=model.dtype, num_threads=model.num_threads
+        )
+        return self._first

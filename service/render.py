@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -70,13 +71,33 @@ def _caption(reply: Reply) -> str:
     if result.certified is not None:
         parts.append("proven exact top-k" if result.certified else "not proven exact")
     if result.mass is not None:
-        error = f" ± {result.mass_stderr:.2g}" if result.mass_stderr is not None else ""
-        parts.append(f"in the catalogue with probability {result.mass:.3g}{error}")
+        mass = _mass(result.mass, result.mass_stderr, result.num_draws)
+        parts.append(f"in the catalogue with probability {mass}")
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
     parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
     parts.append(f"index {reply.index.name}")
     return "; ".join(parts)
+
+
+def _mass(mass: float, stderr: float | None, num_draws: int) -> str:
+    """Return an estimated probability with its error, at an end of [0, 1] the 95 % bound it stands for."""
+    if stderr is None:
+        return f"{mass:.3g}"
+    if mass in (0.0, 1.0):
+        # Nothing seen in n draws means below 3/n, the "rule of three"; the standard error is there that of
+        # half a draw, 1/(√2 n), or zero when draws are weighted and not counted.
+        bound = 3 * math.sqrt(2) * stderr or 3 / max(num_draws, 1)
+        if bound < 1:
+            bound = _rounded_up(bound)
+            return f"below {bound:.3g}" if mass == 0.0 else f"above {1 - bound:.4g}"
+    return f"{mass:.3g} ± {stderr:.2g}"
+
+
+def _rounded_up(value: float) -> float:
+    """Return the next number of one significant digit."""
+    digit = 10.0 ** math.floor(math.log10(value))
+    return math.ceil(value / digit) * digit
 
 
 def _document(reply: Reply | CallError) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +20,7 @@ from service.usage import usage_error
 if TYPE_CHECKING:
     from service.server import Server
 
+_EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a signal ended
 _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
 
 
@@ -31,8 +34,11 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
     envvar="GENRET_SERVE_INDEX",
     help="A further index and the name requests use for it. May be given several times.",
     show_envvar=True,
+    show_default="INDEX alone",
 )
-@click.option("--model", help="Checkpoint directory or hub id; the shipped model when left out.", **_ENV)
+@click.option(
+    "--model", help="Checkpoint directory or hub id.", show_default="the shipped model", show_envvar=True
+)
 @click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **_ENV)
 @click.option(
     "--dtype",
@@ -110,7 +116,8 @@ def serve_command(
 ) -> None:
     """Serve INDEX over gRPC until SIGTERM or Ctrl-C.
 
-    One line on stderr says when the server is ready and where it listens.
+    One line on stderr says when the server is ready and where it listens, and one that it has stopped.
+    Stopped by a signal it ends with exit code 0; if it was not ready yet, with 130 (Ctrl-C) or 143 (SIGTERM).
     """
     specs = [*((index,) if index else ()), *named]
     if not specs:
@@ -134,16 +141,39 @@ def serve_command(
     )
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from service.loading import ModelSpec, open_index
-    from service.server import Server, serve_until_signalled
+    with _signals_before_the_server():
+        from service.loading import IndexOpener, ModelSpec
+        from service.server import Server, serve_until_signalled
 
-    spec = ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads)
+        opener = IndexOpener(ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads))
 
-    async def run() -> None:
-        server = Server(config, partial(open_index, model=spec), device=device)
-        await serve_until_signalled(server, _say_ready)
+        async def run() -> signal.Signals | None:
+            return await serve_until_signalled(Server(config, opener.open, device=device), _say_ready)
 
-    asyncio.run(run())
+        stopped_early = asyncio.run(run())
+        _say_stopped()
+    if stopped_early is not None:
+        raise click.exceptions.Exit(_EXIT_OF_SIGNAL + stopped_early)
+
+
+@contextmanager
+def _signals_before_the_server() -> Iterator[None]:
+    """Take signals as an early stop until the server takes them itself, which is after heavy imports."""
+
+    def stop(number: int, frame: object) -> None:
+        _say_stopped()
+        raise SystemExit(_EXIT_OF_SIGNAL + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say_stopped() -> None:
+    click.echo("genret: stopped", err=True)
 
 
 def _say_ready(server: Server) -> None:

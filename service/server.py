@@ -41,7 +41,7 @@ class Server:
 
     Args:
         config: Addresses and limits.
-        loader: Opens one index with its model; blocking, runs on the device's thread.
+        loader: Opens one index; blocking, runs on the device's thread.
         device: Name of the device, for the thread's name.
     """
 
@@ -132,16 +132,21 @@ class Server:
         await asyncio.to_thread(self._executor.close)
 
 
-async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> None:
+async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> signal.Signals | None:
     """Run a server until SIGTERM or SIGINT, then drain it; a second signal cancels what is in flight.
+
+    Returns:
+        The signal that stopped the server before it was ready; None when it had been ready.
 
     Raises:
         BindError: the address cannot be listened on.
         GenretError: an index or the model cannot be used.
     """
     stop, hurry = asyncio.Event(), asyncio.Event()
+    received: list[signal.Signals] = []
 
     def on_signal(number: signal.Signals) -> None:
+        received.append(number)
         _LOG.info("%s: %s", number.name, "cancelling what is in flight" if stop.is_set() else "draining")
         (hurry if stop.is_set() else stop).set()
 
@@ -158,8 +163,9 @@ async def serve_until_signalled(server: Server, on_ready: Callable[[Server], Non
             loading.result()
             on_ready(server)
             await stopped
-        else:
-            loading.cancel()
+            return None
+        loading.cancel()
+        return received[0]
     finally:
         stopped.cancel()
         await server.drain(hurry)

@@ -23,7 +23,15 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
 @click.command("link")
 @click.argument("mentions", type=click.Path())
 @click.option("--out", required=True, type=click.Path(), help="Output file, .parquet or .jsonl.", **_ENV)
-@click.option("--index", "index_path", required=True, type=click.Path(), help="Index directory.", **_ENV)
+@click.option(
+    "--index",
+    "index_path",
+    required=True,
+    type=click.Path(),
+    envvar="GENRET_LINK_INDEX",
+    help="Index directory.",
+    **_ENV,
+)
 @click.option(
     "--model", help="Checkpoint directory or hub id.", show_default="the shipped model", show_envvar=True
 )
@@ -43,7 +51,9 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
     help="beam: the k most probable titles; disc: samples and their shares.",
     **_ENV,
 )
-@click.option("-k", "--k", "k", type=int, default=5, help="Candidates kept per mention, at most 1000.", **_ENV)
+@click.option(
+    "-k", "--k", "k", type=int, default=5, help="Candidates kept per mention, at most 1000.", **_ENV
+)
 @click.option(
     "--beam-size",
     type=int,

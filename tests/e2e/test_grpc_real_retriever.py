@@ -12,7 +12,7 @@ from retrieval.retriever import Retriever
 from retrieval.types import RetrieveRequest
 from service.config import IndexSpec
 from service.convert import reply_from_proto, request_to_proto
-from service.loading import ModelSpec, open_index
+from service.loading import IndexOpener, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.served import ServedIndex
 from tests.service.running_server import failure, running
@@ -25,7 +25,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     checkpoint = make_checkpoint(folder / "checkpoint")
     index = make_index(folder / "index", checkpoint)
     model = ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1)
-    served = open_index(IndexSpec("tiny", index), model)
+    served = IndexOpener(model).open(IndexSpec("tiny", index))
     yield served
     assert isinstance(served.retriever, Retriever)
     served.retriever.close()
