@@ -8,6 +8,7 @@ what is left.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-_FILE = "genret_budget.json"
+BUDGET_FILE = "genret_budget.json"  # the last file of a checkpoint to be written
 WARM_UP = 0.03  # share of the run
 
 
@@ -33,8 +34,8 @@ class Budget:
     ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps must be >= 1, got {max_steps}")
-        if minutes is not None and minutes <= 0:
-            raise ValueError(f"minutes must be > 0, got {minutes}")
+        if minutes is not None and not 0 < minutes < math.inf:
+            raise ValueError(f"minutes must be > 0 and finite, got {minutes}")
         self.max_steps = max_steps
         self.minutes = minutes
         self._clock = clock
@@ -68,11 +69,11 @@ class Budget:
 
     def save(self, folder: Path) -> None:
         """Write the time spent beside a checkpoint."""
-        (folder / _FILE).write_text(json.dumps({"elapsed_s": self.elapsed_s}) + "\n", encoding="utf-8")
+        (folder / BUDGET_FILE).write_text(json.dumps({"elapsed_s": self.elapsed_s}) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         """Take over the time spent by the run that wrote this checkpoint."""
-        self._spent_s = float(json.loads((folder / _FILE).read_text(encoding="utf-8"))["elapsed_s"])
+        self._spent_s = float(json.loads((folder / BUDGET_FILE).read_text(encoding="utf-8"))["elapsed_s"])
 
 
 class BudgetCallback(TrainerCallback):
@@ -86,9 +87,10 @@ class BudgetCallback(TrainerCallback):
         self._budget.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop when time is up."""
+        """Stop when time is up, with a checkpoint: the measurements that follow may be interrupted."""
         if self._budget.progress(state.global_step) >= 1.0:
             control.should_training_stop = True
+            control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Store the time spent in the checkpoint just written."""

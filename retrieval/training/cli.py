@@ -3,46 +3,171 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from retrieval.errors import GenretError, InputError, MissingExtraError
+from retrieval.interruption import INTERRUPTED
+from retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_MAX_STEPS = 10_000_000  # MAX_STEPS of retrieval.training.run, which needs torch
+_MAX_SEED = 2**32 - 1  # numpy's, which the training loop seeds too
+_option = partial(click.option, show_default=True, show_envvar=True)
 
 
-@click.command("train")
-@click.option("--catalogue", type=_FILE, required=True, help="TSV with a column title; entity_id, aliases ('|'-separated), description and kind are used where present.")  # fmt: skip  # noqa: E501
-@click.option("--queries", "--pairs", "queries", type=_FILE, help="TSV with the columns query and entity_id (or title), and optionally split (train, dev, test).")  # fmt: skip  # noqa: E501
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the checkpoint.")  # fmt: skip  # noqa: E501
-@click.option(
-    "--model", help="Checkpoint to fine-tune: a folder or a hub id, decoder-only or encoder-decoder."
+class _Number(click.FloatRange):
+    """A finite number in a range: "nan" lies between no two bounds, yet passes `FloatRange`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: it is none, out of range, or not finite.
+        """
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+@click.command("train", context_settings={"show_default": True, "max_content_width": 100})
+@_option(
+    "--catalogue",
+    type=_FILE,
+    required=True,
+    help="TSV with a column title, or one title per line, as for build; entity_id, aliases ('|'-separated), "
+    "description and kind are used where present.",
 )
-@click.option("--preset", help="Train a small model from scratch instead, with its own tokenizer: tiny, small or small-seq2seq.")  # fmt: skip  # noqa: E501
-@click.option("--minutes", type=float, help="Wall time of the run, evaluation at the end not counted.")
-@click.option("--epochs", type=float, help="Passes over all titles, aliases, descriptions and training queries. [default without any limit: 40 for a preset, 3 for a model]")  # fmt: skip  # noqa: E501
-@click.option("--max-steps", type=int, help="Optimiser steps.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=48, show_default=True)
-@click.option("--learning-rate", type=float, help="Peak rate. [default: 1e-2 for a preset, 5e-5 for a model]")
-@click.option("--weight-decay", type=click.FloatRange(min=0), default=0.05, show_default=True)
-@click.option("--label-smoothing", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True)
-@click.option("--optimizer", type=click.Choice(["muon", "adamw"]), help="[default: muon for a preset, adamw for a model]")  # fmt: skip  # noqa: E501
-@click.option("--vocab-size", type=int, help="Vocabulary of the tokenizer trained with a preset.")
-@click.option("--max-prompt-tokens", type=int, default=96, show_default=True, help="Longer training prompts are cut.")  # fmt: skip  # noqa: E501
-@click.option("--seed", type=int, default=17, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads.")
-@click.option("--cpu", is_flag=True, help="Stay on the CPU even where an accelerator is present.")
-@click.option("--bf16", is_flag=True, help="Compute in bfloat16; weights stay float32 (about twice as fast where the processor has it).")  # fmt: skip  # noqa: E501
-@click.option("--save-dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float16", show_default=True)  # fmt: skip  # noqa: E501
-@click.option("--save-steps", type=click.IntRange(min=1), default=500, show_default=True, help="Steps between two resumable checkpoints.")  # fmt: skip  # noqa: E501
-@click.option("--eval-steps", type=click.IntRange(min=0), default=0, show_default=True, help="Steps between two looks at the dev queries; 0: only at the end.")  # fmt: skip  # noqa: E501
-@click.option("--log-steps", type=click.IntRange(min=1), default=50, show_default=True)
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint under OUT/checkpoints, if there is one.")  # fmt: skip  # noqa: E501
-@click.option("--test", is_flag=True, help="Also measure the test queries after training; they are never trained on.")  # fmt: skip  # noqa: E501
+@_option(
+    "--queries",
+    "--pairs",
+    "queries",
+    type=_FILE,
+    help="TSV with the columns query and entity_id (or title), and optionally split (train, dev, test).",
+)
+@_option(
+    "--max-bad-rows",
+    type=click.IntRange(min=0),
+    default=0,
+    help="So many bad rows of the catalogue are left out; more are an error.",
+)
+@_option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder of the checkpoint.",
+)
+@_option(
+    "--model",
+    metavar="DIR_OR_ID",
+    help="Checkpoint to fine-tune: a folder or a hub id, decoder-only or encoder-decoder.",
+)
+@_option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="Train a small model from scratch instead, with its own tokenizer.",
+)
+@_option(
+    "--minutes",
+    type=_Number(min=0, min_open=True),
+    show_default="no limit",
+    help="Wall time of the run, evaluation at the end not counted. The first limit reached ends the run.",
+)
+@_option(
+    "--epochs",
+    type=_Number(min=0, min_open=True),
+    show_default="without any limit 40 for a preset, 3 for a model",
+    help="Passes over all titles, aliases, descriptions and training queries.",
+)
+@_option(
+    "--max-steps",
+    type=click.IntRange(1, _MAX_STEPS),
+    show_default="no limit",
+    help="Optimiser steps of the run.",
+)
+@_option("--batch-size", type=click.IntRange(min=1), default=48, help="Examples per step.")
+@_option(
+    "--learning-rate",
+    type=_Number(min=0, min_open=True),
+    show_default="1e-2 for a preset, 5e-5 for a model",
+    help="Peak rate; it rises over the first 3 % of the run and falls to zero at its end.",
+)
+@_option(
+    "--weight-decay",
+    type=_Number(min=0),
+    default=0.05,
+    help="Decoupled weight decay of the hidden matrices.",
+)
+@_option(
+    "--label-smoothing",
+    type=_Number(0, 1, max_open=True),
+    default=0.0,
+    help="Share of the target that is spread over the whole vocabulary.",
+)
+@_option(
+    "--optimizer",
+    type=click.Choice(["muon", "adamw"]),
+    show_default="muon for a preset, adamw for a model",
+    help="muon: Muon for the hidden matrices, AdamW for the rest; adamw: AdamW for all.",
+)
+@_option(
+    "--vocab-size",
+    type=click.IntRange(min=LEAST_VOCAB_SIZE),
+    show_default=", ".join(f"{preset.vocab_size} for {preset.name}" for preset in PRESETS.values()),
+    help="Vocabulary of the tokenizer trained with a preset.",
+)
+@_option(
+    "--max-prompt-tokens", type=click.IntRange(min=8), default=96, help="Longer training prompts are cut."
+)
+@_option(
+    "--seed",
+    type=click.IntRange(0, _MAX_SEED),
+    default=17,
+    help="Of the weights, the order of the examples and everything else random.",
+)
+@_option("--threads", type=click.IntRange(min=1), default=1, help="CPU threads.")
+@_option("--cpu", is_flag=True, help="Stay on the CPU even where an accelerator is present.")
+@_option(
+    "--bf16",
+    is_flag=True,
+    help="Compute in bfloat16; weights stay float32 (about twice as fast where the processor has it).",
+)
+@_option(
+    "--save-dtype",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    default="float16",
+    help="Type of the weights in the finished checkpoint.",
+)
+@_option(
+    "--save-steps",
+    type=click.IntRange(min=1),
+    default=500,
+    help="Steps between two resumable checkpoints; an interrupt writes one too.",
+)
+@_option(
+    "--eval-steps",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Steps between two looks at the dev queries; 0: only at the end.",
+)
+@_option("--log-steps", type=click.IntRange(min=1), default=50, help="Steps between two lines of progress.")
+@_option(
+    "--resume", is_flag=True, help="Go on from the last checkpoint under OUT/checkpoints, if there is one."
+)
+@_option(
+    "--test",
+    is_flag=True,
+    help="Also measure the test queries after training; they are never trained on.",
+)
 def train_command(
     catalogue: Path,
     queries: Path | None,
+    max_bad_rows: int,
     out: Path,
     model: str | None,
     preset: str | None,
@@ -71,7 +196,8 @@ def train_command(
 
     Either fine-tunes --model, or trains --preset from scratch. Prints hits@1 and hits@10 under the
     catalogue constraint on the dev queries and writes them to OUT/metrics.json; progress goes to stderr,
-    the metrics go to stdout as JSON.
+    the metrics go to stdout as JSON. Ctrl-C ends the step under way and writes a
+    checkpoint to go on from with --resume.
     """
     try:
         import accelerate  # noqa: F401
@@ -80,6 +206,7 @@ def train_command(
     import torch
     import transformers
 
+    from retrieval.training.interruption import TrainingInterrupted, checkpoint_step, last_checkpoint
     from retrieval.training.run import RunPlan, run_training
     from retrieval.training.trainer import TrainerOptions
 
@@ -98,11 +225,12 @@ def train_command(
             max_steps=max_steps,
             vocab_size=vocab_size,
             max_prompt_tokens=max_prompt_tokens,
+            max_bad_rows=max_bad_rows,
             save_dtype=save_dtype,
             test=test,
             trainer=TrainerOptions(
                 optimizer=optimizer or ("muon" if preset else "adamw"),
-                learning_rate=learning_rate or (1e-2 if preset else 5e-5),
+                learning_rate=_rate(preset) if learning_rate is None else learning_rate,
                 weight_decay=weight_decay,
                 batch_size=batch_size,
                 label_smoothing=label_smoothing,
@@ -119,8 +247,24 @@ def train_command(
         raise click.UsageError(str(error)) from error
     try:
         metrics = run_training(plan, lambda line: click.echo(line, err=True))
+    except TrainingInterrupted as error:
+        click.echo(f"{error}; go on with --resume", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        last = last_checkpoint(plan.out / "checkpoints")
+        told = (
+            "no checkpoint was written yet: start again"
+            if last is None
+            else f"the last checkpoint is of step {checkpoint_step(last)}: go on with --resume"
+        )
+        click.echo(f"interrupted; {told}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except InputError as error:
         raise click.UsageError(str(error)) from error
     except GenretError as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(metrics, indent=2, sort_keys=True))
+
+
+def _rate(preset: str | None) -> float:
+    return 1e-2 if preset else 5e-5

@@ -18,6 +18,7 @@ from retrieval.text import Rendering
 
 PAD, END, QUERY, MENTION, TITLE = "<pad>", "</s>", "<query>", "<mention>", "<title>"
 SPECIAL_TOKENS = (PAD, END, QUERY, MENTION, TITLE)
+LEAST_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)  # all bytes
 MENTION_CONTEXT_CHARS = 80
 
 
@@ -54,10 +55,9 @@ class Preset:
             raise ValueError(
                 f"hidden_size must be a multiple of num_heads, got {self.hidden_size} and {self.num_heads}"
             )
-        least = 256 + len(SPECIAL_TOKENS)
-        if self.vocab_size < least:
+        if self.vocab_size < LEAST_VOCAB_SIZE:
             raise ValueError(
-                f"vocab_size must be >= {least} (bytes and special tokens), got {self.vocab_size}"
+                f"vocab_size must be >= {LEAST_VOCAB_SIZE} (bytes and special tokens), got {self.vocab_size}"
             )
 
 

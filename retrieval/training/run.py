@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from retrieval.training.trainer import TrainerOptions, train_model
 METRICS_NAME = "metrics.json"
 SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DEV_QUERIES_WHILE_TRAINING = 200
-_MAX_STEPS_UNDER_A_CLOCK = 10_000_000
+MAX_STEPS = 10_000_000  # of any run; what a run under the clock alone never reaches
 _RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from copying to meaning
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -38,7 +39,7 @@ class RunPlan:
     """What to train, on what, for how long, and where the result goes.
 
     Attributes:
-        catalogue: TSV of the entities.
+        catalogue: The entities: TSV, or one title per line.
         queries: TSV of labelled queries, or None.
         out: Folder of the finished checkpoint; `out/checkpoints` holds the resumable ones.
         preset: Name of a preset trained from scratch, or None.
@@ -48,6 +49,7 @@ class RunPlan:
         max_steps: Optimiser steps, or None. The first limit reached ends the run.
         vocab_size: Overrides the preset's vocabulary size.
         max_prompt_tokens: Longer training prompts are cut.
+        max_bad_rows: So many bad rows of the catalogue are left out, more are an error.
         save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
         test: Whether the test queries are measured too, after training.
         trainer: How to optimise.
@@ -63,6 +65,7 @@ class RunPlan:
     max_steps: int | None = None
     vocab_size: int | None = None
     max_prompt_tokens: int = 96
+    max_bad_rows: int = 0
     save_dtype: str = "float16"
     test: bool = False
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
@@ -78,8 +81,10 @@ class RunPlan:
             raise InputError("save_dtype", f"must be one of {list(SAVE_DTYPES)}, got {self.save_dtype!r}")
         for name in ("minutes", "epochs", "max_steps"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InputError(name, f"must be > 0, got {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(name, f"must be > 0 and finite, got {value}")
+        if self.max_bad_rows < 0:
+            raise InputError("max_bad_rows", f"must be >= 0, got {self.max_bad_rows}")
         if self.max_prompt_tokens < 8:
             raise InputError("max_prompt_tokens", f"must be >= 8, got {self.max_prompt_tokens}")
 
@@ -102,8 +107,9 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
         SourceError: a file cannot be used.
         InputError: the plan does not fit the files or the model.
         ModelError: the model to fine-tune cannot be loaded.
+        TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
     """
-    entities = read_catalogue(plan.catalogue)
+    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
     queries = read_queries(plan.queries, entities) if plan.queries else []
     _check_out(plan)
     torch.manual_seed(plan.trainer.seed)
@@ -206,9 +212,10 @@ def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
             shutil.copyfile(folder / name, out / name)
     config = CheckpointConfig.load(folder)
     if config.rendering is None:
-        # Prompts of decoder-only models end in a colon; an encoder-decoder begins to write from nothing.
-        start = Rendering() if model.config.is_encoder_decoder else Rendering(context=":", prefix=" ")
-        config = replace(config, rendering=start)
+        # What goes with the built-in templates and what `Rendering.of_checkpoint` says of a pretrained
+        # decoder-only checkpoint; an encoder-decoder begins to write from nothing.
+        start = Rendering(context="Entity:", prefix=" ")
+        config = replace(config, rendering=Rendering() if model.config.is_encoder_decoder else start)
     tokenizer = TextTokenizer.load(out)
     tokenizer.end_token_id(config.rendering or Rendering())
     return _Checkpoint(model, tokenizer, config)
@@ -257,8 +264,12 @@ def _budget(plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence
     if epochs is None and plan.max_steps is None and plan.minutes is None:
         epochs = 40.0 if plan.preset else 3.0
     if epochs is not None:
-        limits.append(max(1, round(epochs * _num_pairs(entities, queries) / plan.trainer.batch_size)))
-    return Budget(min(limits, default=_MAX_STEPS_UNDER_A_CLOCK), plan.minutes)
+        limits.append(_steps_of(epochs, _num_pairs(entities, queries), plan.trainer.batch_size))
+    return Budget(min(limits, default=MAX_STEPS), plan.minutes)
+
+
+def _steps_of(epochs: float, num_pairs: int, batch_size: int) -> int:
+    return max(1, round(min(epochs * num_pairs / batch_size, MAX_STEPS)))
 
 
 def _log_start(

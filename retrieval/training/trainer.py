@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from decoding.architectures import decoder_prompt
+from retrieval.errors import InputError
 from retrieval.training.budget import Budget, BudgetCallback
 from retrieval.training.dataset import (
     IGNORED_LABEL,
@@ -23,6 +25,12 @@ from retrieval.training.dataset import (
     EncodedExample,
     ExampleDataset,
     Seq2SeqCollator,
+)
+from retrieval.training.interruption import (
+    InterruptCallback,
+    TrainingInterrupted,
+    last_checkpoint,
+    remove_half_made,
 )
 from retrieval.training.optimizer import build_optimizer
 
@@ -45,6 +53,9 @@ class TrainerOptions:
         bf16: Compute in bfloat16 (weights stay float32).
         use_cpu: Stay on the CPU even where an accelerator is present.
         resume: Go on from the last checkpoint, if there is one.
+
+    Raises:
+        InputError: a number is out of its range.
     """
 
     optimizer: str = "muon"
@@ -60,6 +71,17 @@ class TrainerOptions:
     bf16: bool = False
     use_cpu: bool = False
     resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError("learning_rate", f"must be > 0 and finite, got {self.learning_rate}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise InputError("weight_decay", f"must be >= 0 and finite, got {self.weight_decay}")
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError("label_smoothing", f"must be in [0, 1), got {self.label_smoothing}")
+        for name, least in (("batch_size", 1), ("save_steps", 1), ("eval_steps", 0), ("log_steps", 1)):
+            if getattr(self, name) < least:
+                raise InputError(name, f"must be >= {least}, got {getattr(self, name)}")
 
 
 class TitleTrainer(Trainer):
@@ -181,10 +203,15 @@ def train_model(
         options: How to optimise.
         report: Receives one line of text every few steps.
         evaluate: Called every `options.eval_steps` steps.
+
+    Raises:
+        TrainingInterrupted: the user stopped the run; a checkpoint of the last step was written.
+        KeyboardInterrupt: the user insisted before that was done.
     """
     collator: Callable[[Sequence[EncodedExample]], dict[str, Tensor]] = CausalCollator(pad_id)
     if model.config.is_encoder_decoder:
         collator = Seq2SeqCollator(pad_id, decoder_prompt(model))
+    interrupt = InterruptCallback()
     trainer = TitleTrainer(
         options=options,
         budget=budget,
@@ -209,18 +236,19 @@ def train_model(
         ),
         train_dataset=dataset,
         data_collator=collator,
-        callbacks=[BudgetCallback(budget), _Reporter(budget, options, report, evaluate)],
+        callbacks=[BudgetCallback(budget), interrupt, _Reporter(budget, options, report, evaluate)],
     )
     trainer.remove_callback(PrinterCallback)  # prints to stdout, which is for data
-    last = _last_checkpoint(work_folder) if options.resume else None
+    last = None
+    if options.resume:
+        remove_half_made(work_folder)
+        last = last_checkpoint(work_folder)
     if last is not None:
         budget.load(last)
         report(f"resuming from {last} ({budget.elapsed_s / 60:.1f} minutes spent)")
-    trainer.train(resume_from_checkpoint=str(last) if last else None)
-    return int(trainer.state.global_step)
-
-
-def _last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint: a kill while saving leaves a folder without the budget's file."""
-    complete = [p.parent for p in folder.glob("checkpoint-*/genret_budget.json")]
-    return max(complete, key=lambda p: int(p.name.rsplit("-", 1)[1]), default=None)
+    with interrupt.listening():
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+    steps = int(trainer.state.global_step)
+    if interrupt.requested:
+        raise TrainingInterrupted(steps)
+    return steps

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
 from decoding.hf_model import HFLanguageModel
+from retrieval.errors import InputError
 from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
+from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.cli import train_command
 from retrieval.training.quality import measure_hits
-from retrieval.training.run import load_model
+from retrieval.training.run import RunPlan, load_model
+from retrieval.training.trainer import TrainerOptions
 
 CATALOGUE = (
     "entity_id\ttitle\taliases\tkind\tdescription\n"
@@ -99,17 +103,32 @@ def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["fine_tuned_from"] == str(data / "base")
-    assert CheckpointConfig.load(data / "tuned").rendering is not None
+    # What the index builder takes for such a checkpoint before it was tuned.
+    expected = Rendering.of_checkpoint(data / "base") or Rendering()
+    assert CheckpointConfig.load(data / "tuned").rendering == expected
+    assert expected.context == ("Entity:" if preset == "tiny" else "")
     assert result.stderr.count("dev (first 1)") == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--preset", "huge"), 2, "unknown preset 'huge'; known: ['small', 'small-seq2seq', 'tiny']"),
+        (("--preset", "huge"), 2, "'huge' is not one of 'tiny', 'small', 'small-seq2seq'"),
         ((), 2, "either a model to fine-tune or a preset"),
-        (("--preset", "tiny", "--minutes", "-1"), 2, "minutes: must be > 0"),
-        (("--preset", "tiny", "--vocab-size", "100"), 2, "vocab_size"),
+        (("--preset", "tiny", "--minutes", "-1"), 2, "Invalid value for '--minutes'"),
+        (("--preset", "tiny", "--minutes", "nan"), 2, "'nan' is not a finite number"),
+        (("--preset", "tiny", "--epochs", "nan"), 2, "'nan' is not a finite number"),
+        (("--preset", "tiny", "--epochs", "inf"), 2, "'inf' is not a finite number"),
+        (("--preset", "tiny", "--learning-rate", "-1"), 2, "Invalid value for '--learning-rate'"),
+        (("--preset", "tiny", "--learning-rate", "0"), 2, "Invalid value for '--learning-rate'"),
+        (("--preset", "tiny", "--learning-rate", "nan"), 2, "'nan' is not a finite number"),
+        (("--preset", "tiny", "--weight-decay", "inf"), 2, "'inf' is not a finite number"),
+        (("--preset", "tiny", "--label-smoothing", "nan"), 2, "'nan' is not a finite number"),
+        (("--preset", "tiny", "--max-prompt-tokens", "7"), 2, "Invalid value for '--max-prompt-tokens'"),
+        (("--preset", "tiny", "--max-steps", "0"), 2, "Invalid value for '--max-steps'"),
+        (("--preset", "tiny", "--seed", "-1"), 2, "Invalid value for '--seed'"),
+        (("--preset", "tiny", "--vocab-size", "100"), 2, "Invalid value for '--vocab-size'"),
+        (("--preset", "tiny", "--max-bad-rows", "-1"), 2, "Invalid value for '--max-bad-rows'"),
         (("--preset", "tiny", "--catalogue", "nowhere.tsv"), 1, "nowhere.tsv: no such file"),
     ],
 )
@@ -120,6 +139,30 @@ def test_mistakes_are_answered_in_one_line(
     assert result.exit_code == code
     assert said in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("field", ["learning_rate", "weight_decay", "label_smoothing", "batch_size"])
+def test_options_out_of_range_are_refused_without_a_command_line_too(field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        replace(TrainerOptions(), **{field: -1})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="epochs"):
+        RunPlan(Path("c.tsv"), None, Path("out"), preset="tiny", epochs=float("nan"))
+
+
+def test_more_epochs_than_any_run_has_are_no_error_by_themselves(data: Path) -> None:
+    result = train(data, "out", "--preset", "tiny", "--epochs", "1e308", "--max-steps", "1")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["steps"] == 1
+
+
+def test_every_option_says_what_it_is_for_and_its_variable() -> None:
+    context = click.Context(train_command, auto_envvar_prefix="GENRET_TRAIN", show_default=True)
+    text = train_command.get_help(context)
+    for option in train_command.params:
+        assert isinstance(option, click.Option)
+        assert option.help, option.name
+        assert f"GENRET_TRAIN_{str(option.name).upper()}" in text, option.name
+    assert "1e-2 for a preset, 5e-5 for a model" in " ".join(text.split())
 
 
 def test_a_folder_that_is_no_model_is_named(data: Path) -> None:
