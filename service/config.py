@@ -28,13 +28,13 @@ def check_address(address: str) -> None:
     if not separator or address.endswith("]"):
         raise InputError("address", f"expected HOST:PORT, the port is missing in {address!r}")
     bracketed = host.startswith("[") and host.endswith("]")
-    if ":" in host and not bracketed:
-        raise InputError(
-            "address", f"an IPv6 address needs brackets, as in [::1]:{DEFAULT_PORT}; got {address!r}"
-        )
     name = host[1:-1] if bracketed else host
     if not name or not name.isprintable() or any(sign in name for sign in " []/"):
         raise InputError("address", f"expected HOST:PORT, got {address!r}")
+    if ":" in name and not bracketed:
+        raise InputError(
+            "address", f"an IPv6 address needs brackets, as in [::1]:{DEFAULT_PORT}; got {address!r}"
+        )
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
         raise InputError("address", f"the port must be a number in [1, 65535], got {port!r} in {address!r}")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,6 +38,7 @@ class Assets:
 class Process:
     process: subprocess.Popen[bytes]
     address: str
+    said: Path
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -58,7 +61,7 @@ def start(assets: Assets, *options: str) -> Process:
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
         if ready := READY.search(said.read_text()):
-            return Process(process, ready[1])
+            return Process(process, ready[1], said)
         time.sleep(0.02)
     process.kill()
     raise AssertionError(f"exit {process.wait()} before it was ready: {said.read_text()}")
@@ -200,7 +203,70 @@ def test_a_damaged_index_is_one_line_and_debug_shows_the_traceback(assets: Asset
     assert "IndexChecksumError" in genret("--debug", *arguments).stderr
 
 
-def test_ctrl_c_ends_like_sigterm(assets: Assets) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_server_says_so_and_exits_with_0(assets: Assets, number: signal.Signals) -> None:
     running = start(assets, "--port", "0")
-    running.process.send_signal(signal.SIGINT)
+    running.process.send_signal(number)
     assert running.process.wait(timeout=60) == 0
+    assert running.said.read_text().splitlines()[-1] == "genret: stopped"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_server_stopped_before_it_was_ready_exits_as_shells_say(
+    assets: Assets, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    stuck = tmp_path / "stuck"
+    shutil.copytree(assets.index, stuck)
+    pointer = stuck / "CURRENT"
+    content = pointer.read_bytes()
+    pointer.unlink()
+    os.mkfifo(pointer)  # a server that opens the index waits for whoever writes to the pipe
+    process = subprocess.Popen(
+        [*GENRET, "serve", str(stuck), "--model", str(assets.checkpoint), "--port", "0"],
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    writer = open_for_writing(pointer, process)
+    process.send_signal(number)
+    os.write(writer, content)  # what is being opened ends before the process does
+    os.close(writer)
+    _, said = process.communicate(timeout=60)
+    assert said.decode() == "genret: stopped\n"
+    assert process.returncode == code
+
+
+def open_for_writing(pipe: Path, reader: subprocess.Popen[bytes]) -> int:
+    """Open a named pipe once a process reads from it."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end and reader.poll() is None:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nobody reads yet
+                raise
+            time.sleep(0.02)
+    reader.kill()
+    raise AssertionError(f"nothing was read from {pipe}")
+
+
+def test_slow_input_is_answered_as_it_comes(server: Process) -> None:
+    command = [*GENRET, "query", "-", "-k", "1", "--address", server.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for query in (b"first", b"second"):
+            process.stdin.write(query + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline().startswith(query + b"\t1\t"), "before the next line is sent"
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_input_that_is_not_utf8_is_named_after_the_answers_before_it(server: Process) -> None:
+    command = [*GENRET, "query", "-", "-k", "1", "--address", server.address]
+    done = subprocess.run(
+        command, input=b"good\n\xff\xfe\n", capture_output=True, timeout=120, env=ENVIRONMENT
+    )
+    assert done.returncode == 1
+    assert done.stdout.startswith(b"good\t1\t")
+    assert done.stderr == b"Error: standard input, line 2: not valid UTF-8\n"

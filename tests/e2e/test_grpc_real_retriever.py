@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
+from retrieval.errors import IndexMismatchError, IndexNotFoundError
 from retrieval.retriever import Retriever
-from retrieval.types import RetrieveRequest
+from retrieval.types import RetrievalResult, RetrieveRequest
 from service.config import IndexSpec
 from service.convert import reply_from_proto, request_to_proto
 from service.loading import IndexOpener, ModelSpec
@@ -29,6 +32,34 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     yield served
     assert isinstance(served.retriever, Retriever)
     served.retriever.close()
+
+
+def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint")
+    opener = IndexOpener(ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
+    with pytest.raises(IndexNotFoundError):  # the model is then loaded with the next one
+        opener.open(IndexSpec("none", tmp_path / "none"))
+    served = [opener.open(IndexSpec(n, make_index(tmp_path / n, checkpoint))) for n in ("a", "b", "c")]
+    retrievers = [s.retriever for s in served]
+    assert len({id(r.model) for r in retrievers if isinstance(r, Retriever)}) == 1
+    assert len({id(r.tokenizer) for r in retrievers if isinstance(r, Retriever)}) == 1
+    assert [s.description.name for s in served] == ["a", "b", "c"]
+
+    other = make_checkpoint(tmp_path / "other")
+    file = other / "tokenizer.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document["model"]["merges"] = document["model"]["merges"][:-1]
+    file.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(IndexMismatchError):
+        opener.open(IndexSpec("d", make_index(tmp_path / "d", other)))
+
+    for retriever in retrievers:
+        assert isinstance(retriever, Retriever)
+        request = RetrieveRequest("who wrote hamlet", k=3)
+        (answer,) = retriever.retrieve_batch([request])
+        assert isinstance(answer, RetrievalResult)
+        assert len(answer.candidates) == 3
+        retriever.close()  # an index closes alone
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from rich.console import Console
 
 from retrieval.types import Candidate, RetrievalResult, Timings
@@ -18,9 +19,21 @@ CANDIDATES = (
 )
 
 
-def reply(candidates: tuple[Candidate, ...] = CANDIDATES) -> Reply:
+def reply(
+    candidates: tuple[Candidate, ...] = CANDIDATES,
+    mass: float = 0.5,
+    mass_stderr: float | None = 0.1,
+    num_draws: int = 64,
+) -> Reply:
     result = RetrievalResult(
-        "q", "disc", candidates, mass=0.5, mass_stderr=0.1, seed=7, timings=Timings(1.0, 2.0, 3.0)
+        "q",
+        "disc",
+        candidates,
+        mass=mass,
+        mass_stderr=mass_stderr,
+        num_draws=num_draws,
+        seed=7,
+        timings=Timings(1.0, 2.0, 3.0),
     )
     return Reply(result, 0.5, 4.0, IndexRef("sample", "v1", "d1"))
 
@@ -69,6 +82,30 @@ def test_the_table_shows_titles_shares_metadata_and_the_models_word() -> None:
         assert text in shown
     assert "in the catalogue with probability 0.5 ± 0.1; seed 7; 4 ms" in shown
     assert "None" not in shown
+
+
+# Of 64 draws none, or all, were accepted: the standard error is that of half a draw.
+HALF_A_DRAW = ((0.5 / 65) * (1 - 0.5 / 65) / 64) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("mass", "stderr", "num_draws", "said"),
+    [
+        (0.0, HALF_A_DRAW, 128, "below 0.05;"),  # 0.95 ** 64 is 4 %
+        (1.0, HALF_A_DRAW, 128, "above 0.95;"),
+        (0.0, 0.0, 1000, "below 0.003;"),
+        (0.0, 0.35, 2, "0 ± 0.35;"),
+        (0.0, None, 1, "0;"),
+        (0.011, 0.01, 64, "0.011 ± 0.01;"),
+        (1e-6, 1e-6, 64, "1e-06 ± 1e-06;"),
+        (0.9876, 0.0123, 64, "0.988 ± 0.012;"),
+    ],
+)
+def test_a_probability_at_an_end_is_a_bound(
+    mass: float, stderr: float | None, num_draws: int, said: str
+) -> None:
+    shown = table(reply(mass=mass, mass_stderr=stderr, num_draws=num_draws), width=160)
+    assert f"in the catalogue with probability {said}" in shown
 
 
 def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None:

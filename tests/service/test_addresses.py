@@ -1,0 +1,98 @@
+"""Addresses are checked before anything connects, and errors of the transport name them."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from retrieval.errors import InputError
+from retrieval.types import RetrieveRequest
+from service.client import RetrievalClient
+from service.config import check_address
+from service.errors import CallError
+from service.main import cli
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:50051", "localhost:1", "[::1]:65535", "a.b-c.example:80"])
+def test_good_addresses_pass(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("garbage", "the port is missing in 'garbage'"),
+        ("[::1]", "the port is missing in '[::1]'"),
+        ("", "the port is missing in ''"),
+        (":50051", "expected HOST:PORT, got ':50051'"),
+        ("::1:50051", "an IPv6 address needs brackets, as in [::1]:50051; got '::1:50051'"),
+        ("http://a:80", "expected HOST:PORT, got 'http://a:80'"),
+        ("a/b:80", "expected HOST:PORT"),
+        ("a b:80", "expected HOST:PORT"),
+        ("[a:80", "expected HOST:PORT, got '[a:80'"),
+        ("a:", "the port must be a number in [1, 65535], got '' in 'a:'"),
+        ("a:0", "the port must be a number in [1, 65535], got '0'"),
+        ("a:65536", "the port must be a number in [1, 65535], got '65536'"),
+        ("a:x", "the port must be a number in [1, 65535], got 'x'"),
+        ("a:²", "the port must be a number"),
+    ],
+)
+def test_bad_addresses_are_usage_errors(address: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        RetrievalClient(address)
+    assert message in str(caught.value)
+    for arguments in (["query", "x"], ["health"]):
+        result = CliRunner().invoke(cli, [*arguments, "--address", address])
+        assert result.exit_code == 2
+        assert f"--address: {caught.value.message}" in result.stderr
+
+
+class _Refused:
+    def __init__(self, code: str, details: str) -> None:
+        import grpc
+
+        self._code, self._details = getattr(grpc.StatusCode, code), details
+
+    def trailing_metadata(self) -> None:
+        return None
+
+    def code(self) -> object:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "message"),
+    [
+        (
+            "UNAVAILABLE",
+            "errors resolving nohost:1: [field:hostname lookup error:address lookup failed for nohost:1: "
+            "Domain name not found]",
+            "no server answers at nohost:1: Domain name not found",
+        ),
+        (
+            "UNAVAILABLE",
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to "
+            "remote host: Connection refused",
+            "no server answers at nohost:1: Connection refused",
+        ),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", "no answer from nohost:1 within 60 s"),
+        ("UNIMPLEMENTED", "Method not found!", "nohost:1: Method not found!"),
+        ("UNKNOWN", "", "nohost:1: UNKNOWN"),
+    ],
+)
+def test_errors_of_the_transport_name_the_address(code: str, details: str, message: str) -> None:
+    with RetrievalClient("nohost:1") as client:
+        assert str(client._error_of(_Refused(code, details))) == message
+
+
+def test_a_host_that_does_not_exist() -> None:
+    with (
+        RetrievalClient("host.invalid:1", timeout_s=20) as client,
+        pytest.raises(CallError) as caught,
+    ):
+        client.retrieve(RetrieveRequest("x"))
+    assert "host.invalid:1" in str(caught.value)
+    assert "]" not in str(caught.value)

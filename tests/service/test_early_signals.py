@@ -1,0 +1,21 @@
+"""Signals while `genret serve` is still importing what it needs."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from service.serve_cli import _signals_before_the_server
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_before_the_server_runs_is_a_stop(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as caught, _signals_before_the_server():
+        signal.raise_signal(number)
+    assert caught.value.code == code
+    assert capsys.readouterr().err == "genret: stopped\n"
+    assert signal.getsignal(number) is before

@@ -1,0 +1,70 @@
+"""Queries from standard input: answered as they arrive, and what cannot be read is named."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable
+
+import click
+import pytest
+
+from service.cli import _BATCH_ITEMS, _arrivals, _batches
+
+
+class Pipe(io.BytesIO):
+    """Gives one piece per read, as a pipe whose writer pauses does."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def flat(batches: Iterable[list[str]]) -> list[str]:
+    return [text for batch in batches for text in batch]
+
+
+def test_a_line_is_answered_before_the_next_one_is_there() -> None:
+    pipe = Pipe([b"first\nsec", b"ond\n", b"third"])
+    arrivals = _arrivals(pipe)
+    assert next(arrivals) == ["first"]
+    assert len(pipe.pieces) == 2, "nothing more was read"
+    assert flat(arrivals) == ["second", "third"]
+
+
+def test_blank_lines_a_byte_order_mark_and_windows_ends_are_no_part_of_queries() -> None:
+    pipe = Pipe([b"\xef\xbb\xbfone\r\n\r\n  \n", "zwölf \n".encode()])
+    assert flat(_arrivals(pipe)) == ["one", "zwölf"]
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_characters_may_be_cut_by_pieces(cut: int) -> None:
+    raw = "añb\n日本\nx".encode()
+    assert flat(_arrivals(Pipe([raw[:cut], raw[cut:]]))) == ["añb", "日本", "x"]
+
+
+def test_what_is_not_utf8_is_named_after_the_lines_before_it() -> None:
+    arrivals = _arrivals(Pipe([b"a\n\nb\n", b"c\n\xff\xfe\nd\n"]))
+    assert next(arrivals) == ["a", "b"]
+    assert next(arrivals) == ["c"]
+    with pytest.raises(click.ClickException, match="standard input, line 5: not valid UTF-8"):
+        next(arrivals)
+
+
+def test_a_last_line_that_is_not_utf8_is_named_too() -> None:
+    with pytest.raises(click.ClickException, match="standard input, line 2: not valid UTF-8"):
+        flat(_arrivals(Pipe([b"a\n\xc3"])))
+
+
+def test_calls_are_of_bounded_size_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"line {i}" for i in range(150)]
+    stdin = io.TextIOWrapper(io.BytesIO("\n".join(lines).encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    batches = list(_batches(["one", "two", "-", "last"]))
+    assert batches[0] == ["one", "two"]
+    assert batches[-1] == ["last"]
+    assert max(map(len, batches)) == _BATCH_ITEMS
+    assert flat(batches) == ["one", "two", *lines, "last"]
