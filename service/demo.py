@@ -43,9 +43,12 @@ _READY_TIMEOUT_S = 180.0
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
-    help="Keep the index here. [default: a temporary folder]",
+    help="Keep the index here.",
+    show_default="a temporary folder",
+    envvar="GENRET_DEMO_DIR",
+    show_envvar=True,
 )
-@click.option("-k", "--k", default=3, show_default=True, help="Candidates shown per query.")
+@click.option("-k", "--k", default=3, show_default=True, show_envvar=True, help="Candidates shown per query.")
 @click.argument("queries", nargs=-1)
 def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
     """Build the sample index, start a server, answer QUERIES (or seven of ours) by beam and DISC, stop."""

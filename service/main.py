@@ -101,7 +101,7 @@ def _version() -> str:
 @click.group(
     cls=LazyGroup, context_settings={"auto_envvar_prefix": "GENRET", "help_option_names": ["-h", "--help"]}
 )
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.", show_envvar=True)
 @click.version_option(_version(), prog_name="genret")
 def cli(debug: bool) -> None:
     """Generative retrieval: a language model writes titles, and only titles that exist.

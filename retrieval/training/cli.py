@@ -49,6 +49,7 @@ class _Number(click.FloatRange):
     "queries",
     type=_FILE,
     help="TSV with the columns query and entity_id (or title), and optionally split (train, dev, test).",
+    show_default="the catalogue alone",
 )
 @_option(
     "--max-bad-rows",
@@ -66,11 +67,13 @@ class _Number(click.FloatRange):
     "--model",
     metavar="DIR_OR_ID",
     help="Checkpoint to fine-tune: a folder or a hub id, decoder-only or encoder-decoder.",
+    show_default="none: --preset",
 )
 @_option(
     "--preset",
     type=click.Choice(list(PRESETS)),
     help="Train a small model from scratch instead, with its own tokenizer.",
+    show_default="none: --model",
 )
 @_option(
     "--minutes",
