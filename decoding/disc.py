@@ -22,8 +22,10 @@ from torch import Tensor
 
 from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
+from decoding.draws import Draws
+from decoding.edge_chooser import EdgeChooser
 from decoding.errors import DecodingCancelledError
-from decoding.expansion import Edges, expand
+from decoding.expansion import expand
 from decoding.frontier import merge_branches
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
@@ -75,37 +77,6 @@ class DiscResult:
     num_steps: int
 
 
-class _Draws:
-    """State of D draws, one entry each, of all queries together."""
-
-    def __init__(self, query: Tensor, sample: Tensor, number: Tensor) -> None:
-        device = query.device
-        size = len(query)
-        self.query, self.sample, self.number = query, sample, number
-        self.state = torch.zeros(size, dtype=torch.int64, device=device)
-        self.slot = torch.zeros(size, dtype=torch.int64, device=device)
-        self.log_weight = torch.zeros(size, dtype=torch.float64, device=device)
-        self.logprob = torch.zeros(size, dtype=torch.float64, device=device)
-        self.running = torch.ones(size, dtype=torch.bool, device=device)
-        self.finished = torch.zeros(size, dtype=torch.bool, device=device)
-        self.tokens: list[Tensor] = []  # one (D,) column per step, -1 where the draw had ended
-
-    def hypotheses(self, indices: list[int], constraint: Constraint) -> list[Hypothesis]:
-        """Return the rows of some finished draws, with one transfer for all of them."""
-        chosen = torch.tensor(indices, dtype=torch.int64, device=self.query.device)
-        written = torch.stack([step[chosen] for step in self.tokens], dim=1).tolist()
-        rows = constraint.row(self.state[chosen]).tolist()
-        return [
-            Hypothesis(tuple(token for token in tokens if token >= 0), row, logprob)
-            for tokens, row, logprob in zip(written, rows, self.logprob[chosen].tolist(), strict=True)
-        ]
-
-    def drop(self, which: Tensor) -> None:
-        """End draws without a row: their weight becomes zero."""
-        self.log_weight = torch.where(which, -math.inf, self.log_weight)
-        self.running = self.running & ~which
-
-
 class _Batch:
     """One call of `disc`: the session, the constraint and per-query parameters as tensors."""
 
@@ -124,13 +95,13 @@ class _Batch:
             self.temperature = torch.tensor(temperatures, dtype=torch.float32, device=device)
         self.top_m = params[0].top_m
 
-    def new_draws(self, wanted: Sequence[tuple[int, int, int]]) -> _Draws:
+    def new_draws(self, wanted: Sequence[tuple[int, int, int]]) -> Draws:
         """Lay out draws for (query, sample, number of draws) triples."""
         entries = [(q, s, k) for q, s, count in wanted for k in range(count)]
         columns = torch.tensor(entries, dtype=torch.int64, device=self.device).reshape(-1, 3)
-        return _Draws(columns[:, 0], columns[:, 1], columns[:, 2])
+        return Draws(columns[:, 0], columns[:, 1], columns[:, 2])
 
-    def run(self, draws: _Draws, stream: int, log_threshold: Tensor | None) -> None:
+    def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Advance all draws to their ends.
 
         Args:
@@ -166,13 +137,13 @@ class _Batch:
             nodes = frontier.states
             draws.slot[live] = frontier.slots
 
-    def _sample_step(self, draws: _Draws, nodes: Tensor, logits: Tensor, stream: int, step: int) -> None:
+    def _sample_step(self, draws: Draws, nodes: Tensor, logits: Tensor, stream: int, step: int) -> None:
         width = nodes.shape[1]
         temperature = None
         if self.temperature is not None:
             temperature = self.temperature.repeat_interleave(width)
         edges = expand(self.constraint, nodes.flatten(), logits.flatten(0, 1), temperature, self.top_m)
-        chooser = _EdgeChooser(edges, nodes.numel())
+        chooser = EdgeChooser(edges, nodes.numel())
         # An ended draw still names a slot of some earlier frontier: look at slot 0, then ignore it.
         node = draws.query * width + torch.where(draws.running, draws.slot, 0)
         u = uniforms(self.seed[draws.query], stream, draws.sample, draws.number, step)
@@ -190,41 +161,6 @@ class _Batch:
         done = moves & self.constraint.is_final(draws.state)
         draws.finished |= done
         draws.running = moves & ~done
-
-
-class _EdgeChooser:
-    """Sampling among ragged edges by inverse transform, many draws per node."""
-
-    def __init__(self, edges: Edges, num_nodes: int) -> None:
-        device = edges.logprob.device
-        counts = torch.bincount(edges.owner, minlength=num_nodes)
-        self._end = counts.cumsum(0)  # (n,) one past a node's last edge
-        self._begin = self._end - counts
-        largest = torch.full((num_nodes,), -math.inf, dtype=torch.float64, device=device)
-        largest = largest.scatter_reduce(0, edges.owner, edges.logprob, "amax")
-        base = torch.where(torch.isfinite(largest), largest, 0.0)
-        weight = torch.exp(edges.logprob - base[edges.owner])
-        self._cumulative = torch.cat([weight.new_zeros(1), weight.cumsum(0)])  # (E + 1,)
-        total = torch.zeros_like(base).scatter_add(0, edges.owner, weight)
-        self.log_mass = torch.log(total) + base  # (n,) log of the valid mass; -inf when nothing is valid
-        # Rounding must never carry the log of a probability above zero.
-        self.log_mass = self.log_mass.clamp(max=0.0)
-
-    def choose(self, node: Tensor, u: Tensor) -> Tensor:
-        """Return one edge per draw; meaningless (but in range) for nodes without valid mass.
-
-        Args:
-            node: Shape: (D,), int64.
-            u: Uniforms in (0, 1). Shape: (D,), float64.
-        """
-        low = self._cumulative[self._begin[node]]
-        high = self._cumulative[self._end[node]]
-        # Strictly below the end of the run, so that the search cannot step into the next node's edges or
-        # onto an edge of probability zero at the end.
-        target = torch.minimum(low + u * (high - low), torch.nextafter(high, low))
-        edge = torch.searchsorted(self._cumulative[1:], target, right=True)
-        last = (len(self._cumulative) - 2) if len(self._cumulative) > 1 else 0
-        return torch.minimum(edge.clamp(max=last), (self._end[node] - 1).clamp(min=0))
 
 
 def disc(
@@ -272,7 +208,7 @@ def disc(
     return _collect(batch, first, accepted, winners, second)
 
 
-def _second_phase(batch: _Batch, missing: Sequence[tuple[int, int, int]]) -> _Draws:
+def _second_phase(batch: _Batch, missing: Sequence[tuple[int, int, int]]) -> Draws:
     """Make fresh draws for (query, sample, number of draws) triples; the other queries sit it out."""
     queries = sorted({query for query, _, _ in missing})
     place = {query: i for i, query in enumerate(queries)}
@@ -287,7 +223,7 @@ def _second_phase(batch: _Batch, missing: Sequence[tuple[int, int, int]]) -> _Dr
     return draws
 
 
-def _early_threshold(draws: _Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
+def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
     early = [p.reject_early and p.num_draws > 1 for p in params]
     if not any(early):
         return None
@@ -295,7 +231,7 @@ def _early_threshold(draws: _Draws, params: Sequence[DiscParams], log_u: Tensor)
     return torch.where(chosen, log_u, -math.inf)
 
 
-def _lowest_numbered(draws: _Draws, taken: Tensor) -> dict[tuple[int, int], int]:
+def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[tuple[int, int], int]:
     """Return the index of the first taken draw of every (query, sample) that has one."""
     winners: dict[tuple[int, int], int] = {}
     indices = torch.nonzero(taken).squeeze(1)
@@ -305,7 +241,7 @@ def _lowest_numbered(draws: _Draws, taken: Tensor) -> dict[tuple[int, int], int]
     return winners
 
 
-def _choose_by_weight(batch: _Batch, draws: _Draws) -> dict[tuple[int, int], int]:
+def _choose_by_weight(batch: _Batch, draws: Draws) -> dict[tuple[int, int], int]:
     """Choose one draw per (query, sample) with probability proportional to its weight."""
     groups: dict[tuple[int, int], list[int]] = {}
     keys = zip(draws.query.tolist(), draws.sample.tolist(), strict=True)
@@ -331,10 +267,10 @@ def _choose_by_weight(batch: _Batch, draws: _Draws) -> dict[tuple[int, int], int
 
 def _samples(
     batch: _Batch,
-    first: _Draws,
+    first: Draws,
     accepted: Tensor,
     winners: dict[tuple[int, int], int],
-    second: _Draws | None,
+    second: Draws | None,
 ) -> dict[tuple[int, int], DiscSample]:
     """Return the result of every (query, sample) that has one."""
     results: dict[tuple[int, int], DiscSample] = {}
@@ -356,10 +292,10 @@ def _samples(
 
 def _collect(
     batch: _Batch,
-    first: _Draws,
+    first: Draws,
     accepted: Tensor,
     winners: dict[tuple[int, int], int],
-    second: _Draws | None,
+    second: Draws | None,
 ) -> list[DiscResult | DecodingCancelledError]:
     samples = _samples(batch, first, accepted, winners, second)
     weights = torch.where(first.finished, first.log_weight, -math.inf).exp()
