@@ -129,13 +129,14 @@ def test_k_beyond_the_catalogue_gives_what_there_is(server: Process) -> None:
     [
         (("--index", "nope"), "no index named 'nope' is served here; served: tiny"),
         (("--prompt", "poem"), "unknown template 'poem'"),
-        (("--timeout", "0.0001"), "no answer from"),
+        # Either side of the call may notice first.
+        (("--timeout", "0.0001"), r"no answer from|the deadline passed"),
     ],
 )
 def test_refusals_are_one_line(server: Process, arguments: tuple[str, ...], message: str) -> None:
     done = genret("query", "x", *arguments, "--address", server.address)
     assert (done.returncode, done.stdout) == (1, "")
-    assert message in done.stderr
+    assert re.search(message, done.stderr)
     assert done.stderr.count("\n") == 1
 
 
