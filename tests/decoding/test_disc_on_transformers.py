@@ -309,13 +309,13 @@ def test_sweep_of_catalogues_prompts_and_temperatures(name: str, temperature: fl
         rows = random_titles(40, (1, 2, 3), num_letters=4, seed=seed)
         prompts = random_prompts([11, 2], VOCAB, seed)
         params = [
-            DiscParams(num_samples=250, num_draws=48, temperature=temperature, seed=number)
-            for number in range(24)
+            DiscParams(num_samples=250, num_draws=32, temperature=temperature, seed=number)
+            for number in range(36)
         ]
-        batch = [prompt for prompt in prompts for _ in range(12)]
+        batch = [prompt for prompt in prompts for _ in range(18)]
         results = disc(ours(name).prefill(batch), TitleTrie.from_rows(rows, VOCAB), params)
         for index, prompt in enumerate(prompts):
-            counts = rows_of(results[12 * index : 12 * index + 12], accepted_only=True)
+            counts = rows_of(results[18 * index : 18 * index + 18], accepted_only=True)
             assert sum(counts.values()) > 200
             law = Enumeration(plain(name), prompt, rows, temperature).target()
             assert chi_square(counts, law) > ALPHA / 4
