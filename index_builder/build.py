@@ -15,13 +15,13 @@ from index_builder.config import BuildOptions
 from index_builder.duplicates import Identities, resolve_identities
 from index_builder.progress import BuildProgress, Silent
 from index_builder.publish import prune, publish, staging
-from index_builder.rejects import Rejects
-from index_builder.sources import TitleSource
 from index_builder.tokenize import RowEncoder
 from index_builder.writer import VersionWriter
 from retrieval.errors import SourceError
 from retrieval.index.layout import ALIASES, ENTITY_ID, MAX_ROWS, token_type
 from retrieval.index.manifest import Counts, Manifest, TokenizerEntry
+from retrieval.rejects import Rejects
+from retrieval.sources import TitleSource
 from retrieval.text import TextTokenizer
 
 _BATCH_RECORDS = 8192

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index_builder.sources import Record
+from retrieval.sources import Record
 
 IntArray = npt.NDArray[np.signedinteger]
 

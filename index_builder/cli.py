@@ -14,11 +14,11 @@ import click
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions, SourceFormat
 from index_builder.progress import Bar, BuildProgress, LogLines, Silent
-from index_builder.sources import STDIN
 from retrieval.defaults import default_model_dir
 from retrieval.errors import GenretError, IndexDirectoryError, InputError
 from retrieval.index.versions import live_version
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+from retrieval.sources import STDIN
 from retrieval.text import Rendering, TextTokenizer
 
 _ENV = "GENRET_BUILD_"

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from index_builder.catalogue import Catalogue
-from index_builder.rejects import Reason, Rejects
+from retrieval.rejects import Reason, Rejects
 from retrieval.sources import numbered_id
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from index_builder.rejects import Reason, Rejects
-from index_builder.sources import Record
+from retrieval.rejects import Reason, Rejects
+from retrieval.sources import Record
 from retrieval.text import Rendering, TextTokenizer
 
 _NAMED = 5  # characters or words named in the detail of a bad row

@@ -13,9 +13,9 @@ import pytest
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from index_builder.normalize import find_control, normalize
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
+from retrieval.normalize import find_control, normalize
 from retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import version_files, write_titles
 

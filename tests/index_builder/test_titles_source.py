@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.normalize import find_control, normalize
-from index_builder.rejects import Rejects
-from index_builder.sources import Record, TitleSource
 from retrieval import sources
 from retrieval.errors import SourceError
+from retrieval.normalize import find_control, normalize
+from retrieval.rejects import Rejects
+from retrieval.sources import Record, TitleSource
 
 
 def read(

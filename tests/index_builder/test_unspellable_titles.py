@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from index_builder.rejects import Rejects
-from index_builder.sources import Record
 from index_builder.tokenize import RowEncoder
 from retrieval.errors import SourceError
 from retrieval.index.reader import Index
+from retrieval.rejects import Rejects
+from retrieval.sources import Record
 from retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import END, build
 
