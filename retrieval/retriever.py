@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,15 +22,13 @@ from retrieval.compatibility import check_rendering, check_templates
 from retrieval.defaults import default_model_dir
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.index.reader import Index
+from retrieval.limits import Limits
 from retrieval.methods import Outcome, run_beam, run_disc
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 from retrieval.types import Mention, RetrievalResult, RetrieveRequest, Timings
 
 DEFAULT_BATCH_SIZE = 32
-# A prompt must leave room for the longest title, or for this many tokens when a title is longer still:
-# one monstrous title must not make every query "too long".
-_MIN_ROOM = 64
 # Seeds that are chosen here survive JSON readers whose only numbers are doubles.
 _SEED_BITS = 53
 
@@ -68,6 +66,7 @@ class Retriever:
         index.check_tokenizer(tokenizer, model.vocab_size)
         check_rendering(index, tokenizer, self.config)
         check_templates(tokenizer, self.config, model.vocab_size)
+        self._limits = Limits.of(model)
         self.trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
 
     @classmethod
@@ -253,13 +252,25 @@ class Retriever:
         tokens = list(cancel) if cancel is not None else [None] * len(requests)
         replies: dict[int, Reply] = {}
         prompts: dict[int, list[int]] = {}
-        groups: dict[tuple[str, int | None, int], list[int]] = {}
         for i, request in enumerate(requests):
             try:
                 prompts[i] = self._prompt(request)
             except InputError as error:
                 replies[i] = error
-                continue
+        replies.update(self._answer(requests, prompts, tokens))
+        return [replies[i] for i in range(len(requests))]
+
+    def _answer(
+        self,
+        requests: Sequence[RetrieveRequest],
+        prompts: Mapping[int, list[int]],
+        cancel: Sequence[CancelToken | None],
+    ) -> dict[int, Reply]:
+        """Answer the requests that have a prompt; keys are their positions in `requests`."""
+        replies: dict[int, Reply] = {}
+        groups: dict[tuple[str, int | None, int], list[int]] = {}
+        for i in prompts:
+            request = requests[i]
             # A forward is as wide as its widest query, so that only requests of like width go together.
             width = 1 << (request.width - 1).bit_length()
             groups.setdefault((request.method, request.top_m, width), []).append(i)
@@ -267,10 +278,10 @@ class Retriever:
             most = max(1, _MAX_LOGITS_BYTES // (width * self.model.vocab_size * 4))
             for part in _chunks(members, most):
                 answered = self._decode(
-                    [requests[i] for i in part], [prompts[i] for i in part], [tokens[i] for i in part]
+                    [requests[i] for i in part], [prompts[i] for i in part], [cancel[i] for i in part]
                 )
                 replies.update(zip(part, answered, strict=True))
-        return [replies[i] for i in range(len(requests))]
+        return replies
 
     def _all_or_error(
         self, requests: Sequence[RetrieveRequest], names: Sequence[str], batch_size: int
@@ -278,15 +289,16 @@ class Retriever:
         """Answer requests in batches; the first error is raised, with the name of its request."""
         if batch_size < 1:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
-        lengths = []
+        prompts = []
         for name, request in zip(names, requests, strict=True):  # before anything is decoded
             with named("query", name):
-                lengths.append(self.prompt_tokens(request))
+                prompts.append(self._prompt(request))
         # Neighbours in length share a batch: little of it is padding.
-        order = sorted(range(len(requests)), key=lambda i: lengths[i])
+        order = sorted(range(len(requests)), key=lambda i: len(prompts[i]))
+        never = [None] * len(requests)
         replies: dict[int, RetrievalResult] = {}
         for batch in _chunks(order, batch_size):
-            for i, reply in zip(batch, self.retrieve_batch([requests[i] for i in batch]), strict=True):
+            for i, reply in self._answer(requests, {i: prompts[i] for i in batch}, never).items():
                 if isinstance(reply, ModelError):
                     raise ModelError(f"{names[i]}: {reply}") from reply
                 if not isinstance(reply, RetrievalResult):
@@ -305,10 +317,7 @@ class Retriever:
                 f"holds token {max(prompt)}, which the model does not know "
                 f"(it has {self.model.vocab_size} tokens, its tokenizer {self.tokenizer.vocab_size})",
             )
-        longest = self.model.max_prompt_tokens
-        positions = self.model.max_positions
-        if positions is not None and not self.model.is_encoder_decoder:  # the title shares them
-            longest = positions - min(self.trie.max_depth, _MIN_ROOM, positions // 2)
+        longest = self._limits.prompt_tokens(self.trie.max_depth)
         if longest is not None and len(prompt) > longest:
             markup = len(template.encode(self.tokenizer, ""))
             raise InputError(
@@ -318,13 +327,6 @@ class Retriever:
             )
         return prompt
 
-    def _room(self, prompt: Sequence[int]) -> int | None:
-        """Return how many tokens may follow the prompt."""
-        positions = self.model.max_positions
-        if positions is None:
-            return None
-        return positions - (0 if self.model.is_encoder_decoder else len(prompt))
-
     def _decode(
         self,
         requests: list[RetrieveRequest],
@@ -333,7 +335,7 @@ class Retriever:
     ) -> list[Reply]:
         """Answer compatible requests in one batch."""
         seeded = [replace(r, seed=secrets.randbits(_SEED_BITS)) if r.seed is None else r for r in requests]
-        room = [self._room(prompt) for prompt in prompts]
+        room = [self._limits.room(len(prompt)) for prompt in prompts]
         run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
         started = time.perf_counter()
         try:

@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from retrieval.errors import InputError
+from retrieval.limits import Limits
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.examples import Example, ExampleGenerator
-from retrieval.training.limits import Limits, check_markup, fit_prompt, num_markup_tokens
+from retrieval.training.limits import check_markup, fit_prompt, num_markup_tokens
 
 IGNORED_LABEL = -100  # the convention of transformers' losses
 _BATCHES_PER_BLOCK = 16

@@ -20,10 +20,11 @@ from decoding.hf_model import HFLanguageModel
 from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
 from retrieval.errors import InputError, MissingExtraError
+from retrieval.limits import Limits
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
-from retrieval.training.limits import Limits, check_markup, fit_prompt
+from retrieval.training.limits import check_markup, fit_prompt
 from retrieval.training.noise import shorten, typo
 from retrieval.types import Mention
 

@@ -21,7 +21,7 @@ from retrieval.training.budget import Budget
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue, read_queries
 from retrieval.training.dataset import ExampleDataset, ExampleEncoder
 from retrieval.training.examples import ExampleGenerator, ExampleOptions
-from retrieval.training.limits import Limits
+from retrieval.training.limits import limits_of_checkpoint
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import Hits, measure_hits, mention_probes, noise_probes
 from retrieval.training.trainer import TrainerOptions, train_model
@@ -302,7 +302,7 @@ def _encoder(
     config = checkpoint.config
     forms = [surface for entity in entities for surface in entity.surfaces]
     rows = checkpoint.tokenizer.encode_titles(forms, config.rendering or Rendering())
-    limits = Limits.of_checkpoint(checkpoint.model)
+    limits = limits_of_checkpoint(checkpoint.model)
     longest = limits.prompt_tokens(max(len(row) for row in rows if row is not None) if any(rows) else 0)
     most = plan.max_prompt_tokens if longest is None else min(longest, plan.max_prompt_tokens)
     encoder = ExampleEncoder(checkpoint.tokenizer, config, most, limits)

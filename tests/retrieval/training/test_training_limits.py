@@ -14,13 +14,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from decoding.hf_model import HFLanguageModel
 from retrieval.errors import InputError, ModelError
+from retrieval.limits import Limits
 from retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.cli import train_command
 from retrieval.training.dataset import ExampleEncoder
 from retrieval.training.examples import Example
-from retrieval.training.limits import Limits, fit_prompt
+from retrieval.training.limits import fit_prompt, limits_of_checkpoint
 from retrieval.training.presets import Preset, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import rank_entities
 from retrieval.training.run import load_model
@@ -114,7 +115,7 @@ def test_limits_are_those_of_the_decoding_protocol(tmp_path: Path, architecture:
 def test_a_checkpoint_in_training_has_the_limits_it_will_have_in_serving(name: str) -> None:
     model = build(name, 20)
     model.generation_config.forced_bos_token_id = 1 if model.config.is_encoder_decoder else None
-    before = Limits.of_checkpoint(model)
+    before = limits_of_checkpoint(model)
     served = Limits.of(HFLanguageModel(deepcopy(model)))
     for longest in (1, 30, 400):
         assert before.prompt_tokens(longest) == served.prompt_tokens(longest)
@@ -126,7 +127,7 @@ def test_a_checkpoint_that_serving_refuses_is_not_trained() -> None:
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = None
     model.generation_config.bos_token_id = None
     with pytest.raises(ModelError, match="names no decoder_start_token_id"):
-        Limits.of_checkpoint(model)
+        limits_of_checkpoint(model)
 
 
 @pytest.fixture(scope="module")
