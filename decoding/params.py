@@ -11,6 +11,11 @@ MAX_SAMPLES = 256
 MAX_TOTAL_DRAWS = 8192  # of one query: every draw may need a branch of its own
 
 
+def default_beam_size(k: int) -> int:
+    """Return the live prefixes kept per step for k titles when nothing else was asked for."""
+    return max(k, 10)
+
+
 def _check(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
@@ -36,7 +41,7 @@ class BeamParams:
     @property
     def width(self) -> int:
         """The beam size in force."""
-        return self.beam_size if self.beam_size is not None else max(self.k, 10)
+        return self.beam_size if self.beam_size is not None else default_beam_size(self.k)
 
 
 @dataclass(frozen=True, slots=True)

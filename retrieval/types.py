@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 
+from decoding.params import (
+    MAX_BEAM_SIZE,
+    MAX_DRAWS,
+    MAX_K,
+    MAX_SAMPLES,
+    MAX_TOTAL_DRAWS,
+    default_beam_size,
+)
 from retrieval.errors import InputError
 
 MetadataValue = str | int | float | bool | None
 
 METHODS = ("beam", "disc")
-MAX_K = 1000
-MAX_BEAM_SIZE = 1000
-MAX_DRAWS = 256
-MAX_SAMPLES = 256
-MAX_TOTAL_DRAWS = 8192
 DEFAULT_NUM_SAMPLES = 16
 
 # Integer fields of a request: name, least, most, whether None is allowed.
@@ -117,7 +120,7 @@ class RetrieveRequest:
     def width(self) -> int:
         """Most branches the request can have at once: its beam size, or all of its draws."""
         if self.method == "beam":
-            return self.beam_size or max(self.k, 10)
+            return self.beam_size or default_beam_size(self.k)
         return (self.num_samples or DEFAULT_NUM_SAMPLES) * self.num_draws
 
 

@@ -90,6 +90,11 @@ def test_numpy_numbers_become_plain_ones() -> None:
 def test_limits_are_those_of_the_decoders() -> None:
     for name in ("MAX_K", "MAX_BEAM_SIZE", "MAX_DRAWS", "MAX_SAMPLES"):
         assert getattr(types, name) == getattr(params, name)
+    params.BeamParams(k=types.MAX_K, beam_size=types.MAX_BEAM_SIZE)
+    draws = types.MAX_TOTAL_DRAWS // types.MAX_SAMPLES
+    params.DiscParams(num_samples=types.MAX_SAMPLES, num_draws=draws)
+    for k in (1, 10, 11, types.MAX_K):
+        assert RetrieveRequest("x", k=k).width == params.BeamParams(k=k).width
 
 
 def test_requests_do_not_change() -> None:
