@@ -79,7 +79,7 @@ class PromptTemplate:
     def encode(self, tokenizer: TextTokenizer, query: str) -> list[int]:
         """Return prompt token ids for one query."""
         text = self.before_query + (query.lower() if self.lowercase else query)
-        leading, trailing = tokenizer.frame() if self.special_tokens else ([], [])
+        leading, trailing = tokenizer.frame if self.special_tokens else ([], [])
         return [
             *leading,
             *tokenizer.encode_markup(self.prefix),

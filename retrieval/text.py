@@ -106,6 +106,7 @@ class TextTokenizer:
         self._plain.encode_special_tokens = True
         added = self._markup.get_added_tokens_decoder().values()
         self._special_tokens = tuple(token.content for token in added if token.special)
+        self.frame = self._find_frame()  # special tokens the tokenizer itself puts before and behind a text
         self.end_token = end_token
         self.source = source
         # Ids may have holes (added tokens far above the merges), so the count of tokens is no bound.
@@ -187,8 +188,7 @@ class TextTokenizer:
             after = ""  # nothing merges across a special token
         return self._behind(self._markup, after, text)
 
-    def frame(self) -> tuple[list[int], list[int]]:
-        """Return the special tokens that the tokenizer itself puts before and behind a text."""
+    def _find_frame(self) -> tuple[list[int], list[int]]:
         encoding = self._markup.encode("a", add_special_tokens=True)
         text = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
         ids = list(encoding.ids)
