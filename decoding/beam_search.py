@@ -113,12 +113,7 @@ class _Beams:
         self.done_tokens = torch.nn.functional.pad(self.done_tokens, (0, 1))
         if not len(chosen):
             return
-        position, width = _positions(query[chosen], len(self.k))
-        shape = (len(self.k), width)
-        logprob = score.new_full(shape, -math.inf)
-        logprob[query[chosen], position] = score[chosen]
-        index = torch.zeros(shape, dtype=torch.int64, device=score.device)
-        index[query[chosen], position] = chosen
+        logprob, index = self._by_query(query, score, chosen, 1)
         pool = torch.cat([self.done_logprob, logprob], dim=1)
         k_max = self.done_logprob.shape[1]
         best = pool.topk(k_max, dim=1)
@@ -136,12 +131,8 @@ class _Beams:
         self, query: Tensor, slot: Tensor, edges: Edges, score: Tensor, which: Tensor
     ) -> tuple[Tensor, Tensor]:
         chosen = torch.nonzero(which).squeeze(1)
-        position, width = _positions(query[chosen], len(self.k))
         widest = self.widest
-        table = score.new_full((len(self.k), max(width, widest + 1)), -math.inf)
-        table[query[chosen], position] = score[chosen]
-        index = torch.zeros(table.shape, dtype=torch.int64, device=score.device)
-        index[query[chosen], position] = chosen
+        table, index = self._by_query(query, score, chosen, widest + 1)
         best = table.topk(widest + 1, dim=1)  # one more than kept: the best of what is pruned
         rejected = best.values.gather(1, self.width.unsqueeze(1)).squeeze(1)
         self.pruned = torch.maximum(self.pruned, rejected)
@@ -158,6 +149,23 @@ class _Beams:
         self.logprob = logprob
         self.states = torch.where(live, edge_state, -1)
         return torch.where(live, edge_slot, -1), torch.where(live, edge_token, 0)
+
+    def _by_query(
+        self, query: Tensor, score: Tensor, chosen: Tensor, min_width: int
+    ) -> tuple[Tensor, Tensor]:
+        """Lay chosen edges out as one row per query, filled up with -inf.
+
+        Returns:
+            (their scores, their numbers). Shapes: (Q, at least min_width).
+        """
+        owners = query[chosen]  # grouped, as edges are
+        counts = torch.bincount(owners, minlength=len(self.k))
+        position = torch.arange(len(owners), device=owners.device) - (counts.cumsum(0) - counts)[owners]
+        table = score.new_full((len(self.k), max(int(counts.max()), min_width)), -math.inf)
+        table[owners, position] = score[chosen]
+        index = torch.zeros(table.shape, dtype=torch.int64, device=score.device)
+        index[owners, position] = chosen
+        return table, index
 
     def _written(self, query: Tensor, slot: Tensor, token: Tensor) -> Tensor:
         """Tokens of beams extended by one. Arguments' shape: (Q, n). Returns shape (Q, n, depth + 1)."""
@@ -178,13 +186,6 @@ class _Beams:
         pruned = float(self.pruned[query])
         worst = float(logprob[k - 1])
         return BeamResult(hypotheses, pruned == -math.inf or pruned <= worst, pruned, num_steps)
-
-
-def _positions(query: Tensor, num_queries: int) -> tuple[Tensor, int]:
-    """Return the position of every entry within its query (entries grouped) and the widest group."""
-    counts = torch.bincount(query, minlength=num_queries)
-    position = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
-    return position, int(counts.max())
 
 
 def beam_search(
