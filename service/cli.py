@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from retrieval.errors import InputError
+from retrieval.options import SHOWN
 from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from service.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 from service.usage import usage_error
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _BATCH_ITEMS = 64
 _STDIN_BYTES = 1 << 16
-_ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
 
 
 def _checked_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -39,19 +39,19 @@ _ADDRESS = click.option(
     default=join_address(DEFAULT_HOST, DEFAULT_PORT),
     callback=_checked_address,
     help="The server, as host:port.",
-    **_ENV,
+    **SHOWN,
 )
 
 
 @click.command("query")
 @click.argument("queries", nargs=-1)
-@click.option("-k", "--k", "k", type=int, default=10, help="Candidates wanted, at most 1000.", **_ENV)
+@click.option("-k", "--k", "k", type=int, default=10, help="Candidates wanted, at most 1000.", **SHOWN)
 @click.option(
     "--method",
     type=click.Choice(["beam", "disc"]),
     default="beam",
     help="beam: the k most probable titles; disc: samples and their shares.",
-    **_ENV,
+    **SHOWN,
 )
 @click.option(
     "--index", default="", help="Index to search.", show_default="the server's first", show_envvar=True
@@ -63,7 +63,7 @@ _ADDRESS = click.option(
     is_flag=True,
     envvar="GENRET_QUERY_JSON",
     help="One JSON object per query.",
-    **_ENV,
+    **SHOWN,
 )
 @click.option(
     "--beam-size",
@@ -72,11 +72,11 @@ _ADDRESS = click.option(
     show_default="the larger of k and 10",
     show_envvar=True,
 )
-@click.option("--num-draws", type=int, default=4, help="disc: draws tried per sample.", **_ENV)
+@click.option("--num-draws", type=int, default=4, help="disc: draws tried per sample.", **SHOWN)
 @click.option(
-    "--num-samples", type=int, default=DEFAULT_NUM_SAMPLES, help="disc: independent samples.", **_ENV
+    "--num-samples", type=int, default=DEFAULT_NUM_SAMPLES, help="disc: independent samples.", **SHOWN
 )
-@click.option("--temperature", type=float, default=1.0, help="disc: divides the logits.", **_ENV)
+@click.option("--temperature", type=float, default=1.0, help="disc: divides the logits.", **SHOWN)
 @click.option(
     "--top-m",
     type=int,
@@ -94,7 +94,7 @@ _ADDRESS = click.option(
 @click.option(
     "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
 )
-@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **_ENV)
+@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **SHOWN)
 def query_command(
     queries: tuple[str, ...],
     k: int,
@@ -154,8 +154,8 @@ def query_command(
 
 @click.command("health")
 @_ADDRESS
-@click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.", **_ENV)
-@click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **_ENV)
+@click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.", **SHOWN)
+@click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **SHOWN)
 def health_command(address: str, live: bool, timeout: float) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
     from service.client import LIVENESS, READINESS, RetrievalClient

@@ -9,11 +9,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from retrieval.errors import InputError
+from retrieval.options import SHOWN, model_options
 from service.config import DEFAULT_HOST, DEFAULT_PORT, BatchLimits, IndexSpec, QueueLimits, ServerConfig
 from service.usage import usage_error
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from service.server import Server
 
 _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a signal ended
-_ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
 
 
 @click.command("serve")
@@ -36,63 +36,56 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
     show_envvar=True,
     show_default="INDEX alone",
 )
-@click.option(
-    "--model", help="Checkpoint directory or hub id.", show_default="the shipped model", show_envvar=True
-)
-@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **_ENV)
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
-    default="auto",
-    help="Number type of the model.",
-    **_ENV,
-)
-@click.option("--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **_ENV)
-@click.option("--host", default=DEFAULT_HOST, help="Name or address to listen on.", **_ENV)
-@click.option("--port", type=int, default=DEFAULT_PORT, help="Port; 0 picks a free one.", **_ENV)
+@model_options
+@click.option("--host", default=DEFAULT_HOST, help="Name or address to listen on.", **SHOWN)
+@click.option("--port", type=int, default=DEFAULT_PORT, help="Port; 0 picks a free one.", **SHOWN)
 @click.option(
     "--insecure", is_flag=True, help="Listen beyond this machine without encryption.", show_envvar=True
 )
 @click.option(
-    "--max-batch-size", type=int, default=BatchLimits().max_size, help="Requests per batch.", **_ENV
+    "--max-batch-size", type=int, default=BatchLimits().max_size, help="Requests per batch.", **SHOWN
 )
 @click.option(
-    "--max-batch-tokens", type=int, default=BatchLimits().max_tokens, help="Work per batch, tokens.", **_ENV
+    "--max-batch-tokens", type=int, default=BatchLimits().max_tokens, help="Work per batch, tokens.", **SHOWN
 )
 @click.option(
     "--max-delay-ms",
     type=float,
     default=BatchLimits().max_delay_ms,
     help="Longest wait of an idle device for more requests.",
-    **_ENV,
+    **SHOWN,
 )
 @click.option(
-    "--max-queue-size", type=int, default=QueueLimits().max_requests, help="Unfinished requests held.", **_ENV
+    "--max-queue-size",
+    type=int,
+    default=QueueLimits().max_requests,
+    help="Unfinished requests held.",
+    **SHOWN,
 )
 @click.option(
     "--max-queue-tokens",
     type=int,
     default=QueueLimits().max_tokens,
     help="Unfinished work held, tokens; beyond it requests are refused.",
-    **_ENV,
+    **SHOWN,
 )
-@click.option("--max-request-seconds", type=float, default=120.0, help="Longest a request may take.", **_ENV)
+@click.option("--max-request-seconds", type=float, default=120.0, help="Longest a request may take.", **SHOWN)
 @click.option(
     "--lame-duck-seconds",
     type=float,
     default=0.0,
     help="After SIGTERM: how long requests are still taken while health says NOT_SERVING.",
-    **_ENV,
+    **SHOWN,
 )
 @click.option(
-    "--drain-seconds", type=float, default=30.0, help="After that: how long running requests have.", **_ENV
+    "--drain-seconds", type=float, default=30.0, help="After that: how long running requests have.", **SHOWN
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     help="What is logged to stderr.",
-    **_ENV,
+    **SHOWN,
 )
 def serve_command(
     index: str | None,

@@ -7,22 +7,22 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+from retrieval.options import SHOWN, model_options
 
 if TYPE_CHECKING:
     from retrieval.linking.runner import LinkOptions, LinkSummary
 
 _LOG_EVERY_S = 5.0
-_ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
 
 
 @click.command("link")
 @click.argument("mentions", type=click.Path())
-@click.option("--out", required=True, type=click.Path(), help="Output file, .parquet or .jsonl.", **_ENV)
+@click.option("--out", required=True, type=click.Path(), help="Output file, .parquet or .jsonl.", **SHOWN)
 @click.option(
     "--index",
     "index_path",
@@ -30,29 +30,18 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
     type=click.Path(),
     envvar="GENRET_LINK_INDEX",
     help="Index directory.",
-    **_ENV,
+    **SHOWN,
 )
-@click.option(
-    "--model", help="Checkpoint directory or hub id.", show_default="the shipped model", show_envvar=True
-)
-@click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **_ENV)
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
-    default="auto",
-    help="Number type of the model.",
-    **_ENV,
-)
-@click.option("--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **_ENV)
+@model_options
 @click.option(
     "--method",
     default="beam",
     type=click.Choice(["beam", "disc"]),
     help="beam: the k most probable titles; disc: samples and their shares.",
-    **_ENV,
+    **SHOWN,
 )
 @click.option(
-    "-k", "--k", "k", type=int, default=5, help="Candidates kept per mention, at most 1000.", **_ENV
+    "-k", "--k", "k", type=int, default=5, help="Candidates kept per mention, at most 1000.", **SHOWN
 )
 @click.option(
     "--beam-size",
@@ -61,7 +50,7 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
     show_default="the larger of k and 10",
     show_envvar=True,
 )
-@click.option("--seed", type=int, default=0, help="disc: the same seed gives the same answers.", **_ENV)
+@click.option("--seed", type=int, default=0, help="disc: the same seed gives the same answers.", **SHOWN)
 @click.option(
     "--min-logprob",
     type=float,
@@ -69,22 +58,22 @@ _ENV: dict[str, Any] = {"show_default": True, "show_envvar": True}
     show_default="no limit",
     show_envvar=True,
 )
-@click.option("--batch-size", type=int, default=32, help="Mentions per forward.", **_ENV)
+@click.option("--batch-size", type=int, default=32, help="Mentions per forward.", **SHOWN)
 @click.option(
     "--max-bad-rows",
     type=int,
     default=0,
     help="Unreadable lines allowed; they are left out and reported.",
-    **_ENV,
+    **SHOWN,
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing output file.", **_ENV)
+@click.option("--overwrite", is_flag=True, help="Replace an existing output file.", **SHOWN)
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
     envvar="GENRET_LINK_JSON",
     help="Print the summary as JSON on standard output.",
-    **_ENV,
+    **SHOWN,
 )
 def link_command(
     mentions: str,

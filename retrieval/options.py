@@ -1,0 +1,38 @@
+"""What command lines share: the options that choose a model, and what every option shows in the help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+# Every option shows its default and the environment variable that sets it.
+SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def model_options(command: _F) -> _F:
+    """Add --model, --device, --dtype and --threads to a command."""
+    options = (
+        click.option(
+            "--model",
+            help="Checkpoint directory or hub id.",
+            show_default="the shipped model",
+            show_envvar=True,
+        ),
+        click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **SHOWN),
+        click.option(
+            "--dtype",
+            type=click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
+            default="auto",
+            help="Number type of the model.",
+            **SHOWN,
+        ),
+        click.option(
+            "--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **SHOWN
+        ),
+    )
+    for option in reversed(options):  # decorators apply from the last to the first
+        command = option(command)
+    return command
