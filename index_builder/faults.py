@@ -1,0 +1,67 @@
+"""Named points at which a build can be made to die, so that tests can prove that it may die anywhere.
+
+`GENRET_FAULT=point:action` in the environment: `kill` ends the process like `kill -9`, `enospc` raises the
+error of a full disk, `interrupt` that of Ctrl-C. A number after a further colon waits for that passage of the
+point: `GENRET_FAULT=shard-written:kill:3`. Without the variable a point costs one look at the environment.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+ENVIRONMENT_VARIABLE = "GENRET_FAULT"
+
+# In the order in which a build passes them.
+FAULT_POINTS = (
+    "locked",
+    "shard-writing",
+    "shard-written",
+    "shard-journalled",
+    "identities-resolved",
+    "merge-started",
+    "block-merged",
+    "rows-written",
+    "trie-written",
+    "entities-written",
+    "postings-written",
+    "manifest-written",
+    "staging-synced",
+    "version-renamed",
+    "pointer-written",
+    "pointer-replaced",
+    "pruning",
+    "work-removed",
+)
+
+_passages: dict[str, int] = {}
+
+
+def fault_point(name: str) -> None:
+    """Fail here if the environment says so; otherwise nothing.
+
+    Args:
+        name: One of `FAULT_POINTS`.
+
+    Raises:
+        OSError: "no space left on device", if asked for.
+        KeyboardInterrupt: if asked for.
+    """
+    wanted = os.environ.get(ENVIRONMENT_VARIABLE)
+    if wanted is None:
+        return
+    point, _, action = wanted.partition(":")
+    action, _, passage = action.partition(":")
+    if point != name:
+        return
+    _passages[name] = _passages.get(name, 0) + 1
+    if _passages[name] != int(passage or 1):
+        return
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "enospc":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if action == "interrupt":
+        raise KeyboardInterrupt
+    raise ValueError(f"{ENVIRONMENT_VARIABLE}: expected kill, enospc or interrupt, got {action!r}")

@@ -1,0 +1,73 @@
+"""Sorted runs: what a build merges.
+
+A run holds entities in the lexicographic order of their titles' rows, and the forms (titles and aliases) of
+these entities in the lexicographic order of their own rows. The shards of a build are runs, and so is a
+version that is already there: a build merges shards, an update merges the live version with shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+IntArray = npt.NDArray[np.signedinteger]
+
+
+@dataclass(frozen=True, slots=True)
+class FormSlice:
+    """F forms of one run, neighbours in its order.
+
+    Attributes:
+        tokens: Their rows, concatenated; ascending, equal rows may repeat. Shape: (total tokens,), unsigned.
+        offsets: Row i is tokens[offsets[i] : offsets[i + 1]]; offsets[0] = 0. Shape: (F + 1,), int64.
+        entity: The run's number of the entity of each form. Shape: (F,), int64.
+        form: 0 for the title, n for the n-th alias. Shape: (F,), int32.
+    """
+
+    tokens: IntArray
+    offsets: IntArray
+    entity: IntArray
+    form: IntArray
+
+
+class Run(Protocol):
+    """One sorted run. Reading a slice costs memory for the slice alone.
+
+    Attributes:
+        num_entities: Entities, dropped ones included.
+        num_forms: Forms of all of them.
+        keep: Which entities take part in the merge. Shape: (num_entities,), bool.
+        has_ids: Whether any entity's id differs from its title.
+    """
+
+    num_entities: int
+    num_forms: int
+    keep: npt.NDArray[np.bool_]
+    has_ids: bool
+
+    def find(self, row: Sequence[int]) -> int:
+        """Return how many forms sort before `row` (the lower bound), in 0 … num_forms."""
+
+    def find_entity(self, row: Sequence[int]) -> int:
+        """Return how many entities have a title that sorts before `row`, in 0 … num_entities."""
+
+    def row(self, number: int) -> tuple[int, ...]:
+        """Return the row of form `number`."""
+
+    def forms(self, begin: int, end: int) -> FormSlice:
+        """Return forms begin … end - 1."""
+
+    def entities(self, begin: int, end: int) -> pa.Table:
+        """Return entities begin … end - 1.
+
+        Columns: `entity_id` and `title` (string), `aliases` (list<string>), and the metadata columns in the
+        order and with the types of the version that is being made.
+        """
+
+    def close(self) -> None:
+        """Let go of the files."""
