@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from retrieval.errors import IndexChecksumError, IndexFormatError
 from retrieval.index.digests import digest_bytes
 from retrieval.index.manifest import FileEntry
+from retrieval.index.small_files import kind_of
 
 
 def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffer:
@@ -24,9 +26,12 @@ def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffe
     """
     path = folder / entry.name
     try:
-        size = path.stat().st_size
+        found = path.stat()
     except OSError as error:
         raise IndexChecksumError(entry.name, f"cannot be read ({error.strerror}) in {folder}") from error
+    size = found.st_size
+    if not stat.S_ISREG(found.st_mode):  # mapping a pipe would wait for somebody to write into it
+        raise IndexChecksumError(entry.name, f"expected a file, got a {kind_of(found)}, in {folder}")
     if size != entry.bytes:
         raise IndexChecksumError(
             entry.name, f"the manifest says {entry.bytes} bytes, got {size}, in {folder}"
@@ -34,7 +39,7 @@ def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffe
     try:
         with pa.memory_map(str(path), "r") as mapped:
             data = mapped.read_buffer(size)
-    except OSError as error:
+    except (pa.ArrowException, OSError) as error:
         raise IndexChecksumError(entry.name, f"cannot be mapped in {folder}: {error}") from error
     if verify_digest:
         digest = digest_bytes(data)

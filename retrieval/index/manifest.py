@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from retrieval.errors import IndexFormatError, IndexVersionError, InputError
 from retrieval.index.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_FILE, rows_file
+from retrieval.index.small_files import parse_json
 from retrieval.text import Rendering
 
 _T = TypeVar("_T")
+
+# Everything counted fits an int64, and Arrow takes no more.
+_MAX_INTEGER = 1 << 63
+
+# Files lie below the version directory under plain names: no `..`, no absolute path, no odd characters.
+_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +154,7 @@ class Manifest:
             IndexFormatError: not a manifest; the text names the field.
             IndexVersionError: a manifest of another format version.
         """
-        try:
-            document = json.loads(data)
-        except ValueError as error:
-            raise IndexFormatError(f"{where}: not valid JSON: {error}") from error
+        document = parse_json(data, where)
         if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
             raise IndexFormatError(f'{where}: not a manifest: expected "format": "{FORMAT_NAME}"')
         version = document.get("format_version")
@@ -169,11 +174,11 @@ class Manifest:
             tokenizer=_record(TokenizerEntry, document, "tokenizer"),
             rendering=Rendering.from_json(_typed(document, "rendering", dict)),
             counts=_record(Counts, document, "counts"),
-            buckets=_records(Bucket, document, "buckets"),
+            buckets=_buckets(document),
             stored_ids=_typed(document, "stored_ids", bool),
             stored_aliases=_typed(document, "stored_aliases", bool),
             metadata=tuple(_typed(document, "metadata", list)),
-            files=_records(FileEntry, document, "files"),
+            files=_version_files(document),
             sources=_records(FileEntry, document, "sources"),
             options=_typed(document, "options", dict),
             built_with=_typed(document, "built_with", dict),
@@ -195,13 +200,31 @@ def _record(record_type: type[_T], document: Mapping[str, Any], key: str) -> _T:
         raise ValueError(f"{key}: expected the fields {sorted(names)}, got {sorted(value)}")
     for name, expected in names.items():
         _typed(value, name, expected)
-        if expected is int and value[name] < 0:
-            raise ValueError(f"{key}.{name}: expected >= 0, got {value[name]}")
+        if expected is int and not 0 <= value[name] < _MAX_INTEGER:
+            raise ValueError(f"{key}.{name}: expected 0 <= it < 2**63, got {value[name]}")
     return record_type(**value)
 
 
 def _records(record_type: type[_T], document: Mapping[str, Any], key: str) -> tuple[_T, ...]:
     return tuple(_record(record_type, {key: item}, key) for item in _typed(document, key, list))
+
+
+def _version_files(document: Mapping[str, Any]) -> tuple[FileEntry, ...]:
+    files = _records(FileEntry, document, "files")
+    for file in files:
+        if _FILE_NAME.fullmatch(file.name) is None:
+            raise ValueError(f"files: expected the name of a file of this version, got {file.name[:200]!r}")
+    if len({file.name for file in files}) != len(files):
+        raise ValueError("files: a name stands there twice")
+    return files
+
+
+def _buckets(document: Mapping[str, Any]) -> tuple[Bucket, ...]:
+    buckets = _records(Bucket, document, "buckets")
+    lengths = [bucket.length for bucket in buckets]
+    if lengths != sorted(set(lengths)) or not 1 <= min(lengths, default=1) <= max(lengths, default=1) < 2**31:
+        raise ValueError("buckets: expected ascending lengths from 1 to 2**31 - 1")
+    return buckets
 
 
 def _explain(error: Exception) -> str:

@@ -36,9 +36,13 @@ from retrieval.index.layout import (
 )
 from retrieval.index.manifest import Manifest
 from retrieval.index.rows import RowBucket, RowBuckets
-from retrieval.index.versions import version_dir
+from retrieval.index.small_files import read_small_file
+from retrieval.index.versions import read_version
 from retrieval.text import TextTokenizer
 from retrieval.types import Entity
+
+# It has some hundred bytes per row length and per update: kilobytes, as a rule.
+_MAX_MANIFEST_BYTES = 64 << 20
 
 
 class Index:
@@ -100,13 +104,17 @@ class Index:
             IndexChecksumError: a file's size or digest differs from the manifest.
             IndexFormatError: CURRENT, the manifest or a file is structurally broken.
         """
-        folder = version_dir(Path(path))
+        return read_version(Path(path), lambda folder: cls._open_version(folder, verify_digests))
+
+    @classmethod
+    def _open_version(cls, folder: Path, verify_digests: bool) -> Self:
         manifest, digest = read_manifest(folder)
-        files = {entry.name: open_mapped(folder, entry, verify_digests) for entry in manifest.files}
         expected = expected_files(manifest)
-        if set(files) - {POSTINGS_FILE} != expected:
-            odd = sorted((set(files) - {POSTINGS_FILE}) ^ expected)
+        listed = {entry.name for entry in manifest.files} - {POSTINGS_FILE}
+        if listed != expected:
+            odd = sorted(listed ^ expected)
             raise IndexFormatError(f"{folder / MANIFEST_FILE}: files listed and needed differ: {odd}")
+        files = {entry.name: open_mapped(folder, entry, verify_digests) for entry in manifest.files}
         counts = manifest.counts
         rows = RowBuckets([_read_bucket(b.length, b.rows, b.file, files, manifest) for b in manifest.buckets])
         if rows.num_rows != counts.rows:
@@ -273,9 +281,9 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """
     file = folder / MANIFEST_FILE
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise IndexNotFoundError(f"{file}: cannot be read: {error.strerror}") from error
+        data = read_small_file(file, _MAX_MANIFEST_BYTES)
+    except FileNotFoundError:
+        raise IndexNotFoundError(f"{file}: no such file") from None
     manifest = Manifest.from_bytes(data, where=str(file))
     digest = digest_bytes(data)
     if digest != folder.resolve().name:

@@ -25,7 +25,7 @@ from retrieval.index.layout import (
 )
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index, read_manifest
-from retrieval.index.versions import version_dir
+from retrieval.index.versions import read_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,10 @@ def verify(path: str | Path) -> VerificationReport:
     Raises:
         IndexDirectoryError: there is no index, or CURRENT or the manifest cannot be used.
     """
-    folder = version_dir(Path(path))
+    return read_version(Path(path), _verify_version, sound=lambda report: report.ok)
+
+
+def _verify_version(folder: Path) -> VerificationReport:
     manifest, digest = read_manifest(folder)
     problems = list(_damaged_files(folder, manifest))
     if not problems:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from retrieval.errors import IndexFormatError, IndexNotFoundError
+from retrieval.errors import IndexDirectoryError, IndexFormatError, IndexNotFoundError
 from retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSION_PATTERN, VERSIONS_DIR
+from retrieval.index.small_files import read_small_file
+
+# A pointer has 33 bytes; a longer file is none.
+_MAX_POINTER_BYTES = 4096
+
+# Every further attempt needs one more publication that removes the version just being read.
+_MAX_ATTEMPTS = 20
+
+_T = TypeVar("_T")
 
 
 def live_version(index: Path) -> str:
@@ -17,13 +29,11 @@ def live_version(index: Path) -> str:
     """
     file = index / CURRENT_FILE
     try:
-        text = file.read_bytes()
+        text = read_small_file(file, _MAX_POINTER_BYTES)
     except FileNotFoundError:
-        if not index.exists():
+        if not os.path.lexists(index):
             raise IndexNotFoundError(f"{index}: no such directory") from None
         raise IndexNotFoundError(f"{index}: not an index: it has no file {CURRENT_FILE}") from None
-    except OSError as error:
-        raise IndexNotFoundError(f"{file}: cannot be read: {error.strerror}") from error
     name = text.removesuffix(b"\n").decode("ascii", errors="replace")
     if VERSION_PATTERN.fullmatch(name) is None:
         raise IndexFormatError(f"{file}: damaged: expected the id of a version, got {name[:80]!r}")
@@ -37,12 +47,40 @@ def version_dir(path: Path) -> Path:
         IndexNotFoundError: `path` is neither an index nor a version directory.
         IndexFormatError: CURRENT is damaged or names a version that is not there.
     """
-    if not (path / CURRENT_FILE).exists() and (path / MANIFEST_FILE).is_file():
+    # os.path and not pathlib, which raises where a directory on the way may not be entered.
+    if not os.path.lexists(path / CURRENT_FILE) and os.path.isfile(path / MANIFEST_FILE):
         return path
     folder = path / VERSIONS_DIR / live_version(path)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise IndexFormatError(f"{path / CURRENT_FILE}: names version {folder.name}, which is not there")
     return folder
+
+
+def read_version(path: Path, read: Callable[[Path], _T], sound: Callable[[_T], bool] | None = None) -> _T:
+    """Read the version that `path` stands for; where another one was published meanwhile, that one.
+
+    A publication may remove the version that CURRENT named when reading began. What has gone wrong
+    with it counts only if CURRENT is still the same afterwards.
+
+    Args:
+        path: An index directory or a version directory.
+        read: Reads a version directory.
+        sound: Whether nothing is wrong with what it returned, if that can be.
+
+    Raises:
+        IndexDirectoryError: as `version_dir` and `read`.
+    """
+    for _ in range(_MAX_ATTEMPTS - 1):
+        before = _pointer_identity(path)
+        try:
+            result = read(version_dir(path))
+        except IndexDirectoryError:
+            if _pointer_identity(path) == before:
+                raise
+        else:
+            if sound is None or sound(result) or _pointer_identity(path) == before:
+                return result
+    return read(version_dir(path))
 
 
 def list_versions(index: Path) -> list[str]:
@@ -52,3 +90,12 @@ def list_versions(index: Path) -> list[str]:
         return []
     found = [entry for entry in folder.iterdir() if VERSION_PATTERN.fullmatch(entry.name)]
     return [entry.name for entry in sorted(found, key=lambda e: (-e.stat().st_mtime_ns, e.name))]
+
+
+def _pointer_identity(path: Path) -> tuple[int, int] | None:
+    """Return what changes whenever CURRENT is replaced, also by one with the same content."""
+    try:
+        found = (path / CURRENT_FILE).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_ino, found.st_mtime_ns

@@ -1,0 +1,80 @@
+"""Reading the small files of an index, CURRENT and the manifest, whatever lies in their place."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import IndexFormatError, IndexNotFoundError
+
+
+def read_small_file(file: Path, max_bytes: int) -> bytes:
+    """Read a whole file that is small when it is sound.
+
+    Args:
+        file: Where.
+        max_bytes: A longer file is refused before it is read.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        IndexNotFoundError: it cannot be read.
+        IndexFormatError: it is too long, or a directory, a pipe or a device.
+    """
+    try:
+        # Without O_NONBLOCK the opening of a pipe waits for somebody to write into it.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise IndexFormatError(f"{file}: expected a file, got a {kind_of(found)}")
+            if found.st_size > max_bytes:
+                raise IndexFormatError(f"{file}: expected at most {max_bytes} bytes, got {found.st_size}")
+            return opened.read(max_bytes)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise IndexNotFoundError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # no file can have this name
+        raise IndexNotFoundError(f"{str(file)!r}: cannot be read: {error}") from error
+
+
+def kind_of(found: os.stat_result) -> str:
+    """Return what stands in the place of a file, in one word or two."""
+    if stat.S_ISDIR(found.st_mode):
+        return "directory"
+    return "pipe" if stat.S_ISFIFO(found.st_mode) else "special file"
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """Parse JSON strictly: no duplicate keys, no NaN, no endless nesting.
+
+    Args:
+        data: UTF-8.
+        where: The file's path, for messages.
+
+    Raises:
+        IndexFormatError: it is not such JSON.
+    """
+    try:
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant
+        )
+    except ValueError as error:
+        raise IndexFormatError(f"{where}: not valid JSON: {error}") from error
+    except RecursionError:
+        raise IndexFormatError(f"{where}: not valid JSON: nested too deeply") from None
+
+
+def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands there twice")
+    return document
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
