@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from retrieval.errors import IndexDirectoryError
+from retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
 from retrieval.index.layout import CURRENT_FILE
+from retrieval.index.plots import draw
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.index.versions import list_versions
@@ -33,12 +34,24 @@ _SAMPLES = 5
     show_envvar=True,
     help="Sample titles to show.",
 )
-def inspect_command(index: Path, as_json: bool, samples: int) -> None:
+@click.option(
+    "--plots",
+    type=click.Path(path_type=Path),
+    envvar="GENRET_INSPECT_PLOTS",
+    show_envvar=True,
+    metavar="DIR|FILE.png|FILE.svg",
+    help="Draw row lengths, fan-out per depth and padding; needs the extra `plots`.",
+)
+def inspect_command(index: Path, as_json: bool, samples: int, plots: Path | None) -> None:
     """Show what an INDEX holds: counts, row lengths, bytes per row, tokenizer, versions, a few titles."""
     try:
         with Index.open(index, verify_digests=False) as opened:
             facts = _facts(index, opened, samples)
-    except IndexDirectoryError as error:
+            if plots is not None:
+                facts["plots"] = [str(file) for file in draw(opened, plots)]
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    except (IndexDirectoryError, MissingExtraError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(facts, ensure_ascii=False, indent=2) if as_json else _render(facts))
 
@@ -80,7 +93,7 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
         "version": index.version,
         "versions": list_versions(path) if (path / CURRENT_FILE).exists() else [index.version],
         "counts": asdict(manifest.counts),
-        "metadata": list(manifest.metadata),
+        "metadata": index.metadata_types,
         "tokenizer": asdict(manifest.tokenizer),
         "rendering": manifest.rendering.to_json(),
         "lengths": {bucket.length: bucket.rows for bucket in manifest.buckets},
@@ -90,8 +103,7 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
             file.name: {"bytes": file.bytes, "bytes_per_row": round(file.bytes / rows, 2)}
             for file in manifest.files
         },
-        "sources": [asdict(source) for source in manifest.sources],
-        "options": dict(manifest.options),
+        "history": [asdict(entry) for entry in manifest.history],
         "built_with": dict(manifest.built_with),
         "samples": [
             {"surface": index.surface(rank), "tokens": list(index.row_token_ids(rank))}
@@ -100,17 +112,34 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
     }
 
 
+def _columns(types: dict[str, str]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in types.items()) or "none"
+
+
+def _history_lines(history: list[dict[str, Any]]) -> list[str]:
+    """Describe the build or update that made the version; the earlier ones are counted."""
+    last = history[-1]
+    names = ", ".join(source["name"] for source in last["sources"]) or "no file"
+    lines = [
+        f"  {last['operation']:<10}  {names}: {last['records']:,} records, "
+        f"{last['duplicates']:,} repeated, {last['rejected']:,} refused",
+        f"              {last['added']:,} added, {last['changed']:,} changed, {last['removed']:,} removed",
+    ]
+    if last["parent"]:
+        lines.append(f"              to version {last['parent']}; {len(history):,} steps in all")
+    return lines
+
+
 def _render(facts: dict[str, Any]) -> str:
     counts, tokenizer = facts["counts"], facts["tokenizer"]
     lines = [
         f"{facts['path']}",
         f"  version     {facts['version']} (of {len(facts['versions'])} kept)",
-        f"  entities    {counts['entities']:,}; metadata: {', '.join(facts['metadata']) or 'none'}",
+        f"  entities    {counts['entities']:,}; metadata: {_columns(facts['metadata'])}",
         f"  rows        {counts['rows']:,} of up to {counts['depth']} tokens; "
         f"{counts['postings']:,} postings",
         f"  trie        {counts['nodes']:,} nodes, at most {counts['max_children']:,} children",
-        f"  source      {', '.join(s['name'] for s in facts['sources'])}: {counts['records']:,} records, "
-        f"{counts['duplicates']:,} repeated, {counts['rejected']:,} refused",
+        *_history_lines(facts["history"]),
         f"  tokenizer   {tokenizer['name']}, {tokenizer['vocab_size']:,} tokens, "
         f"end token {tokenizer['end_token_id']}",
         f"              {tokenizer['fingerprint']}",
@@ -129,4 +158,5 @@ def _render(facts: dict[str, Any]) -> str:
     if facts["samples"]:
         lines.append("  for example")
         lines += [f"    {s['surface']}  {s['tokens']}" for s in facts["samples"]]
+    lines += [f"  drawn       {file}" for file in facts.get("plots", ())]
     return "\n".join(lines)
