@@ -51,7 +51,7 @@ class _Beams:
         self.width = torch.tensor([p.width for p in params], device=device)
         self.widest = max(p.width for p in params)
         self.k = torch.tensor([p.k for p in params], device=device)
-        self.states = constraint.start(num_queries).unsqueeze(1)  # (Q, B)
+        self.states = constraint.start(torch.arange(num_queries, device=device)).unsqueeze(1)  # (Q, B)
         self.logprob = torch.zeros((num_queries, 1), dtype=torch.float64, device=device)
         self.tokens = torch.zeros((num_queries, 1, 0), dtype=torch.int64, device=device)  # (Q, B, depth)
         k_max = max(p.k for p in params)

@@ -78,14 +78,28 @@ class DiscResult:
 
 
 class _Batch:
-    """One call of `disc`: the session, the constraint and per-query parameters as tensors."""
+    """One phase of `disc`: the session, the constraint and per-query parameters as tensors.
+
+    Args:
+        session: Of the queries that take part.
+        constraint: What may be written.
+        params: Of those queries.
+        stop: Of those queries.
+        numbers: What the constraint knows them by: their numbers in the whole batch.
+    """
 
     def __init__(
-        self, session: DecodeSession, constraint: Constraint, params: Sequence[DiscParams], stop: StopPoll
+        self,
+        session: DecodeSession,
+        constraint: Constraint,
+        params: Sequence[DiscParams],
+        stop: StopPoll,
+        numbers: Sequence[int],
     ) -> None:
         self.session, self.constraint, self.params, self.stop = session, constraint, params, stop
         device = session.root_logits.device
         self.device = device
+        self.numbers = torch.tensor(numbers, dtype=torch.int64, device=device)
         self.num_queries = len(params)
         self.num_steps = 0
         self.seed = torch.tensor([p.seed for p in params], dtype=torch.int64, device=device)
@@ -110,7 +124,7 @@ class _Batch:
             log_threshold: A draw whose log weight falls below its threshold is stopped; None: never.
                 Shape: (D,), float64.
         """
-        start = self.constraint.start(len(draws.query))
+        start = self.constraint.start(self.numbers[draws.query])
         draws.state = start
         nodes = torch.full((self.num_queries, 1), -1, dtype=torch.int64, device=self.device)
         nodes[draws.query, 0] = start
@@ -190,7 +204,7 @@ def disc(
     if len({p.top_m for p in params}) > 1:
         raise ValueError("top_m must be the same for all queries of a batch")
     stop = StopPoll(len(params), cancel, room, session.root_logits.device)
-    batch = _Batch(session, constraint, params, stop)
+    batch = _Batch(session, constraint, params, stop, range(len(params)))
     first = batch.new_draws([(q, s, p.num_draws) for q, p in enumerate(params) for s in range(p.num_samples)])
     log_u = torch.log(uniforms(batch.seed[first.query], _ACCEPT, first.sample, first.number, 0))
     batch.run(first, _FIRST, _early_threshold(first, params, log_u))
@@ -214,10 +228,10 @@ def _second_phase(batch: _Batch, missing: Sequence[tuple[int, int, int]]) -> Dra
     place = {query: i for i, query in enumerate(queries)}
     stop = batch.stop.select(queries)
     params = [batch.params[query] for query in queries]
-    part = _Batch(batch.session.select(queries), batch.constraint, params, stop)
+    part = _Batch(batch.session.select(queries), batch.constraint, params, stop, queries)
     draws = part.new_draws([(place[query], sample, count) for query, sample, count in missing])
     part.run(draws, _SECOND, None)
-    draws.query = torch.tensor(queries, device=batch.device)[draws.query]
+    draws.query = part.numbers[draws.query]
     batch.stop.absorb(stop, queries)
     batch.num_steps += part.num_steps
     return draws

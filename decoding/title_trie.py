@@ -3,25 +3,52 @@
 Two ways to ask what may come next, both exact: `children` lists every continuation, `verify` checks given
 candidates by parallel binary search (PPV, "Efficient and Asymptotically Unbiased Constrained Decoding for
 Large Language Models", section 3.2). The paper's listing compares whole prefixes against the row matrix
-at every step and sums column signs, which is no lexicographic comparison; here a prefix is one integer,
-its node, and a step compares one token.
+at every step and sums column signs, which is no lexicographic comparison; here a prefix is one integer
+and a step compares one token.
+
+A state is `row_end << 31 | position`. The position is that of the last edge in the trie's tokens, in a
+node or in a tail (0: the root); the rows below it end before rank row_end. Inside a tail row_end - 1 is the
+row itself, so a state never looks for the row it is in.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.trie_arrays import IntArray, TrieArrays, derive_trie
+from decoding.trie_arrays import MAX_POSITIONS, IntArray, TrieArrays, derive_trie
 from decoding.types import Children
+
+_POSITION_BITS = 31
+_POSITION_MASK = (1 << _POSITION_BITS) - 1
+_TOKEN_VIEWS: dict[np.dtype[np.integer], np.dtype[np.integer]] = {
+    np.dtype(np.uint8): np.dtype(np.uint8),
+    np.dtype(np.uint16): np.dtype(np.int16),
+    np.dtype(np.uint32): np.dtype(np.int32),
+}
+
+
+class TrieEdges(NamedTuple):
+    """Edges of a trie, as positions and intervals of ranks; all tensors of one shape, int64.
+
+    Attributes:
+        position: Of the edge in the trie's tokens.
+        row_begin: Rank of the first row below the edge.
+        row_end: One past the rank of the last.
+    """
+
+    position: Tensor
+    row_begin: Tensor
+    row_end: Tensor
 
 
 class TitleTrie:
-    """A set of token rows as a batched state machine. A state is a node number; -1 is "no such state".
+    """A set of token rows as a batched state machine; -1 is "no such state".
 
     Args:
         arrays: The transitions, e.g. from an index; zero-copy on CPU.
@@ -29,19 +56,29 @@ class TitleTrie:
         device: Where states live.
 
     Raises:
-        ValueError: a token is outside the vocabulary.
+        ValueError: a token is outside the vocabulary, or the arrays are too long for a state.
     """
 
     def __init__(self, arrays: TrieArrays, vocab_size: int, device: torch.device | str | None = None) -> None:
         device = torch.device(device or "cpu")
-        largest = int(arrays.token.max(initial=-1))
-        if largest >= vocab_size:
+        if len(arrays.token) > MAX_POSITIONS:
+            raise ValueError(
+                f"the trie has {len(arrays.token)} nodes and tail tokens; at most {MAX_POSITIONS} fit"
+            )
+        largest = int(arrays.token.max())
+        if arrays.num_rows and largest >= vocab_size:
             raise ValueError(f"token id {largest} is outside the vocabulary of {vocab_size}")
-        self._token = _to_tensor(arrays.token, device)
+        # Torch computes little with wide unsigned types, so their bits are read as signed and masked.
+        token = arrays.token if arrays.token.dtype in _TOKEN_VIEWS else arrays.token.astype(np.uint32)
+        self._token_mask = int(np.iinfo(token.dtype).max)
+        self._token = _to_tensor(token.view(_TOKEN_VIEWS[token.dtype]), device)
         self._child_begin = _to_tensor(arrays.child_begin, device)
         self._row_begin = _to_tensor(arrays.row_begin, device)
+        self._tail_begin = _to_tensor(arrays.tail_begin, device)
         self.device = device
         self.vocab_size = vocab_size
+        self.num_rows = arrays.num_rows
+        self.num_nodes = arrays.num_nodes
         self.max_depth = arrays.depth
         self.max_children = arrays.max_children
         # Halvings needed to empty the widest run of siblings: fixed, so that `verify` never asks the device.
@@ -62,24 +99,22 @@ class TitleTrie:
         flat = np.fromiter((token for row in ordered for token in row), dtype=np.int64)
         if len(flat) and flat.min() < 0:
             raise ValueError(f"token id {flat.min()} is negative")
+        if len(flat) and flat.max() >= vocab_size:
+            raise ValueError(f"token id {flat.max()} is outside the vocabulary of {vocab_size}")
         offsets = np.zeros(len(ordered) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in ordered], out=offsets[1:])
-        return cls(derive_trie(flat, offsets), vocab_size, device)
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes, root included."""
-        return len(self._token)
+        small = np.min_scalar_type(max(vocab_size - 1, 0))
+        return cls(derive_trie(flat.astype(small), offsets), vocab_size, device)
 
     @property
     def num_bytes(self) -> int:
         """Memory of the transitions."""
-        arrays = (self._token, self._child_begin, self._row_begin)
+        arrays = (self._token, self._child_begin, self._row_begin, self._tail_begin)
         return sum(array.numel() * array.element_size() for array in arrays)
 
-    def start(self, n: int) -> Tensor:
-        """Return the root, n times. Shape: (n,), int64."""
-        return torch.zeros(n, dtype=torch.int64, device=self.device)
+    def start(self, queries: Tensor) -> Tensor:
+        """Return the root once per entry of `queries`, whichever they are. Shape: (n,), int64."""
+        return torch.full_like(queries, pack_root(self.num_rows), dtype=torch.int64, device=self.device)
 
     def children(self, states: Tensor) -> Children:
         """Return every continuation of every state, exactly; state -1 has none.
@@ -89,13 +124,8 @@ class TitleTrie:
         Args:
             states: Shape: (n,), int64.
         """
-        begin, end = self._child_run(states)
-        counts = end - begin
-        owner = torch.repeat_interleave(counts)
-        before = counts.cumsum(0) - counts
-        position = torch.arange(len(owner), device=self.device)
-        next_state = begin[owner] + position - before[owner]
-        return Children(owner, self._token[next_state].long(), next_state)
+        owner, edges = self.edges(*unpack(states))
+        return Children(owner, self.token_at(edges.position), pack(edges.position, edges.row_end))
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check M candidates per state by parallel binary search among the state's children.
@@ -109,18 +139,8 @@ class TitleTrie:
         Returns:
             Next state, -1 where the candidate does not continue the prefix. Shape: (n, M), int64.
         """
-        begin, end = self._child_run(states)
-        low = begin.unsqueeze(1).expand(token_ids.shape).clone()
-        high = end.unsqueeze(1).expand(token_ids.shape).clone()
-        last = self.num_nodes - 1
-        for _ in range(self._search_steps):
-            middle = (low + high) // 2
-            open_ = low < high
-            smaller = self._token[middle.clamp(max=last)] < token_ids
-            low = torch.where(open_ & smaller, middle + 1, low)
-            high = torch.where(open_ & ~smaller, middle, high)
-        hit = (low < end.unsqueeze(1)) & (self._token[low.clamp(max=last)] == token_ids)
-        return torch.where(hit, low, -1)
+        hit, edges = self.find(*unpack(states), token_ids)
+        return torch.where(hit, pack(edges.position, edges.row_end), -1)
 
     def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Follow one token per state; -1 where it leads nowhere. Shapes: (n,), int64."""
@@ -128,20 +148,106 @@ class TitleTrie:
 
     def is_final(self, states: Tensor) -> Tensor:
         """Whether a whole row, end token included, has been written. Shape: (n,), bool."""
-        begin, end = self._child_run(states)
-        return (begin == end) & (states > 0)
+        return self.ends_row(*unpack(states))
 
     def row(self, states: Tensor) -> Tensor:
-        """Return the rank of the (first) row below each state; -1 for state -1. Shape: (n,), int64."""
-        rows = self._row_begin[states.clamp(min=0)].long()
-        return torch.where(states >= 0, rows, -1)
+        """Return the rank of the last row below each state, which for a final state is its row.
 
-    def _child_run(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        alive = states >= 0
-        node = states.clamp(min=0)
-        begin = self._child_begin[node].long()
-        end = torch.where(alive, self._child_begin[node + 1].long(), begin)
-        return begin, end
+        State -1 has rank -1. Shape: (n,), int64.
+        """
+        _, row_end = unpack(states)
+        return row_end - 1
+
+    # What follows speaks of positions and ranks, for constraints that narrow a trie down.
+
+    def edges(self, position: Tensor, row_end: Tensor) -> tuple[Tensor, TrieEdges]:
+        """Return every edge out of each place, grouped by place, siblings ascending by token.
+
+        Args:
+            position: -1 for none. Shape: (n,), int64.
+            row_end: Shape: (n,), int64.
+
+        Returns:
+            Index of the place each edge leaves, non-decreasing, and the edges. Shape: (E,).
+        """
+        begin, end = self._child_run(position, row_end)
+        counts = end - begin
+        closing = counts.cumsum(0)
+        owner = torch.repeat_interleave(counts)
+        child = torch.arange(len(owner), device=self.device) + (begin - closing + counts)[owner]
+        return owner, self._intervals(child, end[owner], row_end[owner])
+
+    def find(self, position: Tensor, row_end: Tensor, token_ids: Tensor) -> tuple[Tensor, TrieEdges]:
+        """Look for M tokens among the edges out of each place.
+
+        Args:
+            position: -1 for none. Shape: (n,), int64.
+            row_end: Shape: (n,), int64.
+            token_ids: Shape: (n, M), int64.
+
+        Returns:
+            Whether there is such an edge, and the edge, in range but meaningless where there is none.
+            Shape: (n, M).
+        """
+        begin, end = (bound.unsqueeze(1) for bound in self._child_run(position, row_end))
+        low, high = begin.expand(token_ids.shape), end.expand(token_ids.shape)
+        last = len(self._token) - 1
+        for _ in range(self._search_steps):
+            middle = (low + high) // 2
+            open_ = low < high
+            smaller = self.token_at(middle.clamp(max=last)) < token_ids
+            low = torch.where(open_ & smaller, middle + 1, low)
+            high = torch.where(open_ & ~smaller, middle, high)
+        child = low.clamp(max=last)
+        hit = (low < end) & (self.token_at(child) == token_ids)
+        return hit, self._intervals(child, end, row_end.unsqueeze(1))
+
+    def ends_row(self, position: Tensor, row_end: Tensor) -> Tensor:
+        """Whether nothing follows a place that is not the root. Shapes: (n,)."""
+        begin, end = self._child_run(position, row_end)
+        return (begin == end) & (position > 0)
+
+    def token_at(self, position: Tensor) -> Tensor:
+        """Return the tokens at positions within the trie. Any shape, int64."""
+        return self._token[position].long() & self._token_mask
+
+    def _child_run(self, position: Tensor, row_end: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the run of positions where the children of each place are. Shapes: (n,)."""
+        # The last node is a leaf (or a root without rows), so a position in a tail reads "no child nodes".
+        node = position.clamp(min=0, max=self.num_nodes - 1)
+        begin, end = self._child_begin[node].long(), self._child_begin[node + 1].long()
+        single = begin == end
+        row_end = row_end.clamp(min=0)
+        tail_end = self._tail_begin[row_end].long()
+        tail_begin = self._tail_begin[(row_end - 1).clamp(min=0)].long()
+        following = torch.where(position < self.num_nodes, tail_begin, position + 1)
+        begin = torch.where(single, following, begin)
+        end = torch.where(single, torch.minimum(following + 1, tail_end), end)
+        return begin, torch.where(position >= 0, end, begin)
+
+    def _intervals(self, child: Tensor, run_end: Tensor, row_end: Tensor) -> TrieEdges:
+        """Return edges at `child`, given the end of their run of siblings and their parent's rows."""
+        sibling = child + 1
+        ends = self._row_begin[sibling.clamp(max=self.num_nodes)].long()
+        ends = torch.where(sibling < run_end, ends, row_end)
+        begins = self._row_begin[child.clamp(max=self.num_nodes)].long()
+        return TrieEdges(child, torch.where(child < self.num_nodes, begins, ends - 1), ends)
+
+
+def pack(position: Tensor, row_end: Tensor) -> Tensor:
+    """Return states. Any shape, int64."""
+    return (row_end << _POSITION_BITS) | position
+
+
+def pack_root(row_end: int) -> int:
+    """Return the state of the root of rows that end before rank `row_end`."""
+    return row_end << _POSITION_BITS
+
+
+def unpack(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (position, row_end) of states; state -1 gives -1 and 0. Shapes: (n,), int64."""
+    position = torch.where(states >= 0, states & _POSITION_MASK, -1)
+    return position, (states >> _POSITION_BITS).clamp(min=0)
 
 
 def _to_tensor(array: IntArray, device: torch.device) -> Tensor:
@@ -149,4 +255,4 @@ def _to_tensor(array: IntArray, device: torch.device) -> Tensor:
         # A memory-mapped index is read-only and torch has no read-only tensors, so it warns. Nothing here
         # writes to the transitions: the pages stay clean and shared between processes.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.as_tensor(np.asarray(array, dtype=np.int32)).to(device)
+        return torch.as_tensor(array).to(device)

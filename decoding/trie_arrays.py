@@ -1,28 +1,40 @@
-"""The transitions of a title trie as three flat arrays, derived from sorted rows. NumPy only.
+"""The transitions of a path-compressed title trie as four flat arrays, derived from sorted rows. NumPy only.
 
-The nodes of the trie are numbered in level order, siblings ascending by token, root 0. The children of a
-node are then one contiguous run of nodes, and nothing but the run's start has to be stored. A node is
-also a contiguous interval of row ranks; its first rank is stored, so a finished node names its row.
+A trie node is a prefix that several rows share, or the first prefix that one row has for itself; what
+follows such a leaf is the *tail* of its row, which has no branches and is stored as it is. Nodes are
+numbered in level order, siblings ascending by token, root 0: the children of a node are one contiguous
+run. A node is also a contiguous interval of row ranks, and its first rank is stored.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.signedinteger]
+_T = TypeVar("_T")
+IntArray = npt.NDArray[np.integer]
+
+# A position in `token` is 31 bits of a decoder's state.
+MAX_POSITIONS = 2**31 - 1
+
+# Tokens looked at in one piece, which bounds the eight-byte temporaries: about 100 bytes for each.
+_CHUNK_TOKENS = 1 << 20
 
 
 class TrieArrays(NamedTuple):
-    """A trie of N nodes over R rows, node 0 the root.
+    """A trie of N nodes over R rows, node 0 the root, with T tokens in tails.
 
     Attributes:
-        token: Token on the edge into each node; -1 for the root. Shape: (N,), int32.
-        child_begin: Children of node i are nodes [child_begin[i], child_begin[i + 1]).
-            Shape: (N + 1,), int32, non-decreasing.
-        row_begin: Rank of the first row below each node. Shape: (N,), int32.
+        token: Token on the edge into each node (0 for the root), then the tails in order of rank.
+            Shape: (N + T,), the unsigned type the rows came in.
+        child_begin: Children of node i are nodes [child_begin[i], child_begin[i + 1]); a leaf, which is
+            a node of a single row, has none. Shape: (N + 1,), int32, non-decreasing.
+        row_begin: Rank of the first row below each node, then R. Shape: (N + 1,), int32.
+        tail_begin: Tail of row r is token[tail_begin[r] : tail_begin[r + 1]], possibly empty; begins at
+            N. Shape: (R + 1,), int32, non-decreasing.
         depth: Length in tokens of the longest row.
         max_children: Largest number of children of one node.
     """
@@ -30,83 +42,276 @@ class TrieArrays(NamedTuple):
     token: IntArray
     child_begin: IntArray
     row_begin: IntArray
+    tail_begin: IntArray
     depth: int
     max_children: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes N, root included."""
+        return len(self.child_begin) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows R."""
+        return len(self.tail_begin) - 1
 
 
 def derive_trie(tokens: IntArray, offsets: IntArray) -> TrieArrays:
     """Derive the trie of R distinct rows, none a prefix of another, in lexicographic order.
 
-    Works level by level over the rows still alive, so the time is O(total tokens) plus one binary
-    search per node, and a row of 10,000 tokens costs no more than 10,000 rows of one.
-
     Args:
-        tokens: All rows, concatenated in rank order. Shape: (total tokens,), integer.
+        tokens: All rows, concatenated in rank order; their type is that of the trie's tokens.
+            Shape: (total tokens,), integer.
         offsets: Row r is tokens[offsets[r] : offsets[r + 1]]. Shape: (R + 1,), integer.
 
     Raises:
-        ValueError: a row is empty, out of order, a duplicate or a prefix of its successor; the text
-            names the rank.
+        ValueError: a row is empty, out of order, a duplicate or a prefix of its successor (the text
+            names the rank), or there is too much for one trie.
     """
-    starts = np.asarray(offsets[:-1], dtype=np.int64)
-    lengths = np.diff(np.asarray(offsets, dtype=np.int64))
-    if len(lengths) and lengths.min() < 1:
-        raise ValueError(f"row {int(lengths.argmin())} is empty; every row needs its end token")
-    level_rows = [np.zeros(1, dtype=np.int64)]  # first rank of every node of the level; root: rank 0
-    level_tokens = [np.full(1, -1, dtype=np.int64)]
-    counts: list[npt.NDArray[np.int64]] = []
-    active = np.arange(len(lengths))
-    shared = np.ones(len(lengths), dtype=bool)  # whether the row equals its predecessor so far
-    shared[:1] = False
+    deriver = TrieDeriver(tokens.dtype)
+    deriver.add(tokens, offsets)
+    return deriver.finish()
+
+
+class TrieDeriver:
+    """Derives a trie from blocks of rows that arrive in rank order, in bounded memory.
+
+    Row r shares lcp(r) tokens with the row before it. With m the larger of lcp(r) and lcp(r + 1), the
+    nodes of depth lcp(r) + 1 to m + 1 are met first in row r, and its tail begins behind m + 1 tokens. So
+    a row and its two neighbours say all about it, and blocks may end anywhere.
+
+    What is kept: per node its token and its first rank (int32), per row the length of its tail (int32)
+    and the tail's tokens. A title has about 1.3 nodes and 2.7 tail tokens, so 17 bytes of two-byte
+    tokens; `finish` adds the four bytes per node of `child_begin` and releases pieces as it copies them.
+
+    Args:
+        dtype: Type of the trie's tokens: the smallest unsigned one that holds the vocabulary.
+    """
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self._dtype = np.dtype(dtype)
+        self._num_rows = 0
+        self._depth = 0
+        # Per level below the root: (tokens, first ranks) of its nodes, in order.
+        self._levels: list[list[tuple[IntArray, IntArray]]] = []
+        self._tails: list[IntArray] = []
+        self._tail_lengths: list[IntArray] = []
+        # The last row waits for its successor: its tokens, and how many it shares with its predecessor.
+        self._last: IntArray = np.zeros(0, dtype=self._dtype)
+        self._last_shared = 0
+
+    def add(self, tokens: IntArray, offsets: IntArray) -> None:
+        """Append a block of rows.
+
+        Args:
+            tokens: Shape: (any,), integer.
+            offsets: Row i of the block is tokens[offsets[i] : offsets[i + 1]]. Shape: (n + 1,), integer.
+
+        Raises:
+            ValueError: a row is empty, out of order, a duplicate, a prefix of its successor, or holds a
+                token the type has no room for. The deriver is of no use afterwards.
+        """
+        count = len(offsets) - 1
+        if count < 1:
+            return
+        self._check_block(tokens, offsets)
+        shared = np.zeros(count, dtype=np.int32)
+        if self._num_rows:
+            first = tokens[offsets[0] : offsets[1]].astype(self._dtype, copy=False)
+            pair = np.concatenate([self._last, first])
+            ends = np.array([0, len(self._last), len(pair)])
+            shared[:1] = _shared_with_previous(pair, ends, self._num_rows)
+            self._emit(pair, ends[:2], np.array([self._last_shared]), shared[:1], self._num_rows - 1)
+        for begin, end in _chunks(offsets):
+            begin = max(begin, 1)
+            if begin < end:
+                rank = self._num_rows + begin
+                shared[begin:end] = _shared_with_previous(tokens, offsets[begin - 1 : end + 1], rank)
+        following = shared[1:]
+        for begin, end in _chunks(offsets[:-1]):
+            rank = self._num_rows + begin
+            self._emit(tokens, offsets[begin : end + 1], shared[begin:end], following[begin:end], rank)
+        self._last = tokens[offsets[-2] : offsets[-1]].astype(self._dtype)
+        self._last_shared = int(shared[-1])
+        self._num_rows += count
+
+    def finish(self) -> TrieArrays:
+        """Return the trie of all rows; the deriver is empty afterwards.
+
+        Raises:
+            ValueError: nodes and tail tokens together are 2**31 or more.
+        """
+        if self._num_rows:
+            ends = np.array([0, len(self._last)])
+            self._emit(self._last, ends, np.array([self._last_shared]), np.zeros(1, int), self._num_rows - 1)
+        sizes = [1, *(sum(len(ranks) for _, ranks in level) for level in self._levels)]
+        num_nodes = sum(sizes)
+        num_positions = num_nodes + sum(len(tail) for tail in self._tails)
+        if num_positions > MAX_POSITIONS:
+            raise ValueError(
+                f"the trie has {num_nodes} nodes and {num_positions - num_nodes} tokens in tails; "
+                f"together at most {MAX_POSITIONS} are supported"
+            )
+        token = np.zeros(num_positions, dtype=self._dtype)
+        row_begin = np.zeros(num_nodes + 1, dtype=np.int32)
+        row_begin[-1] = self._num_rows
+        at = 1
+        for level in _drain(self._levels):
+            for edge_tokens, ranks in _drain(level):
+                token[at : at + len(ranks)] = edge_tokens
+                row_begin[at : at + len(ranks)] = ranks
+                at += len(ranks)
+        for tail in _drain(self._tails):
+            token[at : at + len(tail)] = tail
+            at += len(tail)
+        child_begin, max_children = _child_runs(row_begin, sizes)
+        return TrieArrays(
+            token=token,
+            child_begin=child_begin,
+            row_begin=row_begin,
+            tail_begin=self._tail_begin(num_nodes),
+            depth=self._depth,
+            max_children=max_children,
+        )
+
+    def _check_block(self, tokens: IntArray, offsets: IntArray) -> None:
+        lengths = np.diff(offsets)
+        if lengths.min() < 1:
+            rank = self._num_rows + int(lengths.argmin())
+            raise ValueError(f"row {rank} is empty; every row needs its end token")
+        self._depth = max(self._depth, int(lengths.max()))
+        if tokens.dtype != self._dtype:
+            least, largest = int(tokens.min()), int(tokens.max())
+            bounds = np.iinfo(self._dtype)
+            if least < bounds.min or largest > bounds.max:
+                raise ValueError(f"tokens: expected {self._dtype}, got {least} … {largest}")
+
+    def _emit(
+        self, tokens: IntArray, offsets: IntArray, shared: IntArray, following: IntArray, rank: int
+    ) -> None:
+        """Store what is new in n rows.
+
+        Args:
+            tokens: What `offsets` point into.
+            offsets: Shape: (n + 1,).
+            shared: Tokens each row shares with its predecessor. Shape: (n,).
+            following: Tokens each row shares with its successor. Shape: (n,).
+            rank: Of the first of the rows.
+        """
+        starts = np.asarray(offsets[:-1], dtype=np.int64)
+        last_node = np.maximum(shared, following)  # depth of the leaf, less one
+        counts = last_node - shared + 1
+        row = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        level = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts - shared, counts)
+        if self._depth <= np.iinfo(np.uint16).max:
+            level = level.astype(np.uint16)  # NumPy sorts 16 bits by radix
+        order = np.argsort(level, kind="stable")
+        row, level = row[order], level[order]
+        token = tokens[starts[row] + level].astype(self._dtype, copy=False)
+        row += np.int32(rank)
+        begin = 0
+        for depth, size in enumerate(np.bincount(level).tolist()):
+            if depth == len(self._levels):
+                self._levels.append([])
+            if size:  # copies, so that one level can be released before the next
+                piece = slice(begin, begin + size)
+                self._levels[depth].append((token[piece].copy(), row[piece].copy()))
+                begin += size
+        lengths = np.diff(offsets)
+        in_tail = np.arange(offsets[0], offsets[-1]) > np.repeat(starts + last_node, lengths)
+        tail = tokens[offsets[0] : offsets[-1]][in_tail]
+        self._tails.append(tail.astype(self._dtype, copy=False))
+        self._tail_lengths.append((lengths - last_node - 1).astype(np.int32))
+
+    def _tail_begin(self, num_nodes: int) -> IntArray:
+        tail_begin = np.zeros(self._num_rows + 1, dtype=np.int32)
+        tail_begin[0] = num_nodes
+        at = 1
+        for lengths in _drain(self._tail_lengths):
+            tail_begin[at : at + len(lengths)] = lengths
+            at += len(lengths)
+        np.cumsum(tail_begin, out=tail_begin)
+        return tail_begin
+
+
+def _chunks(offsets: IntArray) -> Iterator[tuple[int, int]]:
+    """Cut n rows into runs [begin, end) of few tokens, of one row at least."""
+    begin, count = 0, len(offsets) - 1
+    while begin < count:
+        end = int(np.searchsorted(offsets, int(offsets[begin]) + _CHUNK_TOKENS, side="right")) - 1
+        end = min(max(end, begin + 1), count)
+        yield begin, end
+        begin = end
+
+
+def _shared_with_previous(tokens: IntArray, offsets: IntArray, rank: int) -> IntArray:
+    """Count the leading tokens that each of n + 1 rows but the first shares with the one before it.
+
+    Args:
+        tokens: What `offsets` point into.
+        offsets: Shape: (n + 2,).
+        rank: Of the second row, for messages.
+
+    Returns:
+        Shape: (n,), int32.
+
+    Raises:
+        ValueError: two neighbours are out of order, equal, or one is a prefix of the other.
+    """
+    starts = np.asarray(offsets, dtype=np.int64)
+    left, right = starts[:-2], starts[1:-1]
+    lengths = np.diff(starts)
+    shorter = np.minimum(lengths[:-1], lengths[1:])
+    shared = np.zeros(len(shorter), dtype=np.int32)
     depth = 0
+    active = np.arange(len(shorter))
     while len(active):
-        column = np.asarray(tokens[starts[active] + depth], dtype=np.int64)
-        shared = _still_shared(active, column, shared)
-        first = np.flatnonzero(~shared)
-        rows = active[first]
-        parents = np.searchsorted(level_rows[-1], rows, side="right") - 1
-        counts.append(np.bincount(parents, minlength=len(level_rows[-1])))
-        level_rows.append(rows)
-        level_tokens.append(column[first])
+        active = active[tokens[left[active] + depth] == tokens[right[active] + depth]]
         depth += 1
-        longer = lengths[active] > depth
-        _refuse_duplicates(active, shared, longer)
-        active, shared = active[longer], shared[longer]
-    counts.append(np.zeros(len(level_rows[-1]), dtype=np.int64))
-    per_node = np.concatenate(counts)
-    child_begin = np.concatenate([np.ones(1, dtype=np.int64), 1 + np.cumsum(per_node)])
-    if child_begin[-1] > np.iinfo(np.int32).max:
-        raise ValueError(f"the trie has {child_begin[-1]} nodes; at most 2**31 - 1 are supported")
-    return TrieArrays(
-        token=np.concatenate(level_tokens).astype(np.int32),
-        child_begin=child_begin.astype(np.int32),
-        row_begin=np.concatenate(level_rows).astype(np.int32),
-        depth=depth,
-        max_children=int(per_node.max(initial=0)),
-    )
+        shared[active] = depth
+        active = active[shorter[active] > depth]
+    differ = np.minimum(shared, shorter - 1)
+    ended = shared == shorter
+    wrong = ended | (tokens[left + differ] > tokens[right + differ])
+    if wrong.any():
+        at = int(wrong.argmax())
+        _refuse(rank + at, bool(ended[at]), int(lengths[at]) < int(lengths[at + 1]))
+    return shared
 
 
-def _still_shared(active: IntArray, column: IntArray, shared: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Extend "equals its predecessor so far" by one column, checking the order on the way."""
-    follows = np.zeros(len(active), dtype=bool)
-    follows[1:] = active[1:] == active[:-1] + 1
-    orphans = shared & ~follows
-    if orphans.any():
-        rank = int(active[orphans.argmax()])
-        raise ValueError(f"row {rank - 1} is a prefix of row {rank}; every row needs its end token")
-    step = np.zeros(len(active), dtype=np.int64)
-    step[1:] = column[1:] - column[:-1]
-    if (shared & (step < 0)).any():
-        rank = int(active[(shared & (step < 0)).argmax()])
+def _refuse(rank: int, ended: bool, grows: bool) -> None:
+    if not ended:
         raise ValueError(f"row {rank} sorts before row {rank - 1}; rows must be in lexicographic order")
-    same: npt.NDArray[np.bool_] = shared & (step == 0)
-    return same
+    if grows:
+        raise ValueError(f"row {rank - 1} is a prefix of row {rank}; every row needs its end token")
+    raise ValueError(f"row {rank} equals row {rank - 1} or is a prefix of it; rows must be distinct")
 
 
-def _refuse_duplicates(
-    active: IntArray, shared: npt.NDArray[np.bool_], longer: npt.NDArray[np.bool_]
-) -> None:
-    ended = shared & ~longer  # ended while still equal to the row before it
-    if ended.any():
-        rank = int(active[ended.argmax()])
-        raise ValueError(f"row {rank} equals row {rank - 1} or is a prefix of it; rows must be distinct")
+def _child_runs(row_begin: IntArray, sizes: list[int]) -> tuple[IntArray, int]:
+    """Return `child_begin` and the largest number of children of one node.
+
+    Args:
+        row_begin: Of all nodes. Shape: (N + 1,).
+        sizes: Number of nodes of every level, the root's first.
+    """
+    num_nodes = len(row_begin) - 1
+    child_begin = np.full(num_nodes + 1, num_nodes, dtype=np.int32)
+    begin, largest = 0, 0
+    for size, below in zip(sizes, [*sizes[1:], 0], strict=True):
+        end = begin + size
+        ranks = row_begin[end : end + below]
+        for at in range(begin, end, _CHUNK_TOKENS):
+            piece = slice(at, min(at + _CHUNK_TOKENS, end))
+            child_begin[piece] = end + np.searchsorted(ranks, row_begin[piece])
+        begin = end
+    for at in range(0, num_nodes, _CHUNK_TOKENS):
+        largest = max(largest, int(np.diff(child_begin[at : at + _CHUNK_TOKENS + 1]).max()))
+    return child_begin, largest
+
+
+def _drain(items: list[_T]) -> Iterator[_T]:
+    """Hand out the items in order, letting go of each."""
+    items.reverse()
+    while items:
+        yield items.pop()

@@ -37,8 +37,15 @@ class Constraint(Protocol):
     def max_depth(self) -> int:
         """Length in tokens of the longest sequence, end token included."""
 
-    def start(self, n: int) -> Tensor:
-        """Return the start state, n times. Shape: (n,), int64."""
+    def start(self, queries: Tensor) -> Tensor:
+        """Return a start state for each entry; what may be written can differ from query to query.
+
+        Args:
+            queries: Number, in the batch, of the query each state is for. Shape: (n,), int64.
+
+        Returns:
+            Shape: (n,), int64.
+        """
 
     def children(self, states: Tensor) -> Children:
         """Return every allowed continuation of every state. `states` shape: (n,), int64."""

@@ -100,7 +100,7 @@ def build_index(
         progress.phase("writing")
         writer = VersionWriter(folder)
         buckets = writer.write_rows(assembly, tokenizer.vocab_size)
-        writer.write_trie(trie, assembly.num_rows)
+        writer.write_trie(trie, tokenizer.vocab_size)
         schema = writer.write_entities(catalogue, identities, titles.columns.names, assembly)
         writer.write_postings(assembly)
         manifest = Manifest(
@@ -166,7 +166,7 @@ def _counts(
         rows=assembly.num_rows,
         postings=len(assembly.posting_rank),
         tokens=len(assembly.tokens),
-        nodes=len(trie.token),
+        nodes=trie.num_nodes,
         depth=trie.depth,
         max_children=trie.max_children,
         records=titles.records_read,

@@ -24,13 +24,13 @@ from retrieval.index.layout import (
     ROWS_DIR,
     TITLE,
     TRIE_FILE,
-    TRIE_SCHEMA,
     entities_schema,
     postings_schema,
     rows_file,
     rows_schema,
     smallest_unsigned,
     token_type,
+    trie_schema,
 )
 from retrieval.index.manifest import Bucket, FileEntry
 
@@ -77,14 +77,19 @@ class VersionWriter:
             buckets.append(Bucket(length, len(ranks)))
         return tuple(buckets)
 
-    def write_trie(self, trie: TrieArrays, num_rows: int) -> None:
-        """Write the transitions; a closing row makes the three columns equally long."""
+    def write_trie(self, trie: TrieArrays, vocab_size: int) -> None:
+        """Write the transitions."""
+        schema = trie_schema(token_type(vocab_size))
+        arrays = (trie.token, trie.child_begin, trie.row_begin, trie.tail_begin)
         columns = [
-            pa.array(np.append(trie.token, np.int32(-1))),
-            pa.array(trie.child_begin),
-            pa.array(np.append(trie.row_begin, np.int32(num_rows))),
+            pa.LargeListArray.from_arrays(
+                pa.array([0, len(array)], type=pa.int64()),
+                pa.array(array, type=field.type.value_type),
+                type=field.type,
+            )
+            for array, field in zip(arrays, schema, strict=True)
         ]
-        self._write(TRIE_FILE, TRIE_SCHEMA, [pa.record_batch(columns, schema=TRIE_SCHEMA)])
+        self._write(TRIE_FILE, schema, [pa.record_batch(columns, schema=schema)])
 
     def write_entities(
         self, catalogue: Catalogue, identities: Identities, metadata: tuple[str, ...], assembly: Assembly

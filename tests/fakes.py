@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from decoding.types import Constraint
+
 LogitsFunction = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
 
 
@@ -103,6 +105,11 @@ class TableModel:
             allowed = {r[depth] for r in rows if r[:depth] == prefix and len(r) > depth}
             weight *= float(sum(p[t] for t in allowed))
         return weight
+
+
+def roots(constraint: Constraint, count: int = 1) -> Tensor:
+    """Start states of queries 0 … count - 1."""
+    return constraint.start(torch.arange(count, device=getattr(constraint, "device", None)))
 
 
 def end_with(rows: Iterable[Sequence[int]], end: int) -> set[tuple[int, ...]]:

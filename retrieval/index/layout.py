@@ -1,4 +1,4 @@
-"""Names, types and schemas of format version 1: the one place that reader, verifier and builder share.
+"""Names, types and schemas of format version 2: the one place that reader, verifier and builder share.
 
 INDEX/CURRENT                           id of the live version; replaced atomically
 INDEX/versions/<id>/manifest.json       <id> is the digest of this file
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 FORMAT_NAME = "genret-index"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 CURRENT_FILE = "CURRENT"
 VERSIONS_DIR = "versions"
@@ -73,9 +73,21 @@ def rows_schema(length: int, tokens: pa.DataType) -> pa.Schema:
     return pa.schema([*columns, pa.field("rank", RANK_TYPE, nullable=False)])
 
 
-TRIE_SCHEMA = pa.schema(
-    [pa.field(name, pa.int32(), nullable=False) for name in ("token", "child_begin", "row_begin")]
-)
+def trie_schema(tokens: pa.DataType) -> pa.Schema:
+    """Return the schema of trie.arrow: one row whose lists are the arrays of the trie.
+
+    Lists, because the arrays differ in length; large ones, because their values come back in one piece.
+
+    Args:
+        tokens: Integer type of the tokens.
+    """
+    columns = dict.fromkeys(("child_begin", "row_begin", "tail_begin"), RANK_TYPE)
+    return pa.schema(
+        [
+            pa.field(name, pa.large_list(pa.field("item", item, nullable=False)), nullable=False)
+            for name, item in {"token": tokens, **columns}.items()
+        ]
+    )
 
 
 def entities_schema(has_ids: bool, has_aliases: bool, metadata: Sequence[str]) -> pa.Schema:

@@ -27,12 +27,12 @@ from retrieval.index.layout import (
     MANIFEST_FILE,
     POSTINGS_FILE,
     TRIE_FILE,
-    TRIE_SCHEMA,
     entities_schema,
     postings_schema,
     rows_schema,
     smallest_unsigned,
     token_type,
+    trie_schema,
 )
 from retrieval.index.manifest import Manifest
 from retrieval.index.rows import RowBucket, RowBuckets
@@ -308,18 +308,35 @@ def _read_bucket(
 
 
 def _read_trie(data: pa.Buffer, manifest: Manifest) -> TrieArrays:
-    nodes = manifest.counts.nodes
-    table = read_table(data, TRIE_FILE, [TRIE_SCHEMA], nodes + 1)
-    token, child_begin, row_begin = (
-        as_numpy(single_chunk(table, TRIE_FILE, name)) for name in TRIE_SCHEMA.names
-    )
-    return TrieArrays(
-        token=token[:nodes],
-        child_begin=child_begin,
-        row_begin=row_begin[:nodes],
-        depth=manifest.counts.depth,
-        max_children=manifest.counts.max_children,
-    )
+    counts = manifest.counts
+    schema = trie_schema(token_type(manifest.tokenizer.vocab_size))
+    table = read_table(data, TRIE_FILE, [schema], 1)
+    token, child_begin, row_begin, tail_begin = (_only_list(table, name) for name in schema.names)
+    sizes = (len(child_begin), len(row_begin), len(tail_begin))
+    expected = (counts.nodes + 1, counts.nodes + 1, counts.rows + 1)
+    if sizes != expected:
+        raise IndexFormatError(
+            f"{TRIE_FILE}: expected {expected} child_begin, row_begin and tail_begin, got {sizes}"
+        )
+    ends = (child_begin[-1], row_begin[-1], tail_begin[0], tail_begin[-1])
+    expected_ends = (counts.nodes, counts.rows, counts.nodes, len(token))
+    if ends != expected_ends:
+        found = ", ".join(str(end) for end in ends)
+        raise IndexFormatError(
+            f"{TRIE_FILE}: nodes, rows and tails begin or end at {found}, expected {expected_ends}"
+        )
+    return TrieArrays(token, child_begin, row_begin, tail_begin, counts.depth, counts.max_children)
+
+
+def _only_list(table: pa.Table, name: str) -> npt.NDArray[np.integer]:
+    """Return the values of the one list of a column."""
+    lists = single_chunk(table, TRIE_FILE, name)
+    values = lists.values
+    if lists.offsets.to_pylist() != [0, len(values)]:
+        raise IndexFormatError(f"{TRIE_FILE}: column {name!r} is more than one list")
+    if values.null_count:
+        raise IndexFormatError(f"{TRIE_FILE}: column {name!r} has nulls")
+    return as_numpy(values)
 
 
 def _read_postings(data: pa.Buffer | None, manifest: Manifest) -> Postings | None:

@@ -135,7 +135,7 @@ def _check_rows(index: Index) -> Iterator[Problem]:
         yield Problem(ROWS_DIR, f"over all files, {error}")
         return
     stored = index.trie_arrays()
-    for name in ("token", "child_begin", "row_begin"):
+    for name in ("token", "child_begin", "row_begin", "tail_begin"):
         if not np.array_equal(getattr(derived, name), getattr(stored, name)):
             yield Problem(TRIE_FILE, f"column {name!r} is not what the rows give")
     if (derived.depth, derived.max_children) != (stored.depth, stored.max_children):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from decoding.title_trie import TitleTrie
 from decoding.trie_arrays import derive_trie
+from tests.fakes import roots
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 Row = tuple[int, ...]
@@ -22,6 +23,19 @@ def brute_children(rows: set[Row], prefix: Row) -> set[int]:
 
 def prefixes(rows: set[Row]) -> set[Row]:
     return {row[:depth] for row in rows for depth in range(len(row) + 1)} | {()}
+
+
+def branching_prefixes(rows: set[Row]) -> set[Row]:
+    """Nodes of the compressed trie: the root, what rows share, the first prefix each has for itself."""
+    found = {()}
+    for row in rows:
+        shared = max((lcp(row, other) for other in rows if other != row), default=0)
+        found |= {row[:depth] for depth in range(shared + 2)}
+    return found
+
+
+def lcp(left: Row, right: Row) -> int:
+    return next(i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
 
 
 @st.composite
@@ -44,7 +58,7 @@ def test_children_verify_advance_and_final_equal_brute_force(device, catalogue, 
     rows, vocab_size = catalogue
     trie = TitleTrie.from_rows(rows, vocab_size, device)
     ordered = sorted(rows)
-    states = {(): int(trie.start(1)[0])}
+    states = {(): int(roots(trie)[0])}
     todo = [()]
     while todo:  # breadth first over every prefix there is
         level = torch.tensor([states[p] for p in todo], device=device)
@@ -83,14 +97,15 @@ def test_children_verify_advance_and_final_equal_brute_force(device, catalogue, 
         assert advanced.tolist() == [row[0] for row in verified]
         todo = following
     assert set(states) == prefixes(rows)
-    assert len(set(states.values())) == len(states) == trie.num_nodes
+    assert len(set(states.values())) == len(states)
+    assert trie.num_nodes == len(branching_prefixes(rows))
 
 
 def test_batches_of_mixed_depths_and_dead_states():
     rows = {(1, 2, 0), (1, 0), (3, 0)}
     trie = TitleTrie.from_rows(rows, 5)
-    one = trie.advance(trie.start(1), torch.tensor([1]))
-    states = torch.tensor([0, -1, int(one)])
+    one = trie.advance(roots(trie), torch.tensor([1]))
+    states = torch.tensor([int(roots(trie)), -1, int(one)])
     children = trie.children(states)
     assert children.owner.tolist() == [0, 0, 2, 2]
     assert children.token.tolist() == [1, 3, 0, 2]
@@ -101,22 +116,22 @@ def test_batches_of_mixed_depths_and_dead_states():
 
 def test_an_empty_catalogue_allows_nothing_and_is_not_final():
     trie = TitleTrie.from_rows([], 5)
-    assert trie.children(trie.start(3)).owner.tolist() == []
-    assert trie.is_final(trie.start(1)).tolist() == [False]
-    assert trie.verify(trie.start(2), torch.tensor([[0], [1]])).tolist() == [[-1], [-1]]
+    assert trie.children(roots(trie, 3)).owner.tolist() == []
+    assert trie.is_final(roots(trie)).tolist() == [False]
+    assert trie.verify(roots(trie, 2), torch.tensor([[0], [1]])).tolist() == [[-1], [-1]]
 
 
 def test_the_whole_vocabulary_at_the_root():
     trie = TitleTrie.from_rows([(t, 0) for t in range(1, 5000)], 5000)
-    assert trie.children(trie.start(1)).token.tolist() == list(range(1, 5000))
+    assert trie.children(roots(trie)).token.tolist() == list(range(1, 5000))
     every = torch.arange(5000).unsqueeze(0)
-    assert (trie.verify(trie.start(1), every)[0] >= 0).tolist() == [False] + [True] * 4999
+    assert (trie.verify(roots(trie), every)[0] >= 0).tolist() == [False] + [True] * 4999
 
 
 def test_a_title_of_ten_thousand_tokens():
     long = (*([7] * 10_000), 0)
     trie = TitleTrie.from_rows([long, (7, 0)], 10)
-    state = trie.start(1)
+    state = roots(trie)
     for token in long:
         state = trie.advance(state, torch.tensor([token]))
     assert bool(trie.is_final(state))
@@ -181,7 +196,7 @@ def test_regression_lexicographic_order_is_not_a_sum_of_signs():
     matrix = torch.tensor(rows)
     candidates = torch.tensor([1, 2, 3])
     trie = TitleTrie.from_rows(rows, 10)
-    state = trie.advance(trie.start(1), torch.tensor([5]))
+    state = trie.advance(roots(trie), torch.tensor([5]))
     assert (trie.verify(state, candidates.unsqueeze(0))[0] >= 0).tolist() == [True, True, True]
     assert not printed_listing(torch.tensor([5]), matrix, candidates).all()
 
@@ -191,6 +206,6 @@ def test_regression_a_candidate_above_the_last_row():
     matrix = torch.tensor(rows)
     candidates = torch.tensor([9, 1])
     trie = TitleTrie.from_rows(rows, 10)
-    assert (trie.verify(trie.start(1), candidates.unsqueeze(0))[0] >= 0).tolist() == [False, True]
+    assert (trie.verify(roots(trie), candidates.unsqueeze(0))[0] >= 0).tolist() == [False, True]
     with pytest.raises(IndexError):
         printed_listing(torch.tensor([], dtype=torch.long), matrix, candidates)

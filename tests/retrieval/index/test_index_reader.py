@@ -10,6 +10,7 @@ from decoding.title_trie import TitleTrie
 from index_builder.build import BuildSummary
 from retrieval.errors import IndexDirectoryError
 from retrieval.index.reader import Index
+from tests.fakes import roots
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh ")
@@ -42,13 +43,13 @@ def test_a_version_directory_opens_too(summary: BuildSummary) -> None:
 def test_trie_is_zero_copy_read_only_and_serves_the_decoder(summary: BuildSummary) -> None:
     with Index.open(summary.index) as index:
         arrays = index.trie_arrays()
-        for array in arrays[:3]:
+        for array in arrays[:4]:
             assert not array.flags.owndata
             assert not array.flags.writeable
         trie = TitleTrie(arrays, TOKENIZER.vocab_size)
         assert trie._token.data_ptr() == arrays.token.ctypes.data
         for rank in range(index.num_rows):
-            states = trie.start(1)
+            states = roots(trie)
             for token in index.row_token_ids(rank):
                 states = trie.advance(states, states.new_tensor([token]))
             assert trie.is_final(states).all()
