@@ -12,14 +12,14 @@ from decoding.trie_arrays import TrieArrays, derive_trie
 from index_builder.assembly import Assembly, assemble
 from index_builder.catalogue import Catalogue, CatalogueBuilder
 from index_builder.config import BuildOptions
-from index_builder.duplicates import Identities, resolve_identities
+from index_builder.duplicates import resolve_identities
 from index_builder.progress import BuildProgress, Silent
 from index_builder.publish import prune, publish, staging
 from index_builder.tokenize import RowEncoder
 from index_builder.writer import VersionWriter
 from retrieval.errors import SourceError
 from retrieval.index.layout import ALIASES, ENTITY_ID, MAX_ROWS, token_type
-from retrieval.index.manifest import Counts, Manifest, TokenizerEntry
+from retrieval.index.manifest import Counts, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
 from retrieval.rejects import Rejects
 from retrieval.sources import TitleSource
 from retrieval.text import TextTokenizer
@@ -112,14 +112,26 @@ def build_index(
                 max_token_id=int(assembly.tokens.max()),
             ),
             rendering=options.rendering,
-            counts=_counts(assembly, trie, titles, identities, rejects),
+            counts=_counts(assembly, trie),
             buckets=buckets,
             stored_ids=ENTITY_ID in schema.names,
             stored_aliases=ALIASES in schema.names,
-            metadata=titles.columns.names,
+            metadata=tuple(MetadataColumn(name, "string") for name in titles.columns.names),
             files=writer.files,
-            sources=(titles.entry(),),
-            options={"format": options.format, "max_title_tokens": options.max_title_tokens},
+            history=(
+                HistoryEntry(
+                    operation="build",
+                    parent="",
+                    sources=(titles.entry(),),
+                    options={"format": options.format, "max_title_tokens": options.max_title_tokens},
+                    records=titles.records_read,
+                    duplicates=identities.duplicates,
+                    rejected=len(rejects.rows),
+                    added=len(assembly.entity_order),
+                    changed=0,
+                    removed=0,
+                ),
+            ),
             built_with={name: _library_version(name) for name in _SHAPING_LIBRARIES},
         )
         progress.phase("publishing")
@@ -158,9 +170,7 @@ def _read(
     return collected.finish(), encoder.end_token_id
 
 
-def _counts(
-    assembly: Assembly, trie: TrieArrays, titles: TitleSource, identities: Identities, rejects: Rejects
-) -> Counts:
+def _counts(assembly: Assembly, trie: TrieArrays) -> Counts:
     return Counts(
         entities=len(assembly.entity_order),
         rows=assembly.num_rows,
@@ -169,9 +179,6 @@ def _counts(
         nodes=trie.num_nodes,
         depth=trie.depth,
         max_children=trie.max_children,
-        records=titles.records_read,
-        duplicates=identities.duplicates,
-        rejected=len(rejects.rows),
     )
 
 

@@ -251,6 +251,7 @@ def _describe(summary: BuildSummary) -> str:
         f"{counts.nodes:,} trie nodes",
         f"  {manifest.num_bytes:,} bytes, {manifest.num_bytes / counts.rows:.1f} per row",
     ]
-    if counts.duplicates:
-        lines.append(f"  {counts.duplicates:,} repeated rows counted once")
+    duplicates = manifest.history[-1].duplicates
+    if duplicates:
+        lines.append(f"  {duplicates:,} repeated rows counted once")
     return "\n".join(lines)

@@ -25,6 +25,7 @@ from retrieval.index.layout import (
     TITLE,
     TRIE_FILE,
     entities_schema,
+    metadata_field,
     postings_schema,
     rows_file,
     rows_schema,
@@ -105,7 +106,8 @@ class VersionWriter:
             columns[ENTITY_ID] = identities.entity_ids
         if has_aliases:
             columns[ALIASES] = catalogue.aliases
-        schema = entities_schema(identities.entity_ids is not None, has_aliases, metadata)
+        fields = [metadata_field(name, "string") for name in metadata]
+        schema = entities_schema(identities.entity_ids is not None, has_aliases, fields)
         self._write(ENTITIES_FILE, schema, _entity_batches(columns, schema, assembly.entity_order))
         return schema
 

@@ -50,6 +50,20 @@ def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffe
     return data
 
 
+def read_schema(data: pa.Buffer, name: str) -> pa.Schema:
+    """Return the schema of a mapped file.
+
+    Raises:
+        IndexFormatError: it is no Arrow file.
+    """
+    try:
+        schema = pa.ipc.open_file(pa.BufferReader(data)).schema
+        str(schema)  # decodes all names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
+    return schema
+
+
 def read_table(data: pa.Buffer, name: str, schemas: Sequence[pa.Schema], num_rows: int) -> pa.Table:
     """Return the zero-copy table of a mapped file.
 

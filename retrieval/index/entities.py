@@ -22,13 +22,14 @@ class EntityTable:
 
     Args:
         table: entities.arrow; a table without ids uses titles as ids.
+        metadata_columns: Names of the metadata columns.
         name: The file's name, for messages.
 
     Raises:
         IndexFormatError: the record batches have unexpected sizes.
     """
 
-    def __init__(self, table: pa.Table, name: str) -> None:
+    def __init__(self, table: pa.Table, metadata_columns: tuple[str, ...], name: str) -> None:
         self._table = table
         self._batches = table.to_batches()
         for batch in self._batches[:-1]:
@@ -39,7 +40,7 @@ class EntityTable:
         names = table.column_names
         self._id_column = ENTITY_ID if ENTITY_ID in names else TITLE
         self._has_aliases = ALIASES in names
-        self.metadata_columns = tuple(n for n in names if n not in (ENTITY_ID, TITLE, ALIASES))
+        self.metadata_columns = metadata_columns
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -88,6 +89,21 @@ class EntityTable:
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a column: a metadata column, "title", "entity_id" or, where there are any, "aliases".
 
+        A dictionary-encoded column is decoded, which copies it.
+
+        Raises:
+            ValueError: no such column; the text lists those there are.
+        """
+        column = self.stored_column(name)
+        if pa.types.is_dictionary(column.type):
+            return column.cast(column.type.value_type)
+        return column
+
+    def stored_column(self, name: str) -> pa.ChunkedArray:
+        """Return a column as it lies in the file, zero-copy: strings that repeat are dictionary-encoded.
+
+        All chunks share one dictionary, sorted by code points.
+
         Raises:
             ValueError: no such column; the text lists those there are.
         """
@@ -97,6 +113,10 @@ class EntityTable:
             known = list(dict.fromkeys([ENTITY_ID, *self._table.column_names]))
             raise ValueError(f"column: expected one of {known}, got {name!r}")
         return self._table.column(name)
+
+    def slice(self, begin: int, end: int) -> pa.Table:
+        """Return entities begin … end - 1 as they lie in the file, zero-copy."""
+        return self._table.slice(begin, end - begin)
 
     def _locate(self, number: int) -> tuple[pa.RecordBatch, int]:
         if not 0 <= number < len(self):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import pyarrow as pa
 
@@ -39,6 +40,13 @@ ENTITY_ID = "entity_id"
 TITLE = "title"
 ALIASES = "aliases"
 RESERVED_COLUMNS = (ENTITY_ID, TITLE, ALIASES)
+
+MetadataType = Literal["string", "int", "float", "bool"]
+METADATA_TYPES = {"string": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+
+# A metadata column of strings is dictionary-encoded when it has at most so many different values, and at
+# most half as many as there are entities.
+MAX_DICTIONARY = 65_536
 
 RANK_TYPE = pa.int32()
 ENTITY_TYPE = pa.int32()
@@ -90,13 +98,13 @@ def trie_schema(tokens: pa.DataType) -> pa.Schema:
     )
 
 
-def entities_schema(has_ids: bool, has_aliases: bool, metadata: Sequence[str]) -> pa.Schema:
+def entities_schema(has_ids: bool, has_aliases: bool, metadata: Sequence[pa.Field]) -> pa.Schema:
     """Return the schema of entities.arrow.
 
     Args:
         has_ids: Whether ids are stored; without them an entity's id is its title.
         has_aliases: Whether any entity has an alias.
-        metadata: Names of the metadata columns, in the order of the source.
+        metadata: Fields of the metadata columns, as `metadata_field` makes them.
     """
     fields = [pa.field(TITLE, pa.string(), nullable=False)]
     if has_ids:
@@ -104,8 +112,21 @@ def entities_schema(has_ids: bool, has_aliases: bool, metadata: Sequence[str]) -
     if has_aliases:
         item = pa.field("item", pa.string(), nullable=False)
         fields.append(pa.field(ALIASES, pa.list_(item), nullable=False))
-    fields += [pa.field(name, pa.string()) for name in metadata]
-    return pa.schema(fields)
+    return pa.schema([*fields, *metadata])
+
+
+def metadata_field(name: str, kind: MetadataType, dictionary_size: int | None = None) -> pa.Field:
+    """Return the field of one metadata column.
+
+    Args:
+        name: Its name.
+        kind: Type of its values.
+        dictionary_size: For strings that are dictionary-encoded, the number of different values.
+    """
+    stored = METADATA_TYPES[kind]
+    if dictionary_size is not None:
+        stored = pa.dictionary(smallest_unsigned(max(dictionary_size - 1, 0)), stored)
+    return pa.field(name, stored)
 
 
 def postings_schema(form_type: pa.DataType) -> pa.Schema:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from retrieval.errors import IndexFormatError, IndexVersionError, InputError
-from retrieval.index.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_FILE, rows_file
+from retrieval.index.layout import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    RESERVED_COLUMNS,
+    MetadataType,
+    rows_file,
+)
 from retrieval.index.small_files import parse_json
 from retrieval.text import Rendering
+
+Operation = Literal["build", "update"]
+
+# A manifest is read at every opening: an index that is updated every hour must not carry a book with it.
+MAX_HISTORY = 1000
 
 _T = TypeVar("_T")
 
@@ -47,6 +59,9 @@ class TokenizerEntry:
         vocab_size: Every id it can produce is below this.
         end_token_id: Closes every row and stands nowhere else in one.
         max_token_id: Largest id in any row.
+
+    Raises:
+        ValueError: no integer type holds such a vocabulary.
     """
 
     name: str
@@ -54,6 +69,10 @@ class TokenizerEntry:
     vocab_size: int
     end_token_id: int
     max_token_id: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.vocab_size <= 1 << 32:
+            raise ValueError(f"tokenizer.vocab_size: expected 1 <= it <= 2**32, got {self.vocab_size}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +100,6 @@ class Counts:
         nodes: Trie nodes, root included.
         depth: Tokens of the longest row.
         max_children: Most children of one trie node.
-        records: Records read from the source, rejected and duplicate ones included.
-        duplicates: Records that repeated an entity word for word and were dropped.
-        rejected: Records refused as bad.
     """
 
     entities: int
@@ -93,9 +109,74 @@ class Counts:
     nodes: int
     depth: int
     max_children: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumn:
+    """One metadata column of the entities.
+
+    Attributes:
+        name: Its name.
+        type: Of its values; any of them may also be missing.
+
+    Raises:
+        ValueError: the name is empty or reserved, or there is no such type.
+    """
+
+    name: str
+    type: MetadataType
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name in RESERVED_COLUMNS:
+            raise ValueError(f"metadata: a column cannot be called {self.name!r}")
+        if self.type not in get_args(MetadataType):
+            raise ValueError(
+                f"metadata: column {self.name!r}: expected a type of {list(get_args(MetadataType))}, "
+                f"got {self.type!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One step on the way to a version: the build, or an update.
+
+    Attributes:
+        operation: "build" or "update".
+        parent: Id of the version it started from; "" for a build.
+        sources: The input files; `bytes` and `xxh3_128` are those of their content.
+        options: Options that shaped the data.
+        records: Records read, rejected and duplicate ones included.
+        duplicates: Records that repeated an entity word for word and were dropped.
+        rejected: Records refused as bad.
+        added: Entities that were not there before.
+        changed: Entities that were there under their id and got another content.
+        removed: Entities that are no longer there.
+
+    Raises:
+        ValueError: no such operation.
+    """
+
+    operation: Operation
+    parent: str
+    sources: tuple[FileEntry, ...]
+    options: Mapping[str, Any]
     records: int
     duplicates: int
     rejected: int
+    added: int
+    changed: int
+    removed: int
+
+    def __post_init__(self) -> None:
+        if self.operation not in get_args(Operation):
+            raise ValueError(
+                f"history: expected an operation of {list(get_args(Operation))}, got {self.operation!r}"
+            )
+
+
+def extend_history(history: Sequence[HistoryEntry], entry: HistoryEntry) -> tuple[HistoryEntry, ...]:
+    """Return the history with one more entry; only the last `MAX_HISTORY` are kept."""
+    return (*history, entry)[-MAX_HISTORY:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +190,9 @@ class Manifest:
         buckets: Row lengths that occur, ascending.
         stored_ids: Whether entity ids are stored; if not, an entity's id is its title.
         stored_aliases: Whether any entity has aliases.
-        metadata: Names of the metadata columns.
+        metadata: The metadata columns.
         files: Every data file, by name.
-        sources: The input files; `bytes` and `xxh3_128` are those of their content.
-        options: Options of the build that shaped the data.
+        history: How the version came about: a build and the updates since, the oldest first.
         built_with: Versions of the libraries that shaped the data.
     """
 
@@ -122,16 +202,20 @@ class Manifest:
     buckets: tuple[Bucket, ...]
     stored_ids: bool
     stored_aliases: bool
-    metadata: tuple[str, ...]
+    metadata: tuple[MetadataColumn, ...]
     files: tuple[FileEntry, ...]
-    sources: tuple[FileEntry, ...]
-    options: Mapping[str, str | int]
+    history: tuple[HistoryEntry, ...]
     built_with: Mapping[str, str]
 
     @property
     def num_bytes(self) -> int:
         """Size of all data files."""
         return sum(file.bytes for file in self.files)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the metadata columns."""
+        return tuple(column.name for column in self.metadata)
 
     def file(self, name: str) -> FileEntry | None:
         """Return the entry called `name`, or None."""
@@ -158,7 +242,7 @@ class Manifest:
         if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
             raise IndexFormatError(f'{where}: not a manifest: expected "format": "{FORMAT_NAME}"')
         version = document.get("format_version")
-        if version != FORMAT_VERSION:
+        if type(version) is not int or version != FORMAT_VERSION:  # true and 1.0 equal 1
             raise IndexVersionError(
                 f"{where}: format version {version!r}; this library reads version {FORMAT_VERSION}: "
                 "rebuild the index with build-index, or install the matching library"
@@ -170,6 +254,10 @@ class Manifest:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Manifest:
+        metadata = _records(MetadataColumn, document, "metadata")
+        names = [column.name for column in metadata]
+        if len(set(names)) != len(names):
+            raise ValueError(f"metadata: a column stands there twice: {names}")
         return cls(
             tokenizer=_record(TokenizerEntry, document, "tokenizer"),
             rendering=Rendering.from_json(_typed(document, "rendering", dict)),
@@ -177,12 +265,27 @@ class Manifest:
             buckets=_buckets(document),
             stored_ids=_typed(document, "stored_ids", bool),
             stored_aliases=_typed(document, "stored_aliases", bool),
-            metadata=tuple(_typed(document, "metadata", list)),
+            metadata=metadata,
             files=_version_files(document),
-            sources=_records(FileEntry, document, "sources"),
-            options=_typed(document, "options", dict),
+            history=_history(document),
             built_with=_typed(document, "built_with", dict),
         )
+
+
+def _history(document: Mapping[str, Any]) -> tuple[HistoryEntry, ...]:
+    entries = []
+    for item in _typed(document, "history", list):
+        if type(item) is not dict:
+            raise TypeError(f"history: expected dict, got {item!r}")
+        nested = {
+            "sources": _records(FileEntry, item, "sources"),
+            "options": _typed(item, "options", dict),
+        }
+        flat = {name: value for name, value in item.items() if name not in nested}
+        entries.append(_record(HistoryEntry, {"history": flat}, "history", nested))
+    if not 1 <= len(entries) <= MAX_HISTORY:
+        raise ValueError(f"history: expected 1 to {MAX_HISTORY} entries, got {len(entries)}")
+    return tuple(entries)
 
 
 def _typed(document: Mapping[str, Any], key: str, expected: type) -> Any:
@@ -192,17 +295,24 @@ def _typed(document: Mapping[str, Any], key: str, expected: type) -> Any:
     return value
 
 
-def _record(record_type: type[_T], document: Mapping[str, Any], key: str) -> _T:
+def _record(
+    record_type: type[_T], document: Mapping[str, Any], key: str, nested: Mapping[str, Any] | None = None
+) -> _T:
+    """Build a record of counts and strings; `nested` are fields of other types, parsed beforehand."""
     value = _typed(document, key, dict)
-    types = {"int": int, "str": str}
-    names = {field.name: types[str(field.type)] for field in fields(record_type)}  # type: ignore[arg-type]
+    nested = nested or {}
+    names = {
+        field.name: int if field.type == "int" else str  # literals and strings are both JSON strings
+        for field in fields(record_type)  # type: ignore[arg-type]
+        if field.name not in nested
+    }
     if set(value) != set(names):
         raise ValueError(f"{key}: expected the fields {sorted(names)}, got {sorted(value)}")
     for name, expected in names.items():
         _typed(value, name, expected)
         if expected is int and not 0 <= value[name] < _MAX_INTEGER:
             raise ValueError(f"{key}.{name}: expected 0 <= it < 2**63, got {value[name]}")
-    return record_type(**value)
+    return record_type(**value, **nested)
 
 
 def _records(record_type: type[_T], document: Mapping[str, Any], key: str) -> tuple[_T, ...]:

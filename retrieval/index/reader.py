@@ -19,7 +19,7 @@ from retrieval.errors import (
     IndexMismatchError,
     IndexNotFoundError,
 )
-from retrieval.index.arrow_files import as_numpy, open_mapped, read_table, single_chunk
+from retrieval.index.arrow_files import as_numpy, open_mapped, read_schema, read_table, single_chunk
 from retrieval.index.digests import digest_bytes
 from retrieval.index.entities import EntityTable, Postings
 from retrieval.index.layout import (
@@ -27,7 +27,9 @@ from retrieval.index.layout import (
     MANIFEST_FILE,
     POSTINGS_FILE,
     TRIE_FILE,
+    MetadataType,
     entities_schema,
+    metadata_field,
     postings_schema,
     rows_schema,
     smallest_unsigned,
@@ -64,6 +66,7 @@ class Index:
         num_entities: Entities.
         max_row_tokens: Tokens of the longest row, end token included.
         metadata_columns: Names of the metadata columns.
+        metadata_types: The type of each of them.
     """
 
     def __init__(
@@ -87,7 +90,8 @@ class Index:
         self.num_rows = manifest.counts.rows
         self.num_entities = manifest.counts.entities
         self.max_row_tokens = manifest.counts.depth
-        self.metadata_columns = manifest.metadata
+        self.metadata_columns = manifest.columns
+        self.metadata_types: dict[str, MetadataType] = {c.name: c.type for c in manifest.metadata}
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
         self._forms: npt.NDArray[np.int64] | None = None
@@ -119,15 +123,13 @@ class Index:
         rows = RowBuckets([_read_bucket(b.length, b.rows, b.file, files, manifest) for b in manifest.buckets])
         if rows.num_rows != counts.rows:
             raise IndexFormatError(f"{folder}: the buckets hold {rows.num_rows} rows, expected {counts.rows}")
-        schema = entities_schema(manifest.stored_ids, manifest.stored_aliases, manifest.metadata)
-        table = read_table(files[ENTITIES_FILE], ENTITIES_FILE, [schema], counts.entities)
         return cls(
             path=folder,
             manifest=manifest,
             digest=digest,
             trie=_read_trie(files[TRIE_FILE], manifest),
             rows=rows,
-            entities=EntityTable(table, ENTITIES_FILE),
+            entities=_read_entities(files[ENTITIES_FILE], manifest),
             postings=_read_postings(files.get(POSTINGS_FILE), manifest),
         )
 
@@ -211,7 +213,7 @@ class Index:
         raise ValueError(f"entity number: row {rank} does not name entity {entity_number}")
 
     def metadata_column(self, name: str) -> pa.ChunkedArray:
-        """Return a metadata column over all entities, by entity number.
+        """Return a metadata column over all entities, by entity number; strings are never dictionary-encoded.
 
         Raises:
             ValueError: no such column; the text lists those there are.
@@ -337,6 +339,26 @@ def _only_list(table: pa.Table, name: str) -> npt.NDArray[np.integer]:
     if values.null_count:
         raise IndexFormatError(f"{TRIE_FILE}: column {name!r} has nulls")
     return as_numpy(values)
+
+
+def _read_entities(data: pa.Buffer, manifest: Manifest) -> EntityTable:
+    stored = read_schema(data, ENTITIES_FILE)
+    fields = [_stored_field(stored, column.name, column.type) for column in manifest.metadata]
+    schema = entities_schema(manifest.stored_ids, manifest.stored_aliases, fields)
+    return EntityTable(
+        read_table(data, ENTITIES_FILE, [schema], manifest.counts.entities), manifest.columns, ENTITIES_FILE
+    )
+
+
+def _stored_field(stored: pa.Schema, name: str, kind: MetadataType) -> pa.Field:
+    """Return the field a metadata column must have: strings may be dictionary-encoded in the file."""
+    at = stored.get_field_index(name)
+    if kind == "string" and at >= 0 and pa.types.is_dictionary(stored.field(at).type):
+        for size in (1 << 8, 1 << 16):
+            field = metadata_field(name, kind, size)
+            if field.type == stored.field(at).type:
+                return field
+    return metadata_field(name, kind)
 
 
 def _read_postings(data: pa.Buffer | None, manifest: Manifest) -> Postings | None:
