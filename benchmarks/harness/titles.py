@@ -1,0 +1,106 @@
+"""The titles a benchmark works on, and the options that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import pyarrow.parquet as pq
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_BATCH = 1 << 16
+
+DATA = click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("../shared/data"),
+    envvar="GENRET_SHARED_DATA",
+    show_envvar=True,
+    help="Directory with titles/ and tokenizers/.",
+)
+TITLES = click.option(
+    "--titles",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    show_default="titles/wikipedia_en.parquet below --data",
+    help="Titles: Parquet with a column `title`, TSV with such a header, or one title per line. A list of "
+    "6,000,000: scripts/expand_titles.py below --data.",
+)
+TOKENIZER = click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, exists=True),
+    show_default="tokenizers/gpt2.tokenizer.json below --data",
+    help="A tokenizer.json or a checkpoint directory.",
+)
+LIMIT = click.option("--limit", type=click.IntRange(min=1), help="Use only the first so many titles.")
+WORK = click.option(
+    "--work",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    show_default="the system's temporary directory",
+    help="Where scratch files go; they are removed. It needs about 3 GB for 6,000,000 titles.",
+)
+JSON = click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there."
+)
+
+
+def input_options(command: _Command) -> _Command:
+    """Add the options that say what to work on and where."""
+    for option in (JSON, WORK, LIMIT, TOKENIZER, TITLES, DATA):
+        command = option(command)
+    return command
+
+
+def titles_file(data: Path, titles: Path | None) -> Path:
+    """Return the file to read."""
+    return titles or data / "titles" / "wikipedia_en.parquet"
+
+
+def tokenizer_file(data: Path, tokenizer: Path | None) -> Path:
+    """Return the tokenizer to use."""
+    return tokenizer or data / "tokenizers" / "gpt2.tokenizer.json"
+
+
+def batches(file: Path, limit: int | None = None) -> Iterator[list[str]]:
+    """Yield the titles of a file in batches."""
+    left = limit if limit is not None else 1 << 62
+    for batch in _parquet(file) if file.suffix == ".parquet" else _lines(file):
+        if left <= 0:
+            return
+        yield batch[:left]
+        left -= len(batch)
+
+
+def write_tsv(file: Path, titles: Iterator[list[str]]) -> int:
+    """Write a TSV file with the one column `title`; return the number of titles."""
+    number = 0
+    with file.open("w", encoding="utf-8") as out:
+        out.write("title\n")
+        for batch in titles:
+            out.write("\n".join(batch) + "\n")
+            number += len(batch)
+    return number
+
+
+def _parquet(file: Path) -> Iterator[list[str]]:
+    with pq.ParquetFile(file) as parquet:
+        for batch in parquet.iter_batches(_BATCH, columns=["title"]):
+            yield batch.column(0).to_pylist()
+
+
+def _lines(file: Path) -> Iterator[list[str]]:
+    batch: list[str] = []
+    column = 0
+    with file.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines):
+            cells = line.removesuffix("\n").split("\t")
+            if number == 0 and "title" in cells:
+                column = cells.index("title")
+                continue
+            batch.append(cells[column])
+            if len(batch) == _BATCH:
+                yield batch
+                batch = []
+    if batch:
+        yield batch

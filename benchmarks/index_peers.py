@@ -1,0 +1,250 @@
+"""The trie of an index against a trie of nested dictionaries and marisa-trie, from the same token ids.
+
+    python benchmarks/index_peers.py                                   # 907,150 titles of English Wikipedia
+    python benchmarks/index_peers.py --titles six_million.parquet      # the dictionaries take about 7 GB
+
+The titles are tokenised once and shuffled. Then every contestant builds its structure from the ids in a
+process of its own, on one core, in turn, several times over. Garbage collection is off, which favours the
+dictionaries. Memory is what the structure adds to the resident memory of the process: held once it is built,
+and at the peak on the way. The saved size is that of the arrays, of the pickled dictionaries, and of marisa's
+own file, which compresses and is the smallest by far.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import json
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from harness.processes import measured, peak_bytes, resident_bytes
+from harness.report import Spread, announce, command_line, environment, write_json
+from harness.titles import batches, input_options, titles_file, tokenizer_file
+
+from decoding.trie_arrays import IntArray, TrieArrays, derive_trie
+from index_builder.sort import gather_rows, sort_rows
+from retrieval.index.layout import token_type
+from retrieval.text import Rendering, TextTokenizer
+
+_CONTESTANTS = ("ours", "dictionaries", "marisa-trie")
+_FIGURES = {"build_s": "s", "held_bytes": "MiB", "peak_bytes": "MiB", "saved_bytes": "MiB"}
+_CHUNK = 100_000
+_MIB = 1 << 20
+_FIRST_SURROGATE, _SURROGATES = 0xD800, 0x800
+
+
+@click.command(context_settings={"show_default": True})
+@input_options
+@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds; in each, everyone in turn.")
+@click.option(
+    "--dict-titles",
+    type=click.IntRange(min=1),
+    show_default="all",
+    help="Give the dictionaries only so many titles, if memory is short. Nothing is extrapolated; ratios to "
+    "them are then left out.",
+)
+@click.option("--contestant", type=click.Choice(_CONTESTANTS), hidden=True)
+@click.option("--ids", type=click.Path(path_type=Path), hidden=True)
+def main(
+    data: Path,
+    titles: Path | None,
+    tokenizer: Path | None,
+    limit: int | None,
+    work: Path | None,
+    json_file: Path | None,
+    repeats: int,
+    dict_titles: int | None,
+    contestant: str | None,
+    ids: Path | None,
+) -> None:
+    """Build three tries from the same token ids and compare time, memory and size."""
+    if contestant is not None and ids is not None:
+        click.echo(json.dumps(contend(contestant, ids, limit)))
+        return
+    facts = environment("numpy", "marisa-trie", "tokenizers")
+    announce(facts)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        number = tokenise(data, titles, tokenizer, limit, Path(folder))
+        sizes = dict.fromkeys(_CONTESTANTS, number)
+        sizes["dictionaries"] = min(dict_titles or number, number)
+        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in _CONTESTANTS}
+        for n in range(repeats):
+            for name, results in rounds.items():
+                results.append(_in_a_process(name, Path(folder), sizes[name]))
+                click.echo(f"round {n + 1}, {name}: {_describe(results[-1])}")
+    figures = summarise(rounds, sizes)
+    write_json(json_file, command_line(), facts, figures)
+
+
+def tokenise(data: Path, titles: Path | None, tokenizer: Path | None, limit: int | None, folder: Path) -> int:
+    """Write the rows of all titles and return their number.
+
+    They are shuffled: in the order of the alphabet, which lists of titles often have, neighbours share their
+    prefixes, and whoever inserts them one by one finds the path still in the processor's cache.
+    """
+    model = TextTokenizer.load(tokenizer_file(data, tokenizer))
+    dtype = token_type(model.vocab_size).to_pandas_dtype()
+    lengths: list[IntArray] = []
+    parts: list[IntArray] = []
+    for batch in batches(titles_file(data, titles), limit):
+        rows = [row for row in model.encode_titles(batch, Rendering()) if row is not None]
+        lengths.append(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
+        parts.append(np.fromiter((token for row in rows for token in row), dtype=dtype))
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    order = np.random.default_rng(0).permutation(len(offsets) - 1)
+    tokens, offsets = gather_rows(np.concatenate(parts), offsets, order)
+    tokens.tofile(folder / "tokens")
+    np.save(folder / "offsets.npy", offsets)
+    (folder / "about.json").write_text(json.dumps({"vocab_size": model.vocab_size}))
+    click.echo(f"{len(offsets) - 1:,} titles, {offsets[-1] / (len(offsets) - 1):.2f} tokens each")
+    return len(offsets) - 1
+
+
+def contend(name: str, folder: Path, limit: int | None) -> dict[str, float]:
+    """Build one contestant's structure and return its figures. Runs in a process of its own."""
+    offsets = np.load(folder / "offsets.npy")[: None if limit is None else limit + 1]
+    vocab_size = json.loads((folder / "about.json").read_text())["vocab_size"]
+    dtype = token_type(vocab_size).to_pandas_dtype()
+    tokens = np.fromfile(folder / "tokens", dtype=dtype, count=int(offsets[-1]))
+    build, save = _BUILDERS[name], _SAVERS[name]
+    if name == "marisa-trie":
+        import marisa_trie  # noqa: F401  # not part of what it takes
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    gc.collect()
+    gc.disable()
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before, begun = resident_bytes(), time.perf_counter()
+    structure = build(tokens, offsets, vocab_size)
+    seconds, peak = time.perf_counter() - begun, peak_bytes()
+    # Freed memory that the allocator keeps for later is not part of the structure.
+    ctypes.CDLL(None).malloc_trim(0)
+    held = resident_bytes() - before
+    file = folder / f"saved-{os.getpid()}"
+    save(structure, file)
+    saved = file.stat().st_size
+    file.unlink()
+    return {"build_s": seconds, "held_bytes": held, "peak_bytes": peak - before, "saved_bytes": saved}
+
+
+def _build_ours(tokens: IntArray, offsets: IntArray, vocab_size: int) -> TrieArrays:
+    order, first = sort_rows(tokens, offsets, vocab_size)
+    return derive_trie(*gather_rows(tokens, offsets, order[first]))
+
+
+def _build_dictionaries(tokens: IntArray, offsets: IntArray, vocab_size: int) -> dict[int, Any]:
+    root: dict[int, Any] = {}
+    for row in _rows(tokens, offsets):
+        node = root
+        for token in row:
+            following = node.get(token)
+            if following is None:
+                following = node[token] = {}
+            node = following
+    return root
+
+
+def _build_marisa(tokens: IntArray, offsets: IntArray, vocab_size: int) -> Any:
+    import marisa_trie
+
+    return marisa_trie.Trie(_strings(tokens, offsets))
+
+
+def _rows(tokens: IntArray, offsets: IntArray) -> Iterator[list[int]]:
+    for begin in range(0, len(offsets) - 1, _CHUNK):
+        ends = offsets[begin : begin + _CHUNK + 1].tolist()
+        chunk = tokens[ends[0] : ends[-1]].tolist()
+        for a, b in itertools.pairwise(ends):
+            yield chunk[a - ends[0] : b - ends[0]]
+
+
+def _strings(tokens: IntArray, offsets: IntArray) -> Iterator[str]:
+    """Yield rows as strings, a token a character: there are no surrogates among them and no NUL."""
+    for begin in range(0, len(offsets) - 1, _CHUNK):
+        ends = offsets[begin : begin + _CHUNK + 1].tolist()
+        points = tokens[ends[0] : ends[-1]].astype(np.uint32) + 1
+        points[points >= _FIRST_SURROGATE] += _SURROGATES
+        text = points.tobytes().decode("utf-32-le" if sys.byteorder == "little" else "utf-32-be")
+        for a, b in itertools.pairwise(ends):
+            yield text[a - ends[0] : b - ends[0]]
+
+
+def _save_ours(trie: TrieArrays, file: Path) -> None:
+    with file.open("wb") as out:
+        for array in trie:
+            if isinstance(array, np.ndarray):
+                out.write(array.tobytes())
+
+
+def _save_dictionaries(root: dict[int, Any], file: Path) -> None:
+    with file.open("wb") as out:
+        pickler = pickle.Pickler(out, protocol=pickle.HIGHEST_PROTOCOL)
+        pickler.fast = True  # no table of what was seen: nothing occurs twice, and it would take gigabytes
+        sys.setrecursionlimit(100_000)
+        pickler.dump(root)
+
+
+def _save_marisa(trie: Any, file: Path) -> None:
+    trie.save(str(file))
+
+
+_BUILDERS: dict[str, Callable[[IntArray, IntArray, int], Any]] = {
+    "ours": _build_ours,
+    "dictionaries": _build_dictionaries,
+    "marisa-trie": _build_marisa,
+}
+_SAVERS: dict[str, Callable[[Any, Path], None]] = {
+    "ours": _save_ours,
+    "dictionaries": _save_dictionaries,
+    "marisa-trie": _save_marisa,
+}
+
+
+def summarise(rounds: dict[str, list[dict[str, float]]], sizes: dict[str, int]) -> dict[str, Any]:
+    """Print medians and the ratios to ours round by round; return them."""
+    figures: dict[str, Any] = {}
+    for name, results in rounds.items():
+        entry: dict[str, Any] = {"titles": sizes[name]}
+        click.echo(f"{name}, {sizes[name]:,} titles")
+        for figure, unit in _FIGURES.items():
+            values = [result[figure] for result in results]
+            entry[figure] = Spread.of(values)
+            scale = 1 if unit == "s" else _MIB
+            line = f"  {figure:<12} {Spread.of([v / scale for v in values]).text()} {unit}"
+            if unit != "s":
+                line += f", {entry[figure].median / sizes[name]:,.1f} bytes per title"
+            if name != "ours" and sizes[name] == sizes["ours"]:
+                ratio = Spread.of_ratios(values, [result[figure] for result in rounds["ours"]])
+                entry[f"{figure}_ratio_to_ours"] = ratio
+                line += f"; {ratio.text()} times ours"
+            click.echo(line)
+        figures[name] = entry
+    return figures
+
+
+def _in_a_process(name: str, folder: Path, limit: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--contestant", name, "--ids", str(folder), "--limit", str(limit)]
+    figures: dict[str, float] = json.loads(measured(command, {"OMP_NUM_THREADS": "1"}).stdout)
+    return figures
+
+
+def _describe(result: dict[str, float]) -> str:
+    sizes = ", ".join(
+        f"{result[name] / _MIB:,.1f} MiB {name.removesuffix('_bytes')}"
+        for name in _FIGURES
+        if name != "build_s"
+    )
+    return f"{result['build_s']:.2f} s, {sizes}"
+
+
+if __name__ == "__main__":
+    main()
