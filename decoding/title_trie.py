@@ -34,16 +34,16 @@ _TOKEN_VIEWS: dict[np.dtype[np.integer], np.dtype[np.integer]] = {
 
 
 class TrieEdges(NamedTuple):
-    """Edges of a trie, as positions and intervals of ranks; all tensors of one shape, int64.
+    """Edges out of a batch of places, ragged, grouped by place.
 
     Attributes:
-        position: Of the edge in the trie's tokens.
-        row_begin: Rank of the first row below the edge.
-        row_end: One past the rank of the last.
+        owner: Index of the place each edge leaves. Shape: (E,), int64, non-decreasing.
+        position: Of the edge in the trie's tokens. Shape: (E,), int64.
+        row_end: One past the rank of the last row below the edge. Shape: (E,), int64.
     """
 
+    owner: Tensor
     position: Tensor
-    row_begin: Tensor
     row_end: Tensor
 
 
@@ -124,8 +124,8 @@ class TitleTrie:
         Args:
             states: Shape: (n,), int64.
         """
-        owner, edges = self.edges(*unpack(states))
-        return Children(owner, self.token_at(edges.position), pack(edges.position, edges.row_end))
+        owner, position, row_end = self.edges(*unpack(states))
+        return Children(owner, self.token_at(position), pack(position, row_end))
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check M candidates per state by parallel binary search among the state's children.
@@ -139,8 +139,8 @@ class TitleTrie:
         Returns:
             Next state, -1 where the candidate does not continue the prefix. Shape: (n, M), int64.
         """
-        hit, edges = self.find(*unpack(states), token_ids)
-        return torch.where(hit, pack(edges.position, edges.row_end), -1)
+        hit, position, row_end = self.find(*unpack(states), token_ids)
+        return torch.where(hit, pack(position, row_end), -1)
 
     def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Follow one token per state; -1 where it leads nowhere. Shapes: (n,), int64."""
@@ -160,34 +160,32 @@ class TitleTrie:
 
     # What follows speaks of positions and ranks, for constraints that narrow a trie down.
 
-    def edges(self, position: Tensor, row_end: Tensor) -> tuple[Tensor, TrieEdges]:
+    def edges(self, position: Tensor, row_end: Tensor) -> TrieEdges:
         """Return every edge out of each place, grouped by place, siblings ascending by token.
 
         Args:
-            position: -1 for none. Shape: (n,), int64.
+            position: Shape: (n,), int64.
             row_end: Shape: (n,), int64.
-
-        Returns:
-            Index of the place each edge leaves, non-decreasing, and the edges. Shape: (E,).
         """
         begin, end = self._child_run(position, row_end)
-        counts = end - begin
-        closing = counts.cumsum(0)
+        counts = (end - begin).clamp(min=0)
+        shift = begin - counts.cumsum(0) + counts
         owner = torch.repeat_interleave(counts)
-        child = torch.arange(len(owner), device=self.device) + (begin - closing + counts)[owner]
-        return owner, self._intervals(child, end[owner], row_end[owner])
+        child = shift.index_select(0, owner).add_(torch.arange(len(owner), device=self.device))
+        ends = self._row_end(child, end.index_select(0, owner), row_end.index_select(0, owner))
+        return TrieEdges(owner, child, ends)
 
-    def find(self, position: Tensor, row_end: Tensor, token_ids: Tensor) -> tuple[Tensor, TrieEdges]:
+    def find(self, position: Tensor, row_end: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look for M tokens among the edges out of each place.
 
         Args:
-            position: -1 for none. Shape: (n,), int64.
+            position: Shape: (n,), int64.
             row_end: Shape: (n,), int64.
             token_ids: Shape: (n, M), int64.
 
         Returns:
-            Whether there is such an edge, and the edge, in range but meaningless where there is none.
-            Shape: (n, M).
+            Whether there is such an edge; its position and one past its last rank, in range but
+            meaningless where there is none. Shapes: (n, M).
         """
         begin, end = (bound.unsqueeze(1) for bound in self._child_run(position, row_end))
         low, high = begin.expand(token_ids.shape), end.expand(token_ids.shape)
@@ -200,7 +198,7 @@ class TitleTrie:
             high = torch.where(open_ & ~smaller, middle, high)
         child = low.clamp(max=last)
         hit = (low < end) & (self.token_at(child) == token_ids)
-        return hit, self._intervals(child, end, row_end.unsqueeze(1))
+        return hit, child, self._row_end(child, end, row_end.unsqueeze(1))
 
     def ends_row(self, position: Tensor, row_end: Tensor) -> Tensor:
         """Whether nothing follows a place that is not the root. Shapes: (n,)."""
@@ -209,29 +207,31 @@ class TitleTrie:
 
     def token_at(self, position: Tensor) -> Tensor:
         """Return the tokens at positions within the trie. Any shape, int64."""
-        return self._token[position].long() & self._token_mask
+        return self._token.take(position).long() & self._token_mask
+
+    def row_begin(self, position: Tensor, row_end: Tensor) -> Tensor:
+        """Return the rank of the first row below each place other than the root. Any shape, int64."""
+        begin = self._row_begin.take(position.clamp(max=self.num_nodes))
+        return torch.where(position < self.num_nodes, begin, row_end - 1)
 
     def _child_run(self, position: Tensor, row_end: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the run of positions where the children of each place are. Shapes: (n,)."""
+        """Return the run of positions where the children of each place are, end < begin for no place."""
         # The last node is a leaf (or a root without rows), so a position in a tail reads "no child nodes".
-        node = position.clamp(min=0, max=self.num_nodes - 1)
-        begin, end = self._child_begin[node].long(), self._child_begin[node + 1].long()
+        node = position.clamp(max=self.num_nodes - 1)
+        begin = self._child_begin.index_select(0, node)
+        end = self._child_begin.index_select(0, node + 1)
         single = begin == end
-        row_end = row_end.clamp(min=0)
-        tail_end = self._tail_begin[row_end].long()
-        tail_begin = self._tail_begin[(row_end - 1).clamp(min=0)].long()
+        tail_end = self._tail_begin.index_select(0, row_end)
+        tail_begin = self._tail_begin.index_select(0, (row_end - 1).clamp_(min=0))
         following = torch.where(position < self.num_nodes, tail_begin, position + 1)
         begin = torch.where(single, following, begin)
-        end = torch.where(single, torch.minimum(following + 1, tail_end), end)
-        return begin, torch.where(position >= 0, end, begin)
+        return begin, torch.where(single, torch.minimum(following + 1, tail_end), end)
 
-    def _intervals(self, child: Tensor, run_end: Tensor, row_end: Tensor) -> TrieEdges:
-        """Return edges at `child`, given the end of their run of siblings and their parent's rows."""
+    def _row_end(self, child: Tensor, run_end: Tensor, row_end: Tensor) -> Tensor:
+        """Return where the rows below `child` end, given the run of its siblings and its parent's rows."""
         sibling = child + 1
-        ends = self._row_begin[sibling.clamp(max=self.num_nodes)].long()
-        ends = torch.where(sibling < run_end, ends, row_end)
-        begins = self._row_begin[child.clamp(max=self.num_nodes)].long()
-        return TrieEdges(child, torch.where(child < self.num_nodes, begins, ends - 1), ends)
+        ends = self._row_begin.take(sibling.clamp(max=self.num_nodes))
+        return torch.where(sibling < run_end, ends, row_end)
 
 
 def pack(position: Tensor, row_end: Tensor) -> Tensor:
@@ -245,9 +245,11 @@ def pack_root(row_end: int) -> int:
 
 
 def unpack(states: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (position, row_end) of states; state -1 gives -1 and 0. Shapes: (n,), int64."""
-    position = torch.where(states >= 0, states & _POSITION_MASK, -1)
-    return position, (states >> _POSITION_BITS).clamp(min=0)
+    """Return (position, row_end) of states. Shapes: (n,), int64.
+
+    State -1 gives a position behind every trie, which has no children, and row_end 0.
+    """
+    return states & _POSITION_MASK, (states >> _POSITION_BITS).clamp_(min=0)
 
 
 def _to_tensor(array: IntArray, device: torch.device) -> Tensor:
