@@ -21,7 +21,7 @@ from retrieval.errors import SourceError
 from retrieval.index.layout import ALIASES, ENTITY_ID, MAX_ROWS, token_type
 from retrieval.index.manifest import Counts, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
 from retrieval.rejects import Rejects
-from retrieval.sources import TitleSource
+from retrieval.sources import TitleSource, open_source
 from retrieval.text import TextTokenizer
 
 _BATCH_RECORDS = 8192
@@ -81,7 +81,7 @@ def build_index(
         IndexDirectoryError: the index directory cannot be written. The live version is untouched.
     """
     progress = progress or Silent()
-    with TitleSource(source, options.format) as titles, staging(options.out) as folder:
+    with open_source(source, source_format=options.format) as titles, staging(options.out) as folder:
         rejects = Rejects(titles.name, options.max_bad_rows)
         try:
             catalogue, end_token_id = _read(titles, tokenizer, options, rejects, progress)
@@ -122,7 +122,7 @@ def build_index(
                 HistoryEntry(
                     operation="build",
                     parent="",
-                    sources=(titles.entry(),),
+                    sources=titles.entries(),
                     options={"format": options.format, "max_title_tokens": options.max_title_tokens},
                     records=titles.records_read,
                     duplicates=identities.duplicates,
@@ -157,11 +157,11 @@ def _read(
     columns = titles.columns
     encoder = RowEncoder(tokenizer, options.rendering, options.max_title_tokens)
     dtype = token_type(tokenizer.vocab_size).to_pandas_dtype()
-    collected = CatalogueBuilder(columns.entity_id is not None, len(columns.names), dtype)
+    collected = CatalogueBuilder(titles.has_ids, len(columns.names), dtype)
     num_forms = 0
     progress.phase("reading and tokenising", titles.num_bytes)
-    for records in titles.batches(_BATCH_RECORDS, rejects):
-        kept, rows, forms = encoder.encode(records, rejects)
+    for batch in titles.batches(_BATCH_RECORDS, rejects):
+        kept, rows, forms = encoder.encode(batch.records, rejects)
         collected.add(kept, rows, forms)
         num_forms += len(rows)
         if num_forms > MAX_ROWS:

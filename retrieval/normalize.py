@@ -1,16 +1,56 @@
 """The text policy: NFC, single spaces, no control characters. Nothing else is changed.
 
-Case, accents, quotes, dashes, zero-width and bidirectional marks, HTML entities stay as they are: they
-are part of titles that exist.
+Case, accents, quotes, dashes, zero-width and bidirectional marks stay as they are, and so do HTML entities
+unless a source is asked to resolve them: they are part of titles that exist.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 # Category Cc without the tab, which separates fields.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_HTML_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+_SPACE_AT_AN_EDGE = ("  ", " \n", "\n ", " \t", "\t ")
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizationReport:
+    """How many titles the text policy changed or found odd.
+
+    Attributes:
+        composed: Put into NFC.
+        respaced: White space trimmed, collapsed or replaced by single spaces.
+        html_entities: Hold an HTML entity such as `&amp;`, and keep it.
+        unescaped: Held HTML entities that were resolved.
+    """
+
+    composed: int = 0
+    respaced: int = 0
+    html_entities: int = 0
+    unescaped: int = 0
+
+    def __add__(self, other: NormalizationReport) -> NormalizationReport:
+        return NormalizationReport(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
+        )
+
+    def to_json(self) -> dict[str, int]:
+        """Return a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> NormalizationReport:
+        """Read what `to_json` gave.
+
+        Raises:
+            KeyError: a count is missing.
+        """
+        return cls(*(int(value[field.name]) for field in fields(cls)))
 
 
 def find_control(text: str) -> str | None:
@@ -21,8 +61,27 @@ def find_control(text: str) -> str | None:
     return None if match is None else f"U+{ord(match.group()):04X}"
 
 
+def find_html_entity(text: str) -> bool:
+    """Whether a text holds something like `&amp;`, `&#38;` or `&#x26;`."""
+    return "&" in text and _HTML_ENTITY.search(text) is not None
+
+
 def normalize(text: str) -> str:
     """Return text in NFC, without white space at its ends, inner white space as single spaces."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     return " ".join(text.split())
+
+
+def is_normalized_block(block: str) -> bool:
+    """Whether every tab-separated field of every line is what `normalize` makes of it, without controls.
+
+    One look at many lines costs far less than a look at each. False only means that each has to be looked at:
+    a zero-width mark, for instance, is no fault.
+    """
+    if block[:1] == " " or block[-1:] == " " or any(edge in block for edge in _SPACE_AT_AN_EDGE):
+        return False
+    # Printable characters hold no white space but the space, and no control characters.
+    if not block.replace("\n", "").replace("\t", "").isprintable():
+        return False
+    return block.isascii() or unicodedata.is_normalized("NFC", block)

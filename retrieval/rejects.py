@@ -1,11 +1,13 @@
-"""Bad rows: counted per reason, kept with their line numbers, written to a file."""
+"""Bad rows: counted per reason, kept with their files and line numbers, written to a file."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from retrieval.errors import SourceError
 
@@ -31,6 +33,12 @@ class Reason(StrEnum):
     END_TOKEN_INSIDE = "title holds the end token"
     UNKNOWN_TOKEN = "unknown token"
     DUPLICATE_ID = "entity_id used twice"
+    BAD_VALUE = "bad value"
+    BAD_JSON = "bad JSON"
+    NOT_AN_OBJECT = "not a JSON object"
+    UNKNOWN_FIELD = "unknown field"
+    NO_ALIAS = "no alias"
+    UNKNOWN_ENTITY = "alias of an unknown entity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +46,36 @@ class Reject:
     """One bad row.
 
     Attributes:
-        line: Line number, from 1.
+        line: Line number, from 1; the row number in a Parquet file.
         reason: Why it was refused.
         detail: What exactly, or "".
         text: The row or the title, shortened.
+        file: Number of the file, from 0.
     """
 
     line: int
     reason: Reason
     detail: str
     text: str
+    file: int = 0
 
     def __str__(self) -> str:
         detail = f" ({self.detail})" if self.detail else ""
         return f"line {self.line}: {self.reason}{detail}: {self.text}"
+
+    def to_json(self) -> list[Any]:
+        """Return file, line, reason, detail and text."""
+        return [self.file, self.line, str(self.reason), self.detail, self.text]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Reject:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        file, line, reason, detail, text = value
+        return cls(int(line), Reason(reason), str(detail), str(text), int(file))
 
 
 @dataclass(slots=True)
@@ -61,20 +85,30 @@ class Rejects:
     Args:
         source: Name of the source, for messages.
         limit: Most bad rows there may be.
+        files: Names of its files by number; bad rows name theirs when there are several.
     """
 
     source: str
     limit: int
     rows: list[Reject] = field(default_factory=list)
+    files: tuple[str, ...] = ()
 
-    def add(self, line: int, reason: Reason, text: str | bytes, detail: str = "") -> None:
+    def add(self, line: int, reason: Reason, text: str | bytes, detail: str = "", file: int = 0) -> None:
         """Note a bad row.
 
         Raises:
             SourceError: there are so many beyond the limit that reading on is pointless.
         """
         shown = ascii(text[:200]) if isinstance(text, bytes) else repr(text[:200])
-        self.rows.append(Reject(line, reason, detail, shown.removeprefix("b")))
+        self.append(Reject(line, reason, detail, shown.removeprefix("b"), file))
+
+    def append(self, row: Reject) -> None:
+        """Note a bad row that has been described already.
+
+        Raises:
+            SourceError: there are so many beyond the limit that reading on is pointless.
+        """
+        self.rows.append(row)
         if len(self.rows) > self.limit + _READ_ON:
             raise SourceError(self.report() + "\nreading stopped here: is this a file of titles?")
 
@@ -99,11 +133,11 @@ class Rejects:
 
     def report(self) -> str:
         """Return a few lines: counts per reason and the first bad rows."""
-        ordered = sorted(self.rows, key=lambda row: row.line)
+        ordered = self._ordered()
         counts = ", ".join(f"{count} × {reason}" for reason, count in self.counts().items())
         noun = "bad row" if len(ordered) == 1 else "bad rows"
         lines = [f"{self.source}: {len(ordered)} {noun} (allowed: {self.limit}): {counts}"]
-        lines += [f"  {row}" for row in ordered[:SHOWN]]
+        lines += [f"  {self._place(row)}{row}" for row in ordered[:SHOWN]]
         if len(ordered) > SHOWN:
             lines.append(f"  … and {len(ordered) - SHOWN} more")
         return "\n".join(lines)
@@ -118,11 +152,19 @@ class Rejects:
             if not self.rows:
                 file.unlink(missing_ok=True)
                 return
-            lines = ["line\treason\tdetail\ttext"]
+            several = len(self.files) > 1
+            lines = [("file\t" if several else "") + "line\treason\tdetail\ttext"]
             lines += [
-                f"{row.line}\t{row.reason}\t{row.detail}\t{row.text}"
-                for row in sorted(self.rows, key=lambda row: row.line)
+                (f"{self.files[row.file]}\t" if several else "")
+                + f"{row.line}\t{row.reason}\t{' '.join(row.detail.split())}\t{row.text}"
+                for row in self._ordered()
             ]
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         except OSError as error:
             raise SourceError(f"{file}: cannot write the rejects: {error.strerror}") from error
+
+    def _ordered(self) -> list[Reject]:
+        return sorted(self.rows, key=lambda row: (row.file, row.line))
+
+    def _place(self, row: Reject) -> str:
+        return f"{self.files[row.file]}, " if len(self.files) > 1 else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from retrieval.errors import SourceError
 from retrieval.normalize import normalize
 from retrieval.rejects import Reason, Rejects
-from retrieval.sources import Columns, Record, TitleSource, numbered_id
+from retrieval.sources import Columns, Record, numbered_id, open_source
 
 SPLITS = ("train", "dev", "test")
 _BATCH_RECORDS = 1 << 14
@@ -55,7 +55,7 @@ class LabelledQuery:
 def read_catalogue(
     file: Path, max_bad_rows: int = 0, report: Callable[[str], None] | None = None
 ) -> list[TrainingEntity]:
-    """Read a catalogue as the index builder does: same header, same text policy, same bad rows, same ids.
+    """Read a catalogue as the index builder does: same formats, text policy, bad rows and ids.
 
     A file without a header is one title per line. Of the metadata columns, `description` and `kind` (in any
     case) are used, the others only tell entities of one title apart. A record that repeats another word for
@@ -66,20 +66,20 @@ def read_catalogue(
     rendering; training leaves those out later and says so.
 
     Args:
-        file: TSV or lines.
+        file: TSV, JSON Lines, Parquet or lines.
         max_bad_rows: More bad rows than this are an error; up to this many are left out.
         report: Told about the bad rows that were left out.
 
     Raises:
         SourceError: the file is missing, empty, no text, or has too many bad rows.
     """
-    with TitleSource(file) as source:
+    with open_source(file) as source:
         rejects = Rejects(source.name, max_bad_rows)
-        records = [record for batch in source.batches(_BATCH_RECORDS, rejects) for record in batch]
-        columns = source.columns
+        records = [record for batch in source.batches(_BATCH_RECORDS, rejects) for record in batch.records]
+        columns, has_ids = source.columns, source.has_ids
     described = [_metadata_place(columns, name) for name in ("description", "kind")]
     entities = []
-    for entity_id, record in _identified(records, columns.entity_id is not None, rejects):
+    for entity_id, record in _identified(records, has_ids, rejects):
         description, kind = ((record.metadata[i] or "") if i is not None else "" for i in described)
         entities.append(TrainingEntity(entity_id, record.title, record.aliases, description, kind))
     rejects.check("no training has begun")
@@ -104,8 +104,8 @@ def _identified(records: Sequence[Record], has_ids: bool, rejects: Rejects) -> I
     for record in records:
         key = record.title if record.entity_id is None else record.entity_id
         earlier = seen.setdefault(key, [])
-        # Everything but line and id, and the id is the same.
-        if any(record[2:] == other[2:] for other in earlier):
+        # Everything but file, line and id, and the id is the same.
+        if any(record[3:] == other[3:] for other in earlier):
             continue
         if earlier and has_ids:
             detail = f"{key!r}, first on line {earlier[0].line} with other fields"

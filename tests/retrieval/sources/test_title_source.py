@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import xxhash
 
-from retrieval import sources
 from retrieval.errors import SourceError
+from retrieval.index.manifest import FileEntry
 from retrieval.normalize import find_control, normalize
 from retrieval.rejects import Rejects
-from retrieval.sources import Record, TitleSource
+from retrieval.sources import Record, TitleSource, open_source, opening, text_lines
 
 
 def read(
@@ -18,9 +19,9 @@ def read(
 ) -> tuple[list[Record], Rejects, TitleSource]:
     file = folder / "titles.tsv"
     file.write_bytes(data)
-    with TitleSource(file, source_format) as source:  # type: ignore[arg-type]
+    with open_source(file, source_format=source_format) as source:  # type: ignore[arg-type]
         rejects = Rejects(source.name, limit)
-        records = [record for batch in source.batches(2, rejects) for record in batch]
+        records = [record for batch in source.batches(2, rejects) for record in batch.records]
     return records, rejects, source
 
 
@@ -34,7 +35,7 @@ def test_header_finds_columns_in_any_order_and_case(tmp_path: Path) -> None:
     data = b"kind\tAliases\tTitle\tEntity_ID\tYear\nfilm\tb| a |A||b\tA\tq1\t\n"
     records, _, source = read(tmp_path, data)
     assert source.columns.names == ("kind", "Year")
-    assert records == [Record(2, "q1", "A", ("b", "a"), ("film", None))]
+    assert records == [Record(0, 2, "q1", "A", ("b", "a"), ("film", None))]
 
 
 def test_forced_lines_takes_the_word_title_for_a_title(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_a_tab_in_a_file_of_lines_is_too_many(tmp_path: Path) -> None:
 def test_blocks_of_any_size_give_the_same_lines(
     tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(opening, "_BLOCK_BYTES", block)
     data = "title\tkind\nZürich\tcity\r\n\tx\n東京\tcity\nlast\t".encode()
     records, rejects, source = read(tmp_path, data)
     assert [(r.line, r.title, r.metadata) for r in records] == [
@@ -83,7 +84,7 @@ def test_blocks_of_any_size_give_the_same_lines(
         (5, "last", (None,)),
     ]
     assert [r.line for r in rejects.rows] == [3]
-    assert source.entry().bytes == len(data)
+    assert source.entries()[0].bytes == len(data)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,7 @@ def test_blocks_of_any_size_give_the_same_lines(
         (b"title\t\nA\tB\n", "has no name"),
         (b"\x1f\x8b\x08\x00", "gzip"),
         (b"PAR1xxxx", "Parquet"),
+        (b"PK\x03\x04xxxx", "zip"),
         ("title\nA\n".encode("utf-16"), "UTF-16"),
     ],
 )
@@ -115,23 +117,23 @@ def test_forced_tsv_needs_a_title_column(tmp_path: Path) -> None:
 
 def test_missing_file_and_directory(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such file"):
-        TitleSource(tmp_path / "absent.tsv")
+        open_source(tmp_path / "absent.tsv")
     with pytest.raises(SourceError, match="is a directory"):
-        TitleSource(tmp_path)
+        open_source(tmp_path)
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 10)
     with pytest.raises(SourceError, match="longer than 10 bytes"):
         read(tmp_path, b"A" * 100)
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"title\nA\n")))
-    source = TitleSource("-")
-    records = [r for batch in source.batches(10, Rejects("-", 0)) for r in batch]
+    with open_source("-") as source:
+        records = [r for batch in source.batches(10, Rejects("-", 0)) for r in batch.records]
     assert [r.title for r in records] == ["A"]
-    assert source.entry().name == "-"
+    assert source.entries()[0] == FileEntry("-", 8, xxhash.xxh3_128(b"title\nA\n").hexdigest())
 
 
 def test_reading_stops_when_nearly_everything_is_bad(tmp_path: Path) -> None:

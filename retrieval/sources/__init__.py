@@ -1,0 +1,39 @@
+"""Reading catalogues: TSV, JSON Lines, Parquet and lines of text, plain or compressed, one or several files.
+
+The index builder and training read catalogues with this package, so they agree on what a record is.
+"""
+
+from retrieval.sources.alias_file import AliasFile, key_hash
+from retrieval.sources.column_types import ColumnType, Kinds, cast, classify, fit, resolve
+from retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, Columns
+from retrieval.sources.detection import SOURCE_FORMATS, SourceFormat
+from retrieval.sources.digests import digest_file, digest_files
+from retrieval.sources.opening import STDIN
+from retrieval.sources.position import Position
+from retrieval.sources.record import Record, SourceBatch, numbered_id
+from retrieval.sources.title_source import TitleSource, open_source
+
+__all__ = [
+    "ALIAS_SEPARATOR",
+    "SOURCE_FORMATS",
+    "STDIN",
+    "AliasFile",
+    "ColumnMapping",
+    "ColumnType",
+    "Columns",
+    "Kinds",
+    "Position",
+    "Record",
+    "SourceBatch",
+    "SourceFormat",
+    "TitleSource",
+    "cast",
+    "classify",
+    "digest_file",
+    "digest_files",
+    "fit",
+    "key_hash",
+    "numbered_id",
+    "open_source",
+    "resolve",
+]

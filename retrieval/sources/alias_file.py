@@ -1,0 +1,206 @@
+"""A second file of aliases: pairs of an entity and a further form, many to many, joined to the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from retrieval.errors import SourceError
+from retrieval.index.layout import ENTITY_ID, TITLE
+from retrieval.index.manifest import FileEntry
+from retrieval.normalize import normalize
+from retrieval.rejects import Reason, Rejects
+from retrieval.sources.columns import find_column
+from retrieval.sources.detection import open_rows
+from retrieval.sources.digests import FileState, digest_file
+from retrieval.sources.opening import display_name, is_read_once
+from retrieval.sources.record import Record
+from retrieval.sources.rows import BadRow, Cell, RowChunk
+from retrieval.sources.values import Refusal, name_text, refuse_wrong_width, shown
+
+ALIAS = "alias"
+_PAIRS_AT_ONCE = 1 << 16
+
+
+def key_hash(key: str) -> int:
+    """Return the 64-bit hash by which aliases find their entities: xxh3_64 of the UTF-8 text."""
+    return int(xxhash.xxh3_64_intdigest(key.encode()))
+
+
+class AliasFile:
+    """Aliases of a second file, in memory: 32 bytes beside the two texts for each alias.
+
+    The file is TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `alias` and
+    `entity_id` or `title` (in any case). The text policy is that of catalogues.
+
+    Args:
+        path: A regular file.
+        max_bad_rows: Bad rows far beyond this many end reading at once.
+
+    Attributes:
+        name: What the file is called in messages.
+        by_id: Whether it names entities by id; else by title.
+        entry: Size and digest of the file.
+
+    Raises:
+        SourceError: the file cannot be used.
+    """
+
+    def __init__(self, path: str | Path, max_bad_rows: int = 0) -> None:
+        self.name = display_name(path)
+        if is_read_once(path):
+            raise SourceError(f"{self.name}: a file of aliases must be a regular file")
+        state = FileState.of(path)
+        self._rejects = Rejects(self.name, max_bad_rows)
+        reader = open_rows(path, "auto", (ENTITY_ID, TITLE, ALIAS))
+        try:
+            key, alias = self._columns(reader.names)
+            reader.restrict(sorted((key, alias)), ignore_others=True)
+            pairs = self._pairs(reader.chunks(0), len(reader.names), key, alias)
+            self._collect(pairs)
+        finally:
+            reader.close()
+        if state is not None:
+            state.check(path)
+        self.entry: FileEntry = digest_file(path)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory taken by the aliases."""
+        arrays = (self._keys, self._aliases)
+        return int(self._hashes.nbytes + self._lines.nbytes + sum(array.nbytes for array in arrays))
+
+    def check_join(self, has_ids: bool) -> None:
+        """Refuse a file that names ids for a source that has none.
+
+        Raises:
+            SourceError: so it is.
+        """
+        if self.by_id and not has_ids:
+            raise SourceError(
+                f"{self.name}: the aliases name entities by entity_id, but the source has no ids; "
+                "name them by title"
+            )
+
+    def join(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records with their aliases from this file behind their own, in the order of the file."""
+        keys = [self._key(record) for record in records]
+        hashes = np.fromiter(map(key_hash, keys), dtype=np.uint64, count=len(keys))
+        begin = np.searchsorted(self._hashes, hashes, side="left")
+        end = np.searchsorted(self._hashes, hashes, side="right")
+        joined = list(records)
+        for i in np.flatnonzero(end > begin).tolist():
+            record = joined[i]
+            more = [
+                self._aliases[at].as_py()
+                for at in range(int(begin[i]), int(end[i]))
+                if self._keys[at].as_py() == keys[i]  # else another key of the same hash
+            ]
+            forms = dict.fromkeys((*record.aliases, *more))
+            forms.pop(record.title, None)
+            joined[i] = record._replace(aliases=tuple(forms))
+        return joined
+
+    def unknown(self, key_hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the numbers of the aliases that belong to nobody, in the order of the file's lines.
+
+        Args:
+            key_hashes: `key_hash` of the keys that are known, ascending. Shape: (N,), uint64.
+        """
+        if not len(key_hashes):
+            absent = np.ones(len(self._hashes), dtype=bool)
+        else:
+            at = np.minimum(np.searchsorted(key_hashes, self._hashes), len(key_hashes) - 1)
+            absent = key_hashes[at] != self._hashes
+        numbers = np.flatnonzero(absent)
+        return numbers[np.argsort(self._lines[numbers], kind="stable")].astype(np.int64)
+
+    def reject_unknown(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects, file: int) -> None:
+        """Note this file's bad rows and the aliases that belong to nobody.
+
+        Args:
+            key_hashes: As for `unknown`.
+            rejects: Where they are noted.
+            file: Number of this file in `rejects`.
+        """
+        for row in self._rejects.rows:
+            rejects.append(replace(row, file=file))
+        for number in self.unknown(key_hashes).tolist():
+            detail = f"{ENTITY_ID if self.by_id else TITLE} {self._keys[number].as_py()!r}"
+            alias = self._aliases[number].as_py()
+            rejects.add(int(self._lines[number]), Reason.UNKNOWN_ENTITY, alias, detail, file)
+
+    def _key(self, record: Record) -> str:
+        return record.title if not self.by_id or record.entity_id is None else record.entity_id
+
+    def _columns(self, names: Sequence[str]) -> tuple[int, int]:
+        """Return the positions of key and alias."""
+        alias = find_column(names, ALIAS, self.name)
+        by_id = find_column(names, ENTITY_ID, self.name)
+        key = by_id if by_id is not None else find_column(names, TITLE, self.name)
+        if alias is None or key is None:
+            raise SourceError(
+                f"{self.name}: a file of aliases needs the column 'alias' and one of 'entity_id' and "
+                f"'title'; the columns are {', '.join(map(repr, names))}"
+            )
+        self.by_id = by_id is not None
+        return key, alias
+
+    def _pairs(
+        self, chunks: Iterator[RowChunk], count: int, key: int, alias: int
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield line, key and alias of every good row."""
+        for chunk in chunks:
+            for line, row in enumerate(chunk.rows, chunk.first_line):
+                if isinstance(row, BadRow):
+                    self._rejects.add(line, row.reason, row.text, row.detail)
+                    continue
+                try:
+                    refuse_wrong_width(row, count)
+                    entity, forms = _key_of(row[key], self.by_id), _forms_of(row[alias])
+                except Refusal as refusal:
+                    self._rejects.add(line, refusal.reason, shown(row), refusal.detail)
+                    continue
+                for form in forms:
+                    yield line, entity, form
+
+    def _collect(self, pairs: Iterator[tuple[int, str, str]]) -> None:
+        text = pa.large_string()
+        keys, aliases = [pa.array([], type=text)], [pa.array([], type=text)]
+        hashes, lines = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.int64)]
+        while some := list(islice(pairs, _PAIRS_AT_ONCE)):
+            keys.append(pa.array([key for _, key, _ in some], type=text))
+            aliases.append(pa.array([alias for _, _, alias in some], type=text))
+            hashes.append(np.array([key_hash(key) for _, key, _ in some], dtype=np.uint64))
+            lines.append(np.array([line for line, _, _ in some], dtype=np.int64))
+        self._hashes = np.concatenate(hashes)
+        order = np.argsort(self._hashes, kind="stable")
+        self._hashes = self._hashes[order]
+        self._lines = np.concatenate(lines)[order]
+        self._keys = pa.concat_arrays(keys).take(pa.array(order))
+        self._aliases = pa.concat_arrays(aliases).take(pa.array(order))
+
+
+def _key_of(cell: Cell, by_id: bool) -> str:
+    key = normalize(name_text(cell, ENTITY_ID if by_id else TITLE))
+    if not key:
+        raise Refusal(Reason.NO_ENTITY_ID if by_id else Reason.NO_TITLE)
+    return key
+
+
+def _forms_of(cell: Cell) -> list[str]:
+    cells = cell if isinstance(cell, list) else [cell]
+    forms = [normalize(name_text(item, ALIAS)) for item in cells]
+    if not all(forms) or not forms:
+        raise Refusal(Reason.NO_ALIAS)
+    return forms

@@ -1,0 +1,223 @@
+"""Which column of a file is what, and which metadata columns several files have between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from retrieval.errors import InputError, SourceError
+from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from retrieval.normalize import normalize
+from retrieval.sources.column_types import ColumnType
+
+ALIAS_SEPARATOR = "|"
+_RESERVED = (TITLE, ENTITY_ID, ALIASES)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMapping:
+    """What the columns of a source mean. Names are matched exactly, else without regard to case.
+
+    Attributes:
+        title: Column of titles; required.
+        entity_id: Column of ids. One by the default name may be missing.
+        aliases: Column of aliases. One by the default name may be missing.
+        alias_separator: Between the aliases of one cell of text; lists are taken as they are.
+        metadata: The columns kept as metadata; None keeps all others.
+        types: Declared types of metadata columns.
+
+    Raises:
+        InputError: an empty name or separator, one column for two purposes, a type for a column left out.
+    """
+
+    title: str = TITLE
+    entity_id: str = ENTITY_ID
+    aliases: str = ALIASES
+    alias_separator: str = ALIAS_SEPARATOR
+    metadata: tuple[str, ...] | None = None
+    types: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for name in ("title", "entity_id", "aliases", "alias_separator"):
+            if not getattr(self, name):
+                raise InputError(name, "must not be empty")
+        used = [self.title, self.entity_id, self.aliases]
+        if len(set(used)) < len(used):
+            raise InputError("columns", f"title, entity_id and aliases must be three columns, got {used}")
+        for name in self.metadata or ():
+            if self.metadata is not None and self.metadata.count(name) > 1:
+                raise InputError("metadata", f"{name!r} is named more than once")
+        for name, column_type in self.types.items():
+            if column_type not in tuple(ColumnType):
+                raise InputError("types", f"{name}: expected {', '.join(ColumnType)}, got {column_type!r}")
+            if self.metadata is not None and name not in self.metadata:
+                raise InputError("types", f"{name!r} is not among the metadata columns {list(self.metadata)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The metadata columns of a source.
+
+    Attributes:
+        names: Their names, in the order in which the files first have them.
+        declared: Their declared types; None where the cells decide.
+    """
+
+    names: tuple[str, ...] = ()
+    declared: tuple[ColumnType | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the fields of one file's rows are.
+
+    Attributes:
+        count: Cells per row.
+        title: Position of the title.
+        entity_id: Position of the id, or None.
+        aliases: Position of the aliases, or None.
+        metadata: Position of every metadata column of the source; None where this file lacks it.
+    """
+
+    count: int
+    title: int
+    entity_id: int | None
+    aliases: int | None
+    metadata: tuple[int | None, ...]
+
+    @property
+    def used(self) -> list[int]:
+        """Positions of the cells that are looked at, ascending."""
+        places = (self.title, self.entity_id, self.aliases, *self.metadata)
+        return sorted(place for place in places if place is not None)
+
+
+def check_header(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the names of a file's columns, normalised.
+
+    Raises:
+        SourceError: a column without a name, or two of one name.
+    """
+    cleaned = [normalize(name) for name in names]
+    if "" in cleaned:
+        raise SourceError(f"{where}: column {cleaned.index('') + 1} of the header has no name")
+    twice = sorted({name for name in cleaned if cleaned.count(name) > 1})
+    if twice:
+        raise SourceError(f"{where}: the header names these columns more than once: {twice}")
+    return tuple(cleaned)
+
+
+def find_column(names: Sequence[str], wanted: str, where: str) -> int | None:
+    """Return the position of a column: the exact name first, else the only one that differs in case.
+
+    Raises:
+        SourceError: several differ from it in case alone.
+    """
+    if wanted in names:
+        return names.index(wanted)
+    folded = normalize(wanted).casefold()
+    found = [i for i, name in enumerate(names) if name.casefold() == folded]
+    if len(found) > 1:
+        raise SourceError(f"{where}: several columns are called {wanted!r}: {[names[i] for i in found]}")
+    return found[0] if found else None
+
+
+def plan_columns(
+    headers: Sequence[tuple[str, Sequence[str]]], mapping: ColumnMapping
+) -> tuple[Columns, tuple[Layout, ...]]:
+    """Decide what every column of every file is.
+
+    Args:
+        headers: Name of each file, and the names of its columns.
+        mapping: What the user says.
+
+    Returns:
+        columns: The metadata of the source.
+        layouts: One per file.
+
+    Raises:
+        SourceError: a column that was named or is required is missing, or a metadata column has a name that
+            an index needs for something else.
+    """
+    places = [_places(names, mapping, where) for where, names in headers]
+    _require_ids_everywhere(headers, places)
+    _require(headers, mapping.aliases, ALIASES, any(place[2] is not None for place in places))
+    found: dict[str, None] = {}
+    per_file = []
+    for (where, names), place in zip(headers, places, strict=True):
+        kept = _metadata(names, set(place), mapping, where)
+        per_file.append(kept)
+        found.update(dict.fromkeys(kept))
+    for name in mapping.metadata or ():
+        _require(headers, name, None, name in found)
+    for name in mapping.types:
+        _require(headers, name, None, name in found or _same_case(found, name) is not None)
+    order = tuple(mapping.metadata) if mapping.metadata is not None else tuple(found)
+    declared = {_same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
+    columns = Columns(order, tuple(declared.get(name) for name in order))
+    layouts = tuple(
+        Layout(len(names), *place, metadata=tuple(kept.get(name) for name in order))
+        for (_, names), place, kept in zip(headers, places, per_file, strict=True)
+    )
+    return columns, layouts
+
+
+_Places = tuple[int, int | None, int | None]
+
+
+def _places(names: Sequence[str], mapping: ColumnMapping, where: str) -> _Places:
+    title = find_column(names, mapping.title, where)
+    if title is None:
+        raise SourceError(
+            f"{where}: no column is called {mapping.title!r}; the columns are {', '.join(map(repr, names))}"
+        )
+    return title, find_column(names, mapping.entity_id, where), find_column(names, mapping.aliases, where)
+
+
+def _metadata(
+    names: Sequence[str], taken: set[int | None], mapping: ColumnMapping, where: str
+) -> dict[str, int]:
+    """Return name -> position of the metadata columns of one file."""
+    if mapping.metadata is not None:
+        places = {name: find_column(names, name, where) for name in mapping.metadata}
+        kept = {name: place for name, place in places.items() if place is not None}
+    else:
+        kept = {name: i for i, name in enumerate(names) if i not in taken}
+    for name, place in kept.items():
+        if place in taken or name.casefold() in _RESERVED:
+            raise SourceError(
+                f"{where}: the column {name!r} cannot be metadata: an index uses that name, or the column "
+                "serves as title, entity_id or aliases; name the metadata columns to keep without it"
+            )
+    return kept
+
+
+def _require_ids_everywhere(headers: Sequence[tuple[str, Sequence[str]]], places: Sequence[_Places]) -> None:
+    with_ids = [where for (where, _), place in zip(headers, places, strict=True) if place[1] is not None]
+    without = [where for (where, _), place in zip(headers, places, strict=True) if place[1] is None]
+    if with_ids and without:
+        raise SourceError(
+            f"{without[0]}: there is no column of ids, but {with_ids[0]} has one; either all files name "
+            "their entities or none does"
+        )
+
+
+def _require(
+    headers: Sequence[tuple[str, Sequence[str]]], name: str, default: str | None, is_found: bool
+) -> None:
+    if is_found or name == default:
+        return
+    everywhere = list(dict.fromkeys(column for _, names in headers for column in names))
+    files = headers[0][0] if len(headers) == 1 else f"{len(headers)} files"
+    raise SourceError(
+        f"{files}: no column is called {name!r}; the columns are {', '.join(map(repr, everywhere))}"
+    )
+
+
+def _same_case(found: Iterable[str], name: str) -> str | None:
+    """Return the column meant by a name: itself, else one that differs in case."""
+    names = list(found)
+    if name in names:
+        return name
+    return next((other for other in names if other.casefold() == name.casefold()), None)

@@ -1,0 +1,256 @@
+"""Bytes of a file or of standard input, decompressed on the way, in blocks.
+
+gzip and Zstandard are known by their first bytes, whatever the name says. Other binary formats are refused by
+name. What the bytes mean is not known here.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+import xxhash
+
+from retrieval.errors import SourceError
+
+STDIN = "-"
+BOM = b"\xef\xbb\xbf"
+MAX_LINE_BYTES = 1 << 24
+PARQUET_MAGIC = b"PAR1"
+_BLOCK_BYTES = 1 << 18
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_REFUSED = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ\x00": "an xz file",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"ARROW1": "an Arrow IPC file",
+    b"SQLite format 3\x00": "an SQLite database",
+    b"%PDF-": "a PDF file",
+}
+
+
+class CountedFile:
+    """A raw file that counts and, where it can be read only once, digests what is read from it."""
+
+    def __init__(self, file: BinaryIO, name: str, digests: bool) -> None:
+        self._file = file
+        self._name = name
+        self._digest = xxhash.xxh3_128() if digests else None
+        self.bytes_read = 0
+
+    def read(self, size: int) -> bytes:
+        """Read up to `size` bytes.
+
+        Raises:
+            SourceError: reading failed.
+        """
+        try:
+            block = self._file.read(size)
+        except OSError as error:
+            raise SourceError(f"{self._name}: cannot be read: {error.strerror}") from error
+        self.bytes_read += len(block)
+        if self._digest is not None:
+            self._digest.update(block)
+        return block
+
+    @property
+    def hexdigest(self) -> str:
+        """xxh3_128 of what was read; of what can be read only once, else ""."""
+        return "" if self._digest is None else str(self._digest.hexdigest())
+
+
+class ByteStream:
+    """Decompressed content, once from front to back.
+
+    Args:
+        path: The file; "-" for standard input.
+
+    Attributes:
+        name: For messages.
+        raw: What lies below the decompression.
+        is_read_once: Whether it is standard input, a pipe or a device.
+        is_compressed: Whether it is compressed as a whole; known after a first look.
+
+    Raises:
+        SourceError: it is missing, a directory, unreadable, empty or of a format nobody reads here.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.is_read_once = is_read_once(path)
+        self.name = display_name(path)
+        self._file = _open(path, self.name)
+        self.raw = CountedFile(self._file, self.name, digests=self.is_read_once)
+        self.is_compressed = False
+        self._peeked: deque[bytes] = deque()
+        self._blocks = self._decompressed()
+
+    def peek(self, size: int) -> bytes:
+        """Return `size` or more bytes from the front, fewer if there are no more; nothing is consumed."""
+        have = sum(map(len, self._peeked))
+        while have < size:
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            self._peeked.append(block)
+            have += len(block)
+        return b"".join(self._peeked)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the content, none of the blocks empty.
+
+        Raises:
+            SourceError: it cannot be read, or its compression is damaged or cut off.
+        """
+        while self._peeked:
+            yield self._peeked.popleft()
+        yield from self._blocks
+
+    def spool(self) -> BinaryIO:
+        """Return the content as an unnamed temporary file, for formats that are not read front to back."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        try:
+            for block in self.blocks():
+                file.write(block)
+            file.seek(0)
+        except OSError as error:
+            file.close()
+            raise SourceError(f"{self.name}: cannot be unpacked: {error.strerror}") from error
+        except BaseException:
+            file.close()
+            raise
+        return cast(BinaryIO, file)
+
+    def close(self) -> None:
+        """Close the file; standard input stays open."""
+        if self._file is not sys.stdin.buffer:
+            self._file.close()
+
+    def _decompressed(self) -> Iterator[bytes]:
+        first = self.raw.read(_BLOCK_BYTES)
+        if not first:
+            raise SourceError(f"{self.name}: the file is empty")
+        self.is_compressed = first.startswith((_GZIP, _ZSTD))
+        if first.startswith(_GZIP):
+            yield from self._checked(self._gunzip(first), "gzip")
+        elif first.startswith(_ZSTD):
+            yield from self._checked(self._unzstd(first), "Zstandard")
+        else:
+            yield from self._checked(self._plain(first), "")
+
+    def _checked(self, blocks: Iterator[bytes], compression: str) -> Iterator[bytes]:
+        first = next(blocks, b"")
+        if not first:
+            raise SourceError(f"{self.name}: the file is empty")
+        refused = {**_REFUSED, _GZIP: "a gzip file", _ZSTD: "a Zstandard file"} if compression else _REFUSED
+        for magic, kind in refused.items():
+            if first.startswith(magic):
+                inside = f" inside {compression}" if compression else ""
+                raise SourceError(
+                    f"{self.name}: this is {kind}{inside}; expected UTF-8 text, JSON lines or Parquet, plain "
+                    "or compressed with gzip or Zstandard"
+                )
+        yield first
+        yield from blocks
+
+    def _plain(self, first: bytes) -> Iterator[bytes]:
+        block = first
+        while block:
+            yield block
+            block = self.raw.read(_BLOCK_BYTES)
+
+    def _gunzip(self, first: bytes) -> Iterator[bytes]:
+        """Decompress gzip, several members in a row included."""
+        unpacked, block = 0, first
+        member: zlib._Decompress | None = zlib.decompressobj(wbits=31)
+        data = b""
+        try:
+            # A full block of output may leave more in the decompressor although the input is used up.
+            while block or len(data) == _BLOCK_BYTES:
+                if member is None:
+                    block = block.lstrip(b"\0")  # padding behind the last member is usual
+                    member = zlib.decompressobj(wbits=31) if block else None
+                data = b"" if member is None else member.decompress(block, _BLOCK_BYTES)
+                if data:
+                    unpacked += len(data)
+                    yield data
+                if member is not None:
+                    block = member.unconsumed_tail
+                    if member.eof:
+                        block, member, data = member.unused_data, None, b""
+                if not block and len(data) < _BLOCK_BYTES:
+                    block = self.raw.read(_BLOCK_BYTES)
+        except zlib.error as error:
+            raise self._damaged("gzip", unpacked, str(error)) from error
+        if member is not None:
+            raise self._damaged("gzip", unpacked, "it ends early")
+
+    def _unzstd(self, first: bytes) -> Iterator[bytes]:
+        unpacked = 0
+        try:
+            with pa.CompressedInputStream(
+                pa.PythonFile(_Replayed(first, self.raw), mode="r"), "zstd"
+            ) as stream:
+                while data := stream.read(_BLOCK_BYTES):
+                    unpacked += len(data)
+                    yield data
+        except (OSError, pa.ArrowException) as error:
+            raise self._damaged("Zstandard", unpacked, str(error)) from error
+
+    def _damaged(self, compression: str, unpacked: int, why: str) -> SourceError:
+        return SourceError(
+            f"{self.name}: the {compression} stream is damaged or cut off near byte {self.raw.bytes_read} of "
+            f"the file, after {unpacked} bytes of content: {why}"
+        )
+
+
+class _Replayed:
+    """A file whose first block has been read already, in the form `pa.PythonFile` wants."""
+
+    def __init__(self, first: bytes, raw: CountedFile) -> None:
+        self._first = first
+        self._raw = raw
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        if self._first:
+            taken, self._first = self._first[:size], self._first[size:]
+            return taken
+        return self._raw.read(size if size >= 0 else _BLOCK_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def is_read_once(path: str | Path) -> bool:
+    """Whether a path is standard input, a pipe or a device, which give their bytes once."""
+    return str(path) == STDIN or (Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()))
+
+
+def display_name(path: str | Path) -> str:
+    """Return what a file is called in messages."""
+    return "standard input" if str(path) == STDIN else str(path)
+
+
+def _open(path: str | Path, name: str) -> BinaryIO:
+    if str(path) == STDIN:
+        return sys.stdin.buffer
+    try:
+        return Path(path).open("rb")
+    except FileNotFoundError:
+        raise SourceError(f"{name}: no such file") from None
+    except IsADirectoryError:
+        raise SourceError(f"{name}: this is a directory; expected a titles file") from None
+    except OSError as error:
+        raise SourceError(f"{name}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,203 @@
+"""Rows to records: the text policy, the rules a record must keep, and what metadata cells look like."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import cast
+
+from retrieval.normalize import NormalizationReport, find_html_entity, normalize
+from retrieval.rejects import Reason, Rejects
+from retrieval.sources.column_types import ColumnType, Kinds, classify, fit
+from retrieval.sources.columns import Columns, Layout
+from retrieval.sources.record import Record
+from retrieval.sources.rows import BadRow, Cell, RowChunk
+from retrieval.sources.values import (
+    Refusal,
+    alias_texts,
+    name_text,
+    refuse_wrong_width,
+    shown,
+    typed_cell,
+    value_text,
+)
+
+
+class _Counts:
+    """A `NormalizationReport` in the making."""
+
+    def __init__(self) -> None:
+        self.composed = self.respaced = self.html_entities = self.unescaped = 0
+
+
+class RecordMaker:
+    """Makes records of the rows of one file.
+
+    Args:
+        file: Its number.
+        layout: Where its fields are.
+        columns: The metadata columns of the whole source.
+        alias_separator: Between the aliases of one cell of text.
+        unescape_html: Whether HTML entities in titles and aliases are resolved.
+    """
+
+    def __init__(
+        self, file: int, layout: Layout, columns: Columns, alias_separator: str, unescape_html: bool
+    ) -> None:
+        self._file = file
+        self._layout = layout
+        self._columns = columns
+        self._separator = alias_separator
+        self._unescape = unescape_html
+        self._is_declared = any(declared is not None for declared in columns.declared)
+        self._typed_kinds = [Kinds.NONE] * len(columns.names)
+        self._counts = _Counts()
+
+    def make(self, chunk: RowChunk, begin: int, end: int, rejects: Rejects) -> list[Record]:
+        """Make records of rows begin … end - 1 of a chunk; bad rows go to `rejects`."""
+        first, rows = chunk.first_line + begin, chunk.rows[begin:end]
+        is_plain = chunk.is_normalized and not self._unescape and not self._is_declared
+        if is_plain and self._layout.aliases is None:
+            return self._make_plain(first, cast(Sequence[Sequence[str]], rows), rejects)
+        records = []
+        for line, row in enumerate(rows, first):
+            if isinstance(row, BadRow):
+                rejects.add(line, row.reason, row.text, row.detail, self._file)
+                continue
+            try:
+                records.append(
+                    self._text_record(line, row) if chunk.is_text else self._typed_record(line, row)
+                )
+            except Refusal as refusal:
+                rejects.add(line, refusal.reason, shown(row), refusal.detail, self._file)
+        return records
+
+    def take_report(self) -> NormalizationReport:
+        """Return what was changed and found since the last call."""
+        counts, self._counts = self._counts, _Counts()
+        return NormalizationReport(counts.composed, counts.respaced, counts.html_entities, counts.unescaped)
+
+    def take_kinds(self, records: Sequence[Record], is_text: bool) -> list[Kinds]:
+        """Return what the metadata cells of these records look like, as the file's format knows it."""
+        if not is_text:
+            kinds, self._typed_kinds = self._typed_kinds, [Kinds.NONE] * len(self._columns.names)
+            return kinds
+        if not self._columns.names or not records:
+            return [Kinds.NONE] * len(self._columns.names)
+        return [
+            Kinds.EMPTY if place is None else classify(cells)
+            for place, cells in zip(
+                self._layout.metadata, zip(*(record.metadata for record in records), strict=True), strict=True
+            )
+        ]
+
+    def _make_plain(self, first: int, rows: Sequence[Sequence[str]], rejects: Rejects) -> list[Record]:
+        """Make records of text rows that need no change, which is most of them; the quick way."""
+        layout, file, counts = self._layout, self._file, self._counts
+        count, at, id_at = layout.count, layout.title, layout.entity_id
+        metadata = layout.metadata
+        records: list[Record] = []
+        for line, row in enumerate(rows, first):
+            try:
+                if len(row) != count:
+                    refuse_wrong_width(row, count)
+                title = row[at]
+                entity_id = None if id_at is None else row[id_at]
+                if not title:
+                    raise Refusal(Reason.NO_TITLE)
+                if entity_id == "":
+                    raise Refusal(Reason.NO_ENTITY_ID)
+            except Refusal as refusal:
+                rejects.add(line, refusal.reason, shown(row), refusal.detail, file)
+                continue
+            if "&" in title and find_html_entity(title):
+                counts.html_entities += 1
+            cells = tuple([None if i is None else row[i] or None for i in metadata]) if metadata else ()
+            records.append(Record(file, line, entity_id, title, (), cells))
+        return records
+
+    def _text_record(self, line: int, row: Sequence[Cell]) -> Record:
+        layout = self._layout
+        refuse_wrong_width(row, layout.count)
+        cells: Sequence[str] = row  # type: ignore[assignment]
+        title = self._title(cells[layout.title])
+        entity_id = None if layout.entity_id is None else normalize(cells[layout.entity_id])
+        if entity_id == "":
+            raise Refusal(Reason.NO_ENTITY_ID)
+        aliases: tuple[str, ...] = ()
+        if layout.aliases is not None and cells[layout.aliases]:
+            aliases = self._aliases(cells[layout.aliases].split(self._separator), title)
+        metadata = [None if i is None else normalize(cells[i]) or None for i in layout.metadata]
+        if self._is_declared:
+            metadata = [self._declared(number, cell) for number, cell in enumerate(metadata)]
+        return Record(self._file, line, entity_id, title, aliases, tuple(metadata))
+
+    def _typed_record(self, line: int, row: Sequence[Cell]) -> Record:
+        layout = self._layout
+        title = self._title(name_text(row[layout.title], "title"))
+        entity_id = None
+        if layout.entity_id is not None:
+            entity_id = normalize(name_text(row[layout.entity_id], "entity_id"))
+            if not entity_id:
+                raise Refusal(Reason.NO_ENTITY_ID)
+        aliases: tuple[str, ...] = ()
+        if layout.aliases is not None and row[layout.aliases] is not None:
+            aliases = self._aliases(alias_texts(row[layout.aliases], self._separator), title)
+        kinds = []
+        metadata = []
+        for number, place in enumerate(layout.metadata):
+            text, kind = typed_cell(None if place is None else row[place], self._columns.names[number])
+            metadata.append(self._declared(number, text))
+            kinds.append(kind)
+        # Only now is it certain that the row is a record.
+        for number, kind in enumerate(kinds):
+            self._typed_kinds[number] |= kind
+        return Record(self._file, line, entity_id, title, aliases, tuple(metadata))
+
+    def _title(self, text: str) -> str:
+        is_unescaped = False
+        if "&" in text and self._unescape:
+            is_unescaped, text = find_html_entity(text), self._resolved(text)
+        title = normalize(text)
+        if not title:
+            raise Refusal(Reason.NO_TITLE)
+        if title != text:
+            self._counts.composed += _is_composed(text)
+            self._counts.respaced += " ".join(text.split()) != text
+        self._counts.unescaped += is_unescaped
+        self._counts.html_entities += find_html_entity(title)
+        return title
+
+    def _aliases(self, texts: Sequence[str], title: str) -> tuple[str, ...]:
+        if self._unescape:
+            texts = [self._resolved(text) for text in texts]
+        forms = map(normalize, texts)
+        return tuple(dict.fromkeys(form for form in forms if form and form != title))
+
+    def _resolved(self, text: str) -> str:
+        """Resolve HTML entities; what comes out is under the same rules as any text."""
+        resolved = html.unescape(text)
+        return resolved if resolved == text else value_text(resolved)
+
+    def _declared(self, number: int, cell: str | None) -> str | None:
+        declared = self._columns.declared[number]
+        if cell is None or declared is None:
+            return cell
+        text = fit(cell, declared)
+        if text is None:
+            name = self._columns.names[number]
+            raise Refusal(Reason.BAD_VALUE, f"{name}: expected {_ARTICLE[declared]}, got {cell[:80]!r}")
+        return text
+
+
+_ARTICLE = {
+    ColumnType.INT: "an int of 64 bits",
+    ColumnType.FLOAT: "a finite float",
+    ColumnType.BOOL: "true or false",
+    ColumnType.STRING: "a string",
+}
+
+
+def _is_composed(text: str) -> bool:
+    """Whether NFC changes a text."""
+    return not text.isascii() and normalize(text) != " ".join(text.split())

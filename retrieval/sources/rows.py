@@ -1,0 +1,76 @@
+"""Rows as the formats give them, before anything is known about titles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from retrieval.rejects import Reason
+
+# What a JSON or Parquet cell may be; text formats have str alone.
+Cell: TypeAlias = object
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that could not be taken apart."""
+
+    reason: Reason
+    detail: str
+    text: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowChunk:
+    """Neighbouring rows of one file.
+
+    Attributes:
+        first_line: Line number of the first, from 1.
+        rows: One per line.
+        is_text: Every cell is a str.
+        is_normalized: Every cell is what the text policy makes of it; text rows only.
+    """
+
+    first_line: int
+    rows: Sequence[Sequence[Cell] | BadRow]
+    is_text: bool
+    is_normalized: bool = False
+
+
+class RowReader(Protocol):
+    """Reads the rows of one file, once.
+
+    Attributes:
+        names: Names of its columns.
+        header_lines: Lines above the first row.
+    """
+
+    names: tuple[str, ...]
+    header_lines: int
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the file as it lies on disk that have been consumed."""
+
+    @property
+    def digest(self) -> str:
+        """xxh3_128 of what was read, of a stream that can be read only once."""
+
+    def restrict(self, used: Sequence[int], ignore_others: bool) -> None:
+        """Say which columns are looked at, before reading.
+
+        Args:
+            used: Positions in `names`.
+            ignore_others: Whether fields that are in no column are left out; otherwise they make a row bad.
+        """
+
+    def chunks(self, skip: int) -> Iterator[RowChunk]:
+        """Yield the rows behind the first `skip` lines, without looking into these.
+
+        Raises:
+            SourceError: the file cannot be read to its end.
+        """
+
+    def close(self) -> None:
+        """Let go of the file."""

@@ -1,0 +1,265 @@
+"""Catalogues: one or several files, of any format read here, as one sequence of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.errors import InputError, SourceError
+from retrieval.index.manifest import FileEntry
+from retrieval.normalize import NormalizationReport
+from retrieval.rejects import Rejects
+from retrieval.sources.alias_file import AliasFile
+from retrieval.sources.column_types import Kinds
+from retrieval.sources.columns import ColumnMapping, plan_columns
+from retrieval.sources.detection import SourceFormat, open_rows
+from retrieval.sources.digests import FileState, digest_file
+from retrieval.sources.opening import STDIN, display_name, is_read_once
+from retrieval.sources.position import Position
+from retrieval.sources.record import Record, SourceBatch
+from retrieval.sources.record_maker import RecordMaker
+from retrieval.sources.rows import RowChunk, RowReader
+
+
+class TitleSource:
+    """Files of titles, read once from front to back; made by `open_source`.
+
+    Attributes:
+        names: What the files are called in messages; the file of aliases, if any, comes last.
+        columns: The metadata columns.
+        has_ids: Whether records have ids of their own.
+        num_bytes: Size of all files together; None when one is standard input.
+        records_read: Rows consumed, bad ones included, headers not.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        mapping: ColumnMapping,
+        source_format: SourceFormat,
+        aliases: AliasFile | None,
+        unescape_html: bool,
+    ) -> None:
+        self._paths = tuple(paths)
+        self._mapping = mapping
+        self._format = source_format
+        self._alias_file = aliases
+        self._unescape_html = unescape_html
+        self._states = [FileState.of(path) for path in paths]
+        self._kept: dict[str, RowReader] = {}  # of what can be read only once
+        self._reader: RowReader | None = None
+        self._start = Position()
+        self._bytes_before = 0
+        headers = []
+        try:
+            for path in paths:
+                headers.append((display_name(path), self._header(path)))
+            self.columns, self._layouts = plan_columns(headers, mapping)
+        except BaseException:
+            self.close()
+            raise
+        alias_names = () if aliases is None else (aliases.name,)
+        self.names = (*(display_name(path) for path in paths), *alias_names)
+        self.has_ids = self._layouts[0].entity_id is not None
+        sizes = [state.bytes for state in self._states if state is not None]
+        self.num_bytes = sum(sizes) if len(sizes) == len(paths) else None
+        self.records_read = 0
+        if aliases is not None:
+            aliases.check_join(self.has_ids)
+
+    @property
+    def name(self) -> str:
+        """What the source is called as a whole."""
+        first = display_name(self._paths[0])
+        more = len(self._paths) - 1
+        return first if not more else f"{first} and {more} more file{'s' if more > 1 else ''}"
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the files as they lie on disk that have been consumed."""
+        return self._bytes_before + (0 if self._reader is None else self._reader.bytes_read)
+
+    def skip_to(self, position: Position) -> None:
+        """Let `batches` begin behind a position that an earlier run reached; nothing before it is parsed.
+
+        Raises:
+            InputError: the source has no such file.
+        """
+        if not 0 <= position.file < len(self._paths):
+            raise InputError("position", f"file {position.file} of a source of {len(self._paths)} files")
+        self._start = position
+        self.records_read = position.records_read
+
+    def batches(self, size: int, rejects: Rejects) -> Iterator[SourceBatch]:
+        """Yield the records in batches of `size`, the last one smaller; bad rows go to `rejects`.
+
+        When a batch is yielded, exactly the bad rows up to its position have been noted.
+
+        Raises:
+            SourceError: the source holds no record at all, or cannot be read to its end.
+        """
+        batch = _Batch(size, len(self.columns.names))
+        for file in range(self._start.file, len(self._paths)):
+            for maker, chunk in self._chunks(file):
+                begin = 0
+                while begin < len(chunk.rows):
+                    end = min(len(chunk.rows), begin + batch.room)
+                    records = maker.make(chunk, begin, end, rejects)
+                    if self._alias_file is not None:
+                        records = self._alias_file.join(records)
+                    self.records_read += end - begin
+                    position = Position(file, chunk.first_line + end - 1, self.records_read)
+                    kinds = maker.take_kinds(records, chunk.is_text)
+                    batch.add(records, kinds, maker.take_report(), position)
+                    begin = end
+                    if not batch.room:
+                        yield batch.take()
+        if not self.records_read:
+            raise SourceError(f"{self.name}: there is a header but no title below it")
+        if batch.position is not None:
+            yield batch.take()
+
+    def reject_unknown_aliases(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects) -> None:
+        """Note the aliases of the second file that belong to no record.
+
+        Args:
+            key_hashes: `key_hash` of every record's id, or of its title in a source without ids; ascending.
+            rejects: Where they are noted.
+        """
+        if self._alias_file is not None:
+            self._alias_file.reject_unknown(key_hashes, rejects, file=len(self._paths))
+
+    def entries(self) -> tuple[FileEntry, ...]:
+        """Return size and digest of every file as it lies on disk, the file of aliases last.
+
+        Raises:
+            SourceError: a file has changed since it was opened.
+        """
+        entries = []
+        for path, state in zip(self._paths, self._states, strict=True):
+            if state is None:
+                entries.append(self._once_entry(path))
+            else:
+                state.check(path)
+                entries.append(digest_file(path))
+        if self._alias_file is not None:
+            entries.append(self._alias_file.entry)
+        return tuple(entries)
+
+    def close(self) -> None:
+        """Close the files; standard input stays open."""
+        for reader in (self._reader, *self._kept.values()):
+            if reader is not None:
+                reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _header(self, path: str | Path) -> tuple[str, ...]:
+        """Return the columns of a file. It is opened again for reading: there may be many files."""
+        reader = open_rows(path, self._format, (self._mapping.title,))
+        if is_read_once(path):
+            self._kept[str(path)] = reader
+        else:
+            reader.close()
+        return reader.names
+
+    def _chunks(self, file: int) -> Iterator[tuple[RecordMaker, RowChunk]]:
+        path, layout = self._paths[file], self._layouts[file]
+        kept = self._kept.get(str(path))
+        reader = kept or open_rows(path, self._format, (self._mapping.title,))
+        self._bytes_before = sum(state.bytes for state in self._states[:file] if state is not None)
+        self._reader = reader
+        try:
+            if len(reader.names) != layout.count:
+                raise SourceError(f"{display_name(path)}: the file changed while it was read")
+            reader.restrict(layout.used, ignore_others=self._mapping.metadata is not None)
+            maker = RecordMaker(
+                file, layout, self.columns, self._mapping.alias_separator, self._unescape_html
+            )
+            skip = self._start.lines if file == self._start.file else 0
+            for chunk in reader.chunks(skip):
+                yield maker, chunk
+        finally:
+            if kept is None:
+                reader.close()
+
+    def _once_entry(self, path: str | Path) -> FileEntry:
+        """Digest of what can be read only once: it has been read, or nothing can be said."""
+        reader = self._kept[str(path)]
+        name = STDIN if str(path) == STDIN else Path(path).name
+        return FileEntry(name, reader.bytes_read, reader.digest)
+
+
+class _Batch:
+    """A `SourceBatch` in the making."""
+
+    def __init__(self, size: int, num_metadata: int) -> None:
+        self._size = size
+        self._num_metadata = num_metadata
+        self._records: list[Record] = []
+        self._kinds = [Kinds.NONE] * num_metadata
+        self._report = NormalizationReport()
+        self.position: Position | None = None
+
+    @property
+    def room(self) -> int:
+        """How many records still fit in."""
+        return self._size - len(self._records)
+
+    def add(
+        self, records: list[Record], kinds: list[Kinds], report: NormalizationReport, position: Position
+    ) -> None:
+        self._records += records
+        self._kinds = [old | new for old, new in zip(self._kinds, kinds, strict=True)]
+        self._report += report
+        self.position = position
+
+    def take(self) -> SourceBatch:
+        """Return the batch; this one is empty afterwards."""
+        position = self.position or Position()
+        batch = SourceBatch(self._records, tuple(self._kinds), position, self._report)
+        self._records, self.position = [], None
+        self._kinds = [Kinds.NONE] * self._num_metadata
+        self._report = NormalizationReport()
+        return batch
+
+
+def open_source(
+    paths: str | Path | Sequence[str | Path],
+    mapping: ColumnMapping | None = None,
+    source_format: SourceFormat = "auto",
+    aliases: AliasFile | None = None,
+    unescape_html: bool = False,
+) -> TitleSource:
+    """Open a catalogue.
+
+    Args:
+        paths: One file or several, in the order in which they are read; "-", once, is standard input.
+        mapping: What their columns mean.
+        source_format: Of all of them; "auto" finds it out for each.
+        aliases: A second file of aliases.
+        unescape_html: Whether HTML entities in titles and aliases are resolved.
+
+    Raises:
+        InputError: no file, standard input or one file twice, an unknown format.
+        SourceError: a file is missing, empty, of a format nobody reads here, or lacks a column.
+    """
+    files = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not files:
+        raise InputError("sources", "expected at least one file")
+    names = [str(path) for path in files]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError("sources", f"{display_name(twice)} is named more than once")
+    return TitleSource(files, mapping or ColumnMapping(), source_format, aliases, unescape_html)
