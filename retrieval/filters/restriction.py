@@ -1,0 +1,91 @@
+"""What a request restricts its answers to: a predicate, ids that are allowed, ids that are denied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from retrieval.errors import InputError
+from retrieval.filters.expression import Predicate, canonical
+
+MAX_IDS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class FilterKey:
+    """What makes two restrictions of one index the same filter.
+
+    Attributes:
+        predicate: Canonical text; "" for none.
+        allow: Digest of the set of ids allowed; "" where all are.
+        deny: Digest of the set of ids denied; "" for none.
+    """
+
+    predicate: str
+    allow: str
+    deny: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A predicate and two lists of ids; what passes all three may be an answer.
+
+    Attributes:
+        predicate: None: every entity passes.
+        allow_ids: Ids allowed; None: all of them, empty: none.
+        deny_ids: Ids denied.
+    """
+
+    predicate: Predicate | None = None
+    allow_ids: tuple[str, ...] | None = None
+    deny_ids: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is restricted."""
+        return self.predicate is None and self.allow_ids is None and not self.deny_ids
+
+    def key(self) -> FilterKey:
+        """Return the key under which the filter of this restriction is kept."""
+        return FilterKey(
+            predicate="" if self.predicate is None else canonical(self.predicate),
+            allow="" if self.allow_ids is None else _digest(self.allow_ids),
+            deny=_digest(self.deny_ids) if self.deny_ids else "",
+        )
+
+
+def checked_ids(field: str, ids: object) -> tuple[str, ...]:
+    """Return a list of ids as a tuple.
+
+    Raises:
+        InputError: it is no sequence of at most `MAX_IDS` texts; names the item.
+    """
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise InputError(field, f"must be a sequence of ids, got {type(ids).__name__}")
+    items = tuple(ids)
+    if len(items) > MAX_IDS:
+        raise InputError(field, f"at most {MAX_IDS:,} ids, got {len(items):,}")
+    for number, item in enumerate(items):
+        if not isinstance(item, str):
+            raise InputError(f"{field}[{number}]", f"must be text, got {type(item).__name__}")
+    try:
+        "".join(items).encode()
+    except UnicodeEncodeError:
+        number = next(n for n, item in enumerate(items) if _is_broken(item))
+        raise InputError(f"{field}[{number}]", "not valid Unicode: half a surrogate pair") from None
+    return items
+
+
+def _is_broken(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _digest(ids: Sequence[str]) -> str:
+    """Return a digest of a set of ids; their order and repetitions make no difference."""
+    hasher = xxhash.xxh3_128()
+    for encoded in sorted(entity_id.encode() for entity_id in set(ids)):
+        hasher.update(len(encoded).to_bytes(8, "little"))
+        hasher.update(encoded)
+    return hasher.hexdigest()

@@ -1,0 +1,169 @@
+"""Predicates as text: what is understood, and what is said of what is not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.errors import InputError
+from retrieval.filters.expression import (
+    And,
+    Column,
+    Comparison,
+    Constant,
+    IsNull,
+    Like,
+    Literal,
+    Membership,
+    Not,
+    Or,
+    Predicate,
+    Truth,
+    canonical,
+)
+from retrieval.filters.parser import MAX_DEPTH, MAX_FILTER_CHARS, parse
+
+
+def compare(name: str, operator: str, value: str | float | bool | None) -> Comparison:
+    return Comparison(Column(name), operator, Literal(value))
+
+
+A, B, C = Truth(Column("a")), Truth(Column("b")), Truth(Column("c"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("kind = 'film'", compare("kind", "=", "film")),
+        ("kind == 'film'", compare("kind", "=", "film")),
+        ("year<>1990", compare("year", "!=", 1990)),
+        ("year >=-3", compare("year", ">=", -3)),
+        ("x < +.5e1", compare("x", "<", 5.0)),
+        ("x = 1.", compare("x", "=", 1.0)),
+        ("flag = TRUE", compare("flag", "=", True)),
+        ("a = null", compare("a", "=", None)),
+        ("kind = 'O''Brien'", compare("kind", "=", "O'Brien")),
+        ("kind = ''", compare("kind", "=", "")),
+        ("\"a \"\"b\"\" c\" = 'x'", compare('a "b" c', "=", "x")),
+        ('"and" = 1', compare("and", "=", 1)),
+        ("größe_2 = 1", compare("größe_2", "=", 1)),
+        ("x in (1, 'b', null)", Membership(Column("x"), (Literal(1), Literal("b"), Literal(None)))),
+        ("x NOT IN (1)", Not(Membership(Column("x"), (Literal(1),)))),
+        ("x like 'F_o%'", Like(Column("x"), Literal("F_o%"))),
+        ("x not like '%'", Not(Like(Column("x"), Literal("%")))),
+        ("x is null", IsNull(Column("x"))),
+        ("x Is Not Null", Not(IsNull(Column("x")))),
+        ("a", A),
+        ("null", Constant(None)),
+        ("not true", Not(Constant(True))),
+        ("not not a", A),
+        ("not x not in (1)", Membership(Column("x"), (Literal(1),))),
+        ("a or b and not c", Or((A, And((B, Not(C)))))),
+        ("(a or b) and c", And((Or((A, B)), C))),
+        ("a and (b and c)", And((A, B, C))),
+        ("((((a))))", A),
+        (" a\n\tand b ", And((A, B))),
+    ],
+)
+def test_predicates(text: str, expected: Predicate) -> None:
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("b AND a and a", "a and b"),
+        ("year<>1 or  year==1.50", "year != 1 or year = 1.5"),
+        ("x in (3, 1, 1)", "x in (1, 3)"),
+        ("(c or a) and b", "(a or c) and b"),
+        ("(b and a) or c", "a and b or c"),
+        ("not (a and b)", "not (a and b)"),
+        ("not (x like 'a')", "x not like 'a'"),
+        ("not x not like 'a'", "x like 'a'"),
+        ('"x" = \'it\'\'s\' and "In" = 1', "\"In\" = 1 and x = 'it''s'"),
+        ("x = -0.0", "x = 0.0"),
+        (f"x = {10**60}", f"x = {10**60}"),
+    ],
+)
+def test_canonical_text(text: str, expected: str) -> None:
+    assert canonical(parse(text)) == expected
+    assert canonical(parse(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must not be empty"),
+        (" \n", "must not be empty"),
+        ("a =", "at character 4: expected a value, got the end"),
+        ("a = b", "at character 5: expected a value, got the name 'b'; text stands in single quotes"),
+        ('a = "b"', "at character 5: expected a value, got the name \"b\"; text stands in single quotes"),
+        (
+            "a 5",
+            "at character 3: expected a comparison (= != < <= > >=), in, like, is, and, or, got 5",
+        ),
+        ("5 = a", "at character 1: expected a column name, got the value 5; columns go left"),
+        ("a = 'x", "at character 5: this string is not closed; expected another '"),
+        ("a = 'it''s", "at character 5: this string is not closed; expected another '"),
+        ('"a = 1', 'at character 1: this column name is not closed; expected another "'),
+        ("a not = 3", "at character 7: expected in or like, got '='"),
+        ("a in ()", "at character 7: expected a value, got ')'"),
+        ("a in 3", "at character 6: expected '(' before the values, got 3"),
+        ("a in (1 2)", "at character 9: expected ',' or ')' after a value, got 2"),
+        ("a like 3", "at character 8: expected a pattern in single quotes, got 3"),
+        ("a is 3", "at character 6: expected null or not null, got 3"),
+        ("a is not 3", "at character 10: expected null, got 3"),
+        ("(a", "at character 3: expected ')' for the '(' at character 1, got the end"),
+        ("a)", "at character 2: this ')' closes nothing"),
+        ("a = 1 b", "at character 7: expected and, or or the end, got 'b'"),
+        ("and", "at character 1: expected a column name, not or '(', got 'and'"),
+        ("a; drop", "at character 2: ';' has no meaning here"),
+        ("a = 12abc", "at character 5: '12abc' is neither a number nor a column name"),
+        ("a = 1e999", "at character 5: the number 1e999 is too large"),
+        ("a = " + "9" * 1001, "at character 5: a number of more than 1000 characters"),
+        ("(" * 10_000, f"at character {MAX_DEPTH + 1}: brackets are nested more than {MAX_DEPTH} deep"),
+        (
+            "(" * 10_000 + "a" + ")" * 10_000,
+            f"at most {MAX_FILTER_CHARS:,} characters, got 20,001; long lists go into allow_ids",
+        ),
+    ],
+)
+def test_what_is_no_predicate_is_refused_by_its_place(text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse(text)
+    assert error.value.field == "filter"
+    assert error.value.message == message
+
+
+def test_brackets_up_to_the_depth_are_fine() -> None:
+    nested = "a"
+    for level in range(MAX_DEPTH):
+        nested = f"b {'and' if level % 2 else 'or'} ({nested})"
+    assert canonical(parse(canonical(parse(nested)))) == canonical(parse(nested))
+
+
+def test_chains_need_no_depth() -> None:
+    assert parse("not " * 4000 + "a") == A
+    assert isinstance(parse(" or ".join(["a"] * 2000)), Or)
+
+
+PIECES = [*"ab=<>!()',.0e1-+\"% \n", *" and , or , not , in , like , is , null ,a = 1,'x'".split(",")]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    try:
+        predicate = parse(text)
+    except InputError as error:
+        assert error.field == "filter"
+    else:
+        assert canonical(parse(canonical(predicate))) == canonical(predicate)
+
+
+@given(st.text())
+def test_any_unicode_parses_or_is_refused(text: str) -> None:
+    try:
+        parse(text)
+    except InputError as error:
+        assert error.field == "filter"
