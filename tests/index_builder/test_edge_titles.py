@@ -1,0 +1,151 @@
+"""Odd titles: each comes back exactly as it was, normalised, or is refused by name with the reason."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from index_builder.build import BuildSummary, build_index
+from index_builder.config import BuildOptions
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.rejects import Reason
+from retrieval.text import Rendering, TextTokenizer
+from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file
+
+pytestmark = pytest.mark.shared_data
+
+MAX_TITLE_TOKENS = 256
+LOSSY = ("titles_unigram32k", "titles_wordpiece16k_uncased")  # the others have all 256 bytes
+SPECIAL = ("<|endoftext|>", "</s>", "<s>", "<unk>", "[UNK]", "[CLS]")
+
+
+def test_every_tokenizer_there_is_tried() -> None:
+    files = shared_file("tokenizers").glob("*.tokenizer.json")
+    assert {file.name.removesuffix(".tokenizer.json") for file in files} == set(END_TOKENS)
+
+
+def one_line(text: str) -> str:
+    """A line break cannot stand in a line; one carriage return at the end belongs to the line's end."""
+    return text.replace("\n", " ").removesuffix("\r")
+
+
+def lines(titles: list[str]) -> str:
+    return "".join(one_line(title) + "\n" for title in titles)
+
+
+def tsv(titles: list[str]) -> str:
+    rows = "".join(f"T{n}\t{one_line(title)}\n" for n, title in enumerate(titles))
+    return "entity_id\ttitle\n" + rows
+
+
+FORMATS: dict[str, Callable[[list[str]], str]] = {"lines": lines, "tsv": tsv}
+HAS_IDS = ("tsv",)
+
+
+def clean(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def fault_of_field(text: str, source_format: str) -> Reason | None:
+    """What the policy of the source says, before any tokenizer sees the title."""
+    text = one_line(text)
+    if any(unicodedata.category(character) == "Cc" and character != "\t" for character in text):
+        return Reason.CONTROL_CHARACTER
+    if "\t" in text and (source_format == "tsv" or not text.isspace()):
+        return Reason.TOO_MANY_FIELDS
+    return None if clean(text) else Reason.NO_TITLE
+
+
+def fault_of_title(title: str, tokenizer: TextTokenizer, rendering: Rendering) -> Reason | None:
+    ids = tokenizer.encode_text(title)
+    if not ids:
+        return Reason.NO_TOKENS
+    if len(ids) >= MAX_TITLE_TOKENS:
+        return Reason.OVER_LONG
+    if tokenizer.unknown_id in ids:
+        return Reason.UNKNOWN_TOKEN
+    return Reason.END_TOKEN_INSIDE if tokenizer.end_token_id(rendering) in ids else None
+
+
+def build(
+    folder: Path, titles: list[str], source_format: str, name: str
+) -> tuple[BuildSummary, TextTokenizer]:
+    source = folder / f"odd.{source_format}"
+    source.write_bytes(FORMATS[source_format](titles).encode())
+    options = BuildOptions(
+        out=folder / "odd.index",
+        format=source_format,
+        rendering=Rendering(end_token=END_TOKENS[name]),
+        max_bad_rows=len(titles),
+        max_title_tokens=MAX_TITLE_TOKENS,
+        rejects=folder / "rejects.tsv",
+    )
+    return build_index(source, load_tokenizer(name), options)
+
+
+def read_rejects(file: Path, first_line: int) -> dict[int, str]:
+    """Return the reason of every refused title, by its number."""
+    rows = [row.split("\t") for row in file.read_text(encoding="utf-8").splitlines()]
+    line, reason = rows[0].index("line"), rows[0].index("reason")
+    refused = {int(row[line]) - first_line: row[reason] for row in rows[1:]}
+    assert len(refused) == len(rows) - 1, "a title was refused twice"
+    return refused
+
+
+@pytest.mark.parametrize("source_format", FORMATS)
+@pytest.mark.parametrize("name", END_TOKENS)
+def test_odd_titles_come_back_or_are_refused_by_name(tmp_path: Path, name: str, source_format: str) -> None:
+    titles = odd_titles()
+    assert len(titles) > 800
+    has_ids = source_format in HAS_IDS
+    summary = build(tmp_path, titles, source_format, name)
+    tokenizer, rendering = load_tokenizer(name), Rendering(end_token=END_TOKENS[name])
+
+    expected: dict[int, str] = {}
+    kept: dict[str, str] = {}  # id -> title
+    repeated = 0
+    for n, text in enumerate(titles):
+        title = clean(one_line(text))
+        fault = fault_of_field(text, source_format) or fault_of_title(title, tokenizer, rendering)
+        if fault is not None:
+            expected[n] = fault
+        elif not has_ids and title in kept:
+            repeated += 1
+        else:
+            kept[f"T{n}" if has_ids else title] = title
+    refused = read_rejects(tmp_path / "rejects.tsv", first_line=2 if source_format == "tsv" else 1)
+    assert refused == expected
+    assert (Reason.UNKNOWN_TOKEN in refused.values()) == (name in LOSSY)
+
+    report = verify(summary.index)
+    assert report.ok, report.problems
+    with Index.open(summary.index) as index:
+        (step,) = index.manifest.history
+        assert (step.records, step.rejected, step.duplicates) == (len(titles), len(expected), repeated)
+        assert index.num_entities == step.added == len(kept)
+        assert len(kept) + len(expected) + repeated == len(titles)
+        numbers = index.entities.numbers(list(kept))
+        rows = tokenizer.encode_titles(list(kept.values()), rendering)
+        for (entity_id, title), number, row in zip(kept.items(), numbers.tolist(), rows, strict=True):
+            entity = index.entity(number)
+            assert (entity.entity_id, entity.title) == (entity_id, title)
+            assert row is not None
+            rank = index.row_of(row)
+            assert index.row_token_ids(rank) == tuple(row)
+            assert number in index.entities_of(rank)
+            assert index.surface(rank, number) == title
+
+
+@pytest.mark.parametrize("name", END_TOKENS)
+def test_text_that_looks_like_a_special_token_is_text(name: str) -> None:
+    tokenizer = load_tokenizer(name)
+    end = tokenizer.end_token_id(Rendering(end_token=END_TOKENS[name]))
+    special = {tokenizer.token_id(text) for text in SPECIAL} - {None, tokenizer.unknown_id}
+    for text in SPECIAL:
+        ids = tokenizer.encode_text(text)
+        assert end not in ids
+        assert not special & set(ids)
