@@ -1,163 +1,185 @@
-"""Build an index over real titles and measure time, peak memory and bytes per title.
+"""Build an index over real titles under a memory limit: time, peak memory, bytes per title, opening.
 
-    python benchmarks/index_build.py --data ../shared/data
+    python benchmarks/index_build.py                                  # 907,150 titles of English Wikipedia
+    python benchmarks/index_build.py --titles six_million.parquet --work /large/disk
 
-The data directory holds titles/wikipedia_en.parquet (column `title`) and tokenizers/gpt2.tokenizer.json. Each
-build is a process of its own, as a user would start it; its peak memory is what the kernel reports for it.
+Every build, verification and opening is a process of its own, as a user would start it. Fails unless the
+second build has the same bytes as the first, the index verifies, and random titles come back token for token.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import random
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import click
-import numpy as np
-import pyarrow.parquet as pq
+from harness.processes import Usage, measured
+from harness.report import Spread, announce, command_line, environment, write_json
+from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
 
-from decoding.trie_arrays import derive_trie
-from index_builder.sort import sort_rows
-from retrieval.index.layout import ENTITIES_FILE, ROWS_DIR, TRIE_FILE
+from retrieval.index.layout import ENTITIES_FILE, POSTINGS_FILE, ROWS_DIR, TRIE_FILE
 from retrieval.index.reader import Index
-from retrieval.index.verification import verify
 from retrieval.text import Rendering, TextTokenizer
 
 _BUILD = "from index_builder.cli import build_command; build_command()"
+_VERIFY = "from retrieval.index.cli import verify_command; verify_command()"
+_OPEN = """
+import sys, time
+from pathlib import Path
+from retrieval.index.reader import Index
+begun = time.perf_counter()
+Index.open(Path(sys.argv[1]), verify_digests=sys.argv[2] == "digests")
+print(time.perf_counter() - begun)
+"""
 _SAMPLE = 1000
 _MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One build process.
-
-    Attributes:
-        seconds: Wall time.
-        cpu_seconds: User and system time over all threads.
-        peak_bytes: Largest resident set.
-    """
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
+_PARTS = {
+    "whole index": "",
+    "trie.arrow, the constraint": TRIE_FILE,
+    "rows/": ROWS_DIR,
+    "entities.arrow": ENTITIES_FILE,
+    "postings.arrow": POSTINGS_FILE,
+}
 
 
 @click.command(context_settings={"show_default": True})
+@input_options
+@click.option("--memory-limit", default="2GiB", help="Passed to the build.")
 @click.option(
-    "--data",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path("../shared/data"),
-    envvar="GENRET_SHARED_DATA",
-    show_envvar=True,
-    help="Directory with titles/ and tokenizers/.",
+    "--threads", type=click.IntRange(min=1), help="Threads of the tokenizer; all cores if not given."
 )
-@click.option("--titles", default="wikipedia_en", help="Name of the titles file.")
-@click.option("--tokenizer", default="gpt2", help="Name of the tokenizer file.")
-@click.option("--limit", type=click.IntRange(min=1), help="Use only the first so many titles.")
-def main(data: Path, titles: str, tokenizer: str, limit: int | None) -> None:
-    """Build twice, verify, read titles back, print the figures."""
-    texts = (
-        pq.read_table(data / "titles" / f"{titles}.parquet", columns=["title"]).column("title").to_pylist()
-    )
-    texts = texts[:limit]
-    tokenizer_file = data / "tokenizers" / f"{tokenizer}.tokenizer.json"
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "wikipedia_titles.tsv"
-        source.write_text("title\n" + "\n".join(texts) + "\n", encoding="utf-8")
-        runs = [
-            build(source, tokenizer_file, Path(folder) / name) for name in ("first.index", "second.index")
-        ]
-        first, second = (Path(folder) / name for name in ("first.index", "second.index"))
-        compare(first, second)
-        report = verify(first)
-        if not report.ok:
-            raise click.ClickException(f"verify: {report.problems}")
-        read_back(first, TextTokenizer.load(tokenizer_file), texts)
-        describe(first, runs)
+@click.option("--builds", type=click.IntRange(min=2), default=2, help="Builds, each from nothing.")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, help="How often the index is opened.")
+def main(
+    data: Path,
+    titles: Path | None,
+    tokenizer: Path | None,
+    limit: int | None,
+    work: Path | None,
+    json_file: Path | None,
+    memory_limit: str,
+    threads: int | None,
+    builds: int,
+    repeats: int,
+) -> None:
+    """Build an index from a TSV file several times, and measure it."""
+    facts = environment("numpy", "pyarrow", "tokenizers")
+    announce(facts)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        source, model = Path(folder) / "titles.tsv", tokenizer_file(data, tokenizer)
+        number = write_tsv(source, batches(titles_file(data, titles), limit))
+        options = ["--tokenizer", str(model), "--memory-limit", memory_limit]
+        if threads is not None:
+            options += ["--threads", str(threads)]
+        runs = []
+        for n in range(builds):
+            runs.append(build(source, Path(folder) / f"{n}.index", options))
+            click.echo(f"build {n + 1}: {_describe(runs[-1])}")
+        first = Path(folder) / "0.index"
+        for n in range(1, builds):
+            compare(first, Path(folder) / f"{n}.index")
+        click.echo("every build has the same bytes")
+        figures = {
+            "titles": number,
+            "memory_limit": memory_limit,
+            "build_wall_s": Spread.of([run.seconds for run in runs]),
+            "build_cpu_s": Spread.of([run.cpu_seconds for run in runs]),
+            "build_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in runs]),
+            **size(first),
+            **opening(first, repeats),
+        }
+        read_back(first, TextTokenizer.load(model), titles_file(data, titles), number)
+    show(figures)
+    write_json(json_file, command_line(), facts, figures)
 
 
-def build(source: Path, tokenizer: Path, out: Path) -> Run:
-    arguments = [str(source), "--out", str(out), "--tokenizer", str(tokenizer), "--quiet"]
-    begun = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-c", _BUILD, *arguments])
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise click.ClickException(f"the build failed with status {process.returncode}")
-    seconds = time.perf_counter() - begun
-    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+def build(source: Path, out: Path, options: list[str]) -> Usage:
+    """Run one build as a process."""
+    return measured([sys.executable, "-c", _BUILD, str(source), "--out", str(out), "--quiet", *options])
 
 
 def compare(first: Path, second: Path) -> None:
     """Fail unless both indexes hold the same files with the same bytes."""
     ours, theirs = ({p.relative_to(i): p for p in i.rglob("*") if p.is_file()} for i in (first, second))
-    if set(ours) != set(theirs) or any(ours[n].read_bytes() != theirs[n].read_bytes() for n in ours):
-        raise click.ClickException("the second build differs from the first")
-    click.echo(f"second build: byte-identical ({len(ours)} files)")
+    if set(ours) != set(theirs):
+        raise click.ClickException(f"a further build differs: {sorted(map(str, set(ours) ^ set(theirs)))}")
+    for name, file in ours.items():
+        if not _same_bytes(file, theirs[name]):
+            raise click.ClickException(f"a further build differs in {name}")
 
 
-def read_back(path: Path, tokenizer: TextTokenizer, texts: list[str]) -> None:
+def size(path: Path) -> dict[str, Any]:
+    """Return counts and bytes per title by part."""
+    with Index.open(path) as index:
+        counts, files = index.manifest.counts, index.manifest.files
+    return {
+        "tokens_per_title": counts.tokens / counts.rows,
+        "nodes_per_title": counts.nodes / counts.rows,
+        "bytes_per_title": {
+            part: sum(f.bytes for f in files if f.name.startswith(start)) / counts.entities
+            for part, start in _PARTS.items()
+        },
+    }
+
+
+def opening(path: Path, repeats: int) -> dict[str, Any]:
+    """Time opening and verifying in fresh processes, with the files in the page cache."""
+    interleaved: dict[str, list[float]] = {"digests": [], "no digests": []}
+    measured([sys.executable, "-c", _OPEN, str(path), "digests"])  # brings the files into the page cache
+    for _ in range(repeats):
+        for how, seconds in interleaved.items():
+            seconds.append(float(measured([sys.executable, "-c", _OPEN, str(path), how]).stdout))
+    verified = [measured([sys.executable, "-c", _VERIFY, str(path)]) for _ in range(2)]
+    return {
+        "open_without_digests_s": Spread.of(interleaved["no digests"]),
+        "open_with_digests_s": Spread.of(interleaved["digests"]),
+        "verify_wall_s": Spread.of([run.seconds for run in verified]),
+        "verify_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in verified]),
+    }
+
+
+def read_back(path: Path, tokenizer: TextTokenizer, file: Path, number: int) -> None:
     """Fail unless random titles come back token for token."""
-    chosen = random.Random(0).sample(texts, min(_SAMPLE, len(texts)))
+    wanted = set(random.Random(0).sample(range(number), min(_SAMPLE, number)))
+    chosen, seen = [], 0
+    for batch in batches(file, number):
+        chosen += [title for n, title in enumerate(batch, start=seen) if n in wanted]
+        seen += len(batch)
     rows = tokenizer.encode_titles(chosen, Rendering())
     with Index.open(path) as index:
         for text, row in zip(chosen, rows, strict=True):
             rank = index.row_of(row or ())
             if rank < 0 or index.row_token_ids(rank) != tuple(row or ()) or index.surface(rank) != text:
                 raise click.ClickException(f"{text!r} did not come back")
-    click.echo(f"round trip: {len(chosen)} random titles, token for token")
+    click.echo(f"{len(chosen)} random titles came back token for token")
 
 
-def describe(path: Path, runs: list[Run]) -> None:
-    with Index.open(path) as index:
-        counts, files = index.manifest.counts, index.manifest.files
-        tokens, offsets = index.rows.flat()
-        vocab_size = index.vocab_size
-    shuffled = np.random.default_rng(0).permutation(counts.rows)
-    rows = [tokens[offsets[r] : offsets[r + 1]] for r in shuffled.tolist()]
-    mixed, mixed_offsets = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-    sort_seconds = timed(lambda: sort_rows(mixed, mixed_offsets, vocab_size))
-    trie_seconds = timed(lambda: derive_trie(tokens, offsets))
-    parts = {
-        "whole index": sum(f.bytes for f in files),
-        "trie.arrow (the constraint)": sum(f.bytes for f in files if f.name == TRIE_FILE),
-        "rows/": sum(f.bytes for f in files if f.name.startswith(ROWS_DIR)),
-        "entities.arrow": sum(f.bytes for f in files if f.name == ENTITIES_FILE),
-    }
-    figures = {
-        "titles": counts.rows,
-        "tokens per title, end token included": round(counts.tokens / counts.rows, 2),
-        "trie nodes per title": round(counts.nodes / counts.rows, 2),
-        "build, wall seconds": [round(run.seconds, 1) for run in runs],
-        "build, CPU seconds": [round(run.cpu_seconds, 1) for run in runs],
-        "build, peak RSS MiB": [round(run.peak_bytes / _MIB) for run in runs],
-        "of it sorting, seconds": round(sort_seconds, 2),
-        "of it deriving the trie, seconds": round(trie_seconds, 2),
-        "open with digests, seconds": round(timed(lambda: Index.open(path).close()), 3),
-        "open without digests, seconds": round(timed(lambda: Index.open(path, False).close()), 3),
-        "verify, seconds": round(timed(lambda: verify(path)), 2),
-        **{f"bytes per title, {name}": round(size / counts.rows, 2) for name, size in parts.items()},
-    }
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "pyarrow", "tokenizers"))
-    click.echo(f"machine: {machine}; {libraries}; load average {os.getloadavg()[0]:.1f}")
-    click.echo(json.dumps(figures, indent=1))
+def show(figures: dict[str, Any]) -> None:
+    """Print the figures, one a line."""
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            for part, number in value.items():
+                click.echo(f"{name}, {part}: {number:.2f}")
+        else:
+            click.echo(f"{name}: {value.text() if isinstance(value, Spread) else value}")
 
 
-def timed(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
+def _describe(run: Usage) -> str:
+    return f"{run.seconds:.1f} s wall, {run.cpu_seconds:.1f} s CPU, {run.peak_bytes / _MIB:,.0f} MiB peak"
+
+
+def _same_bytes(first: Path, second: Path) -> bool:
+    if os.path.getsize(first) != os.path.getsize(second):
+        return False
+    with first.open("rb") as ours, second.open("rb") as theirs:
+        while block := ours.read(1 << 22):
+            if block != theirs.read(1 << 22):
+                return False
+    return True
 
 
 if __name__ == "__main__":
