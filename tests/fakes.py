@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from decoding.types import Constraint
@@ -128,3 +130,16 @@ def all_sequences(alphabet: Sequence[int], max_length: int) -> list[tuple[int, .
 def normalise(weights: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
     total = math.fsum(weights.values())
     return {row: weight / total for row, weight in weights.items()}
+
+
+def chi_square(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:
+    """p-value of counts against a law."""
+    rows = sorted(law, key=law.__getitem__, reverse=True)
+    n = sum(counts.values())
+    observed = [counts[row] for row in rows]
+    expected = [n * law[row] for row in rows]
+    while len(expected) > 2 and expected[-1] < 5:  # pool the rare tail, as the test's theory asks
+        last = expected.pop(), observed.pop()
+        expected[-1] += last[0]
+        observed[-1] += last[1]
+    return float(stats.chisquare(observed, expected, sum_check=False).pvalue)

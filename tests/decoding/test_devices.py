@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,10 @@ from decoding.disc import DiscResult, disc
 from decoding.frontier import merge_branches
 from decoding.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
+from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.title_trie import TitleTrie
+from decoding.types import Constraint
+from tests.fakes import roots
 from tests.tiny_transformers import ARCHITECTURES, build, random_prompts, random_titles
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
@@ -39,6 +43,21 @@ def models(request: pytest.FixtureRequest) -> tuple[HFLanguageModel, HFLanguageM
     )
 
 
+def filtered(trie: TitleTrie) -> FilteredTrie:
+    """Two filters and an unfiltered query."""
+    every = np.arange(trie.num_rows)
+    two, three = (RowFilter.from_mask(every % n == 0, trie.device) for n in (2, 3))
+    return FilteredTrie(trie, [two, None, three])
+
+
+def all_states(constraint: Constraint) -> torch.Tensor:
+    """Every state that three queries may reach, and -1. Shape: (n,), int64."""
+    found = [torch.tensor([-1]), roots(constraint, 3)]
+    while len(found[-1]):
+        found.append(constraint.children(found[-1]).next_state)
+    return torch.cat(found)
+
+
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
     return left.device.type == "cpu" and right.device.type == DEVICE and torch.equal(left, right.cpu())
 
@@ -46,7 +65,7 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 def test_the_trie_answers_alike(tries: tuple[TitleTrie, TitleTrie]) -> None:
     cpu, device = tries
     generator = torch.Generator().manual_seed(0)
-    states = torch.randint(-1, cpu.num_nodes, (500,), generator=generator)
+    states = all_states(cpu)[torch.randint(0, len(all_states(cpu)), (500,), generator=generator)]
     tokens = torch.randint(0, VOCAB, (500, 12), generator=generator)
     there = states.to(DEVICE)
     for mine, theirs in zip(cpu.children(states), device.children(there), strict=True):
@@ -55,7 +74,25 @@ def test_the_trie_answers_alike(tries: tuple[TitleTrie, TitleTrie]) -> None:
     assert same(cpu.advance(states, tokens[:, 0]), device.advance(there, tokens[:, 0].to(DEVICE)))
     assert same(cpu.is_final(states), device.is_final(there))
     assert same(cpu.row(states), device.row(there))
-    assert same(cpu.start(3), device.start(3))
+    assert same(roots(cpu, 3), roots(device, 3))
+
+
+def test_a_filtered_trie_answers_alike(tries: tuple[TitleTrie, TitleTrie]) -> None:
+    cpu, device = (filtered(trie) for trie in tries)
+    states, tokens = all_states(cpu), torch.arange(VOCAB)
+    there, candidates = states.to(DEVICE), tokens.expand(len(states), -1)
+    for mine, theirs in zip(cpu.children(states), device.children(there), strict=True):
+        assert same(mine, theirs)
+    assert same(cpu.verify(states, candidates), device.verify(there, candidates.to(DEVICE)))
+    assert same(cpu.is_final(states), device.is_final(there))
+    assert same(cpu.row(states), device.row(there))
+    assert same(roots(cpu, 3), roots(device, 3))
+
+
+def test_a_filter_of_another_device_is_refused(tries: tuple[TitleTrie, TitleTrie]) -> None:
+    row_filter = RowFilter.from_mask(np.ones(tries[1].num_rows, dtype=bool))
+    with pytest.raises(ValueError, match="expected a filter on cuda"):
+        FilteredTrie(tries[1], [row_filter])
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
@@ -64,15 +101,18 @@ def test_the_trie_answers_alike(tries: tuple[TitleTrie, TitleTrie]) -> None:
     [lambda trie, states, tokens: trie.verify(states, tokens), lambda trie, states, _: trie.is_final(states)],
     ids=["verify", "is_final"],
 )
+@pytest.mark.parametrize("narrow", [lambda trie: trie, lambda trie: filtered(trie)], ids=["trie", "filtered"])
 def test_verification_does_not_wait_for_the_device(
     tries: tuple[TitleTrie, TitleTrie],
-    query: Callable[[TitleTrie, torch.Tensor, torch.Tensor], torch.Tensor],
+    narrow: Callable[[TitleTrie], Constraint],
+    query: Callable[[Constraint, torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> None:
-    states, tokens = tries[1].start(8), torch.arange(VOCAB, device=DEVICE).repeat(8, 1)
+    constraint = narrow(tries[1])
+    states, tokens = roots(constraint, 3), torch.arange(VOCAB, device=DEVICE).repeat(3, 1)
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        query(tries[1], states, tokens)
+        query(constraint, states, tokens)
     finally:
         torch.cuda.set_sync_debug_mode(before)
 

@@ -21,7 +21,7 @@ from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
-from tests.fakes import TableModel, all_sequences, end_with, normalise
+from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise
 
 END = 0
 VOCAB = 5
@@ -55,18 +55,6 @@ def sample(model: TableModel, rows, n: int, **params) -> list[DiscResult]:
     prompts = [PROMPT] * (n // per_query)
     all_params = [DiscParams(num_samples=per_query, seed=seed, **params) for seed in range(len(prompts))]
     return disc(model.prefill(prompts), trie, all_params)
-
-
-def chi_square(counts: Counter, law) -> float:
-    rows = sorted(law, key=law.get, reverse=True)
-    n = sum(counts.values())
-    observed = [counts[row] for row in rows]
-    expected = [n * law[row] for row in rows]
-    while len(expected) > 2 and expected[-1] < 5:  # pool the rare tail, as the test's theory asks
-        last = expected.pop(), observed.pop()
-        expected[-1] += last[0]
-        observed[-1] += last[1]
-    return float(stats.chisquare(observed, expected, sum_check=False).pvalue)
 
 
 @pytest.mark.statistical

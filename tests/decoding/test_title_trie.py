@@ -8,47 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import decoding.trie_arrays as trie_arrays_module
 from decoding.title_trie import TitleTrie
-from decoding.trie_arrays import derive_trie
+from decoding.trie_arrays import TrieArrays, TrieDeriver, derive_trie
 from tests.fakes import roots
+from tests.trie_oracles import Row, brute_children, catalogues, node_prefixes, prefixes
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-Row = tuple[int, ...]
-
-
-def brute_children(rows: set[Row], prefix: Row) -> set[int]:
-    depth = len(prefix)
-    return {row[depth] for row in rows if len(row) > depth and row[:depth] == prefix}
-
-
-def prefixes(rows: set[Row]) -> set[Row]:
-    return {row[:depth] for row in rows for depth in range(len(row) + 1)} | {()}
-
-
-def branching_prefixes(rows: set[Row]) -> set[Row]:
-    """Nodes of the compressed trie: the root, what rows share, the first prefix each has for itself."""
-    found = {()}
-    for row in rows:
-        shared = max((lcp(row, other) for other in rows if other != row), default=0)
-        found |= {row[:depth] for depth in range(shared + 2)}
-    return found
-
-
-def lcp(left: Row, right: Row) -> int:
-    return next(i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
-
-
-@st.composite
-def catalogues(draw: st.DrawFn) -> tuple[set[Row], int]:
-    """Rows closed by an end token: shared prefixes, prefixes of one another, one-token titles."""
-    vocab_size = draw(st.sampled_from([2, 3, 5, 17, 300, 65_536, 70_000, 200_000]))
-    tokens = st.one_of(
-        st.integers(0, min(3, vocab_size - 1)), st.integers(0, vocab_size - 1), st.just(vocab_size - 1)
-    )
-    titles = draw(st.lists(st.lists(tokens, max_size=6), max_size=40))
-    end = draw(st.integers(0, vocab_size - 1))
-    rows = {(*(t for t in title if t != end), end) for title in titles}
-    return rows, vocab_size
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -98,7 +64,7 @@ def test_children_verify_advance_and_final_equal_brute_force(device, catalogue, 
         todo = following
     assert set(states) == prefixes(rows)
     assert len(set(states.values())) == len(states)
-    assert trie.num_nodes == len(branching_prefixes(rows))
+    assert trie.num_nodes == len(node_prefixes(rows))
 
 
 def test_batches_of_mixed_depths_and_dead_states():
@@ -166,6 +132,123 @@ def test_the_derivation_checks_its_input(rows, message):
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     with pytest.raises(ValueError, match=message):
         derive_trie(tokens, offsets)
+
+
+def flatten(rows: list[Row], dtype: str = "u4") -> tuple[np.ndarray, np.ndarray]:
+    tokens = np.array([t for row in rows for t in row], dtype=dtype)
+    return tokens, np.cumsum([0, *(len(row) for row in rows)])
+
+
+def reference_arrays(rows: set[Row]) -> TrieArrays:
+    """The arrays by their definition, from sets of prefixes."""
+    ordered, nodes = sorted(rows), node_prefixes(rows)
+    number = {prefix: i for i, prefix in enumerate(nodes)}
+    children = [sum(node[:-1] == prefix for node in nodes[1:]) for prefix in nodes]
+    tails = [row[max(len(node) for node in nodes if row[: len(node)] == node) :] for row in ordered]
+    below = [[r for r, row in enumerate(ordered) if row[: len(node)] == node] for node in nodes]
+    assert all(number[node] in range(1, len(nodes)) for node in nodes[1:])
+    return TrieArrays(
+        token=np.array([0, *(node[-1] for node in nodes[1:]), *(t for tail in tails for t in tail)]),
+        child_begin=np.cumsum([1, *children]),
+        row_begin=np.array([*(ranks[0] if ranks else 0 for ranks in below), len(rows)]),
+        tail_begin=np.cumsum([len(nodes), *(len(tail) for tail in tails)]),
+        depth=max((len(row) for row in rows), default=0),
+        max_children=max(children),
+    )
+
+
+def check_same(left: TrieArrays, right: TrieArrays) -> None:
+    for mine, other in zip(left, right, strict=True):
+        assert np.array_equal(mine, other)
+
+
+@settings(max_examples=500, deadline=None)
+@given(catalogue=catalogues(), chunk=st.sampled_from([1, 2, 7, 1 << 20]), data=st.data())
+def test_blocks_of_any_size_derive_the_arrays_of_the_definition(catalogue, chunk, data):
+    rows, vocab_size = catalogue
+    ordered = sorted(rows)
+    dtype = np.min_scalar_type(vocab_size - 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trie_arrays_module, "_CHUNK_TOKENS", chunk)
+        at_once = derive_trie(*flatten(ordered, dtype))
+        borders = sorted(data.draw(st.lists(st.integers(0, len(ordered)), max_size=6)))
+        deriver = TrieDeriver(dtype)
+        for begin, end in zip([0, *borders], [*borders, len(ordered)], strict=True):
+            before = data.draw(st.integers(0, begin))  # a block may be a slice of longer arrays
+            tokens, offsets = flatten(ordered[before:end])
+            deriver.add(tokens, offsets[begin - before :])
+        in_blocks = deriver.finish()
+    check_same(at_once, reference_arrays(rows))
+    check_same(in_blocks, at_once)
+    assert at_once.token.dtype == in_blocks.token.dtype == dtype
+    assert {array.dtype for array in (*at_once[1:4], *in_blocks[1:4])} == {np.dtype(np.int32)}
+    assert (at_once.num_nodes, at_once.num_rows) == (len(node_prefixes(rows)), len(rows))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([[(1, 0), (2, 0)], [(1, 0)]], "row 2 sorts before row 1"),
+        ([[(1, 0)], [(2, 0)], [(2, 0)]], "row 2 equals row 1"),
+        ([[(1, 2)], [(1, 2, 0)]], "row 0 is a prefix of row 1"),
+        ([[(1, 2)], [(1,)]], "row 1 equals row 0 or is a prefix of it"),
+        ([[(1, 0)], [(2, 0), ()]], "row 2 is empty"),
+        ([[(1, 0)], [(256, 0)]], "expected uint8, got 0 … 256"),
+    ],
+)
+def test_faults_at_the_borders_of_blocks_are_named_by_rank(blocks, message):
+    deriver = TrieDeriver(np.uint8)
+    *sound, faulty = blocks
+    for rows in sound:
+        deriver.add(*flatten(rows))
+    with pytest.raises(ValueError, match=message):
+        deriver.add(*flatten(faulty))
+
+
+def test_a_trie_with_more_positions_than_a_state_can_name_is_refused(monkeypatch):
+    rows = [(1, 0), (2, 3, 4, 0)]  # three nodes and four tail tokens
+    arrays = derive_trie(*flatten(rows))
+    monkeypatch.setattr(trie_arrays_module, "MAX_POSITIONS", 6)
+    with pytest.raises(ValueError, match="3 nodes and 4 tokens in tails; together at most 6"):
+        derive_trie(*flatten(rows))
+    monkeypatch.setattr("decoding.title_trie.MAX_POSITIONS", 6)
+    with pytest.raises(ValueError, match="7 nodes and tail tokens; at most 6"):
+        TitleTrie(arrays, 5)
+
+
+@pytest.mark.parametrize("vocab_size", [200, 50_000, 70_000])
+def test_the_arrays_are_not_copied_on_the_cpu(vocab_size):
+    rows = [(vocab_size - 1, 1, 0), (1, 0), (vocab_size // 2 + 1, 0)]
+    tokens, offsets = flatten(sorted(rows), np.min_scalar_type(vocab_size - 1))
+    arrays = derive_trie(tokens, offsets)
+    trie = TitleTrie(arrays, vocab_size)
+    held = (trie._token, trie._child_begin, trie._row_begin, trie._tail_begin)
+    for tensor, array in zip(held, arrays[:4], strict=True):
+        assert tensor.data_ptr() == array.ctypes.data
+    assert trie.num_bytes == sum(array.nbytes for array in arrays[:4])
+    assert trie.children(roots(trie)).token.tolist() == sorted(row[0] for row in rows)
+
+
+def test_one_row_and_rows_of_one_token():
+    trie = TitleTrie.from_rows([(3,)], 5)
+    states = trie.children(roots(trie)).next_state
+    assert (trie.is_final(states).tolist(), trie.row(states).tolist()) == ([True], [0])
+    assert trie.children(states).owner.tolist() == []
+    many = TitleTrie.from_rows([(t,) for t in range(4)], 5)
+    assert many.row(many.children(roots(many)).next_state).tolist() == [0, 1, 2, 3]
+
+
+def test_two_rows_that_part_after_ten_thousand_tokens():
+    stem = [7] * 10_000
+    trie = TitleTrie.from_rows([(*stem, 1, 0), (*stem, 2, 2, 0)], 10)
+    states = roots(trie)
+    for token in stem:
+        states = trie.advance(states, torch.tensor([token]))
+    assert trie.children(states).token.tolist() == [1, 2]
+    assert trie.num_nodes == 10_003
+    finals = trie.advance(trie.children(states).next_state, torch.tensor([0, 2]))
+    assert trie.is_final(finals).tolist() == [True, False]
+    assert trie.row(finals).tolist() == [0, 1]
 
 
 # --- the two faults of the paper's printed listing -------------------------------------------------

@@ -1,0 +1,43 @@
+"""What a trie must answer, by brute force over sets of rows, and random catalogues to ask about."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+Row = tuple[int, ...]
+
+
+def brute_children(rows: set[Row], prefix: Row) -> set[int]:
+    depth = len(prefix)
+    return {row[depth] for row in rows if len(row) > depth and row[:depth] == prefix}
+
+
+def prefixes(rows: set[Row]) -> set[Row]:
+    return {row[:depth] for row in rows for depth in range(len(row) + 1)} | {()}
+
+
+def shared_tokens(left: Row, right: Row) -> int:
+    """Length of the common prefix of two different rows, none a prefix of the other."""
+    return next(i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+
+
+def node_prefixes(rows: set[Row]) -> list[Row]:
+    """Nodes of the compressed trie by level: root, shared prefixes, the first each row has for itself."""
+    found: set[Row] = {()}
+    for row in rows:
+        shared = max((shared_tokens(row, other) for other in rows if other != row), default=0)
+        found |= {row[:depth] for depth in range(shared + 2)}
+    return sorted(found, key=lambda prefix: (len(prefix), prefix))
+
+
+@st.composite
+def catalogues(draw: st.DrawFn, max_rows: int = 40) -> tuple[set[Row], int]:
+    """Rows closed by an end token: shared prefixes, prefixes of one another, one-token titles."""
+    vocab_size = draw(st.sampled_from([2, 3, 5, 17, 300, 65_536, 70_000, 200_000]))
+    tokens = st.one_of(
+        st.integers(0, min(3, vocab_size - 1)), st.integers(0, vocab_size - 1), st.just(vocab_size - 1)
+    )
+    titles = draw(st.lists(st.lists(tokens, max_size=6), max_size=max_rows))
+    end = draw(st.integers(0, vocab_size - 1))
+    rows = {(*(t for t in title if t != end), end) for title in titles}
+    return rows, vocab_size
