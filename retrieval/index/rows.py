@@ -61,6 +61,22 @@ class RowBucket:
                 return -1
         return int(self.ranks[low])
 
+    def lower_bound(self, token_ids: Sequence[int]) -> int:
+        """Return how many rows of this length sort before a row of any length."""
+        low, high = 0, len(self.ranks)
+        for column, token in zip(self.columns, token_ids, strict=False):
+            part = column[low:high]
+            if not 0 <= token <= np.iinfo(column.dtype).max:
+                return high if token > 0 else low
+            wanted = column.dtype.type(token)
+            low, high = (
+                low + int(np.searchsorted(part, wanted, "left")),
+                low + int(np.searchsorted(part, wanted, "right")),
+            )
+            if low == high:
+                return low
+        return high if self.length < len(token_ids) else low  # a row sorts before its extensions
+
     def position(self, rank: int) -> int:
         """Return where `rank` is in this bucket; -1 when it has another length."""
         at = int(np.searchsorted(self.ranks, self.ranks.dtype.type(rank)))
@@ -79,6 +95,7 @@ class RowBuckets:
         # The fullest bucket first: a rank is most likely there.
         self._by_size = sorted(buckets, key=lambda bucket: -len(bucket.ranks))
         self.num_rows = sum(len(bucket.ranks) for bucket in buckets)
+        self._dtype = self._by_size[0].columns[0].dtype if buckets else np.dtype(np.uint8)
 
     def token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the row of a rank.
@@ -97,6 +114,37 @@ class RowBuckets:
         """Return the rank of a row; -1 when there is none."""
         bucket = self._by_length.get(len(token_ids))
         return -1 if bucket is None else bucket.find(token_ids)
+
+    def lower_bound(self, token_ids: Sequence[int]) -> int:
+        """Return how many rows sort before a row, which is its rank if it is there."""
+        return sum(bucket.lower_bound(token_ids) for bucket in self._by_size)
+
+    def slice(self, begin: int, end: int) -> tuple[IntArray, IntArray]:
+        """Return a copy of the rows of ranks begin … end - 1, in order of rank.
+
+        Returns:
+            tokens: The rows, concatenated. Shape: (total tokens,).
+            offsets: Row i is tokens[offsets[i] : offsets[i + 1]]. Shape: (end - begin + 1,), int64.
+
+        Raises:
+            ValueError: a rank among them has no row.
+        """
+        lengths = np.zeros(end - begin, dtype=np.int64)
+        spans: list[tuple[RowBucket, int, int]] = []
+        for bucket in self._by_size:
+            low, high = np.searchsorted(bucket.ranks, np.array([begin, end], dtype=bucket.ranks.dtype))
+            lengths[bucket.ranks[low:high] - begin] = bucket.length
+            spans.append((bucket, int(low), int(high)))
+        if (lengths == 0).any():
+            raise ValueError(f"no row has rank {begin + int((lengths == 0).argmax())}")
+        offsets = np.zeros(end - begin + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        tokens: IntArray = np.empty(int(offsets[-1]), dtype=self._dtype)
+        for bucket, low, high in spans:
+            starts = offsets[bucket.ranks[low:high] - begin]
+            for i, column in enumerate(bucket.columns):
+                tokens[starts + i] = column[low:high]
+        return tokens, offsets
 
     def flat(self) -> tuple[IntArray, IntArray]:
         """Return a copy of all rows in rank order.
@@ -118,8 +166,7 @@ class RowBuckets:
             raise ValueError(f"no row has rank {int((lengths == 0).argmax())}")
         offsets = np.zeros(self.num_rows + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        dtype = self._by_size[0].columns[0].dtype if self._by_size else np.dtype(np.uint8)
-        tokens: IntArray = np.empty(int(offsets[-1]), dtype=dtype)
+        tokens: IntArray = np.empty(int(offsets[-1]), dtype=self._dtype)
         for bucket in self._by_size:
             starts = offsets[bucket.ranks]
             for i, column in enumerate(bucket.columns):

@@ -1,0 +1,172 @@
+"""Entities in their final order, gathered from the runs and written batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index_builder.entity_survey import EntitySurvey
+from index_builder.runs import IntArray, Run
+from retrieval.index.layout import ENTITY_BATCH_ROWS, ENTITY_ID, entities_schema, metadata_field
+from retrieval.index.manifest import MetadataColumn
+
+
+class RunSources:
+    """Entities of several runs under one numbering: run i's begin at `begins[i]`.
+
+    Args:
+        runs: The runs.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        sizes = [run.num_entities for run in runs]
+        self.begins = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+    def __len__(self) -> int:
+        return int(self.begins[-1])
+
+    def gather(self, sources: IntArray, schema: pa.Schema) -> pa.Table:
+        """Return columns of entities in the given order.
+
+        Every run's share is read as the one slice that spans it, so the shares should lie close together.
+
+        Args:
+            sources: At least one. Shape: (n,).
+            schema: The columns.
+        """
+        tables: list[pa.Table] = []
+        index = np.empty(len(sources), dtype=np.int64)
+        filled = 0
+        for run, places, numbers in self._by_run(sources):
+            low, high = int(numbers.min()), int(numbers.max()) + 1
+            index[places] = numbers - low + filled
+            tables.append(run.entities(low, high).select(schema.names).cast(schema))
+            filled += high - low
+        joined = pa.concat_tables(tables)
+        if filled == len(index) and bool((index[1:] > index[:-1]).all()):
+            return joined
+        return joined.combine_chunks().take(pa.array(index))
+
+    def ids(self, sources: IntArray) -> pa.Array:
+        """Return the ids of entities in the given order, reading a window of each run at a time."""
+        parts: list[pa.ChunkedArray] = []
+        visited: list[IntArray] = []
+        for run, places, numbers in self._by_run(sources):
+            by_number = np.argsort(numbers, kind="stable")
+            places, numbers = places[by_number], numbers[by_number]
+            begin = 0
+            while begin < len(numbers):
+                low = int(numbers[begin])
+                end = int(np.searchsorted(numbers, low + ENTITY_BATCH_ROWS // 4))
+                column = run.entities(low, int(numbers[end - 1]) + 1).column(ENTITY_ID)
+                parts.append(column.take(pa.array(numbers[begin:end] - low)))
+                visited.append(places[begin:end])
+                begin = end
+        order = np.argsort(np.concatenate(visited), kind="stable")
+        chunks = [chunk for part in parts for chunk in part.chunks]
+        return pa.concat_arrays(chunks).take(pa.array(order))
+
+    def _by_run(self, sources: IntArray) -> list[tuple[Run, npt.NDArray[np.int64], IntArray]]:
+        """Return (run, places in `sources`, entity numbers in the run) of every run that has any of them."""
+        run_of = np.searchsorted(self.begins, sources, side="right") - 1
+        order = np.argsort(run_of, kind="stable")
+        present, begins = np.unique(run_of[order], return_index=True)
+        shares = zip(present.tolist(), np.split(order, begins[1:]), strict=True)
+        return [(self._runs[i], places, sources[places] - self.begins[i]) for i, places in shares]
+
+
+class EntityWriter:
+    """Writes entities.arrow; holds one batch of entities, up to three times over while it is put together.
+
+    Args:
+        writer: Of a file with `schema`.
+        schema: As `stored_schema` gives it.
+        survey: What is stored how.
+        sources: Where the entities come from.
+    """
+
+    def __init__(
+        self, writer: pa.RecordBatchWriter, schema: pa.Schema, survey: EntitySurvey, sources: RunSources
+    ) -> None:
+        self._writer = writer
+        self._schema = schema
+        self._plain = pa.schema(
+            [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
+        )
+        self._dictionaries = survey.dictionaries
+        self._sources = sources
+        self._pending: list[IntArray] = []
+        self._num_pending = 0
+
+    def add(self, sources: IntArray) -> None:
+        """Append entities in this order."""
+        self._pending.append(sources)
+        self._num_pending += len(sources)
+        if self._num_pending >= ENTITY_BATCH_ROWS:
+            waiting = np.concatenate(self._pending)
+            whole = len(waiting) - len(waiting) % ENTITY_BATCH_ROWS
+            for begin in range(0, whole, ENTITY_BATCH_ROWS):
+                self._write(waiting[begin : begin + ENTITY_BATCH_ROWS])
+            self._pending = [waiting[whole:]]
+            self._num_pending = len(waiting) - whole
+
+    def finish(self) -> None:
+        """Write the last, shorter batch."""
+        if self._num_pending:
+            self._write(np.concatenate(self._pending))
+            self._pending, self._num_pending = [], 0
+
+    def _write(self, sources: IntArray) -> None:
+        table = self._sources.gather(sources, self._plain)
+        columns = [self._stored(_joined(table.column(field.name)), field) for field in self._schema]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+
+    def _stored(self, values: pa.Array, field: pa.Field) -> pa.Array:
+        dictionary = self._dictionaries.get(field.name)
+        if dictionary is None:
+            return canonical(values)
+        places = pc.index_in(values, value_set=dictionary)
+        return pa.DictionaryArray.from_arrays(canonical(places.cast(field.type.index_type)), dictionary)
+
+
+def stored_schema(survey: EntitySurvey, metadata: Sequence[MetadataColumn]) -> pa.Schema:
+    """Return the schema of the entities: nothing is stored that says nothing."""
+    sizes = {name: len(values) for name, values in survey.dictionaries.items()}
+    fields = [metadata_field(column.name, column.type, sizes.get(column.name)) for column in metadata]
+    return entities_schema(survey.has_ids, survey.has_aliases, fields)
+
+
+def canonical(array: pa.Array) -> pa.Array:
+    """Return the same values in the one layout that is written: zeros under nulls and behind the end.
+
+    Arrays of equal values may differ there according to where they come from, and files may not.
+    """
+    if pa.types.is_list(array.type):  # without nulls, and compacted by the writer
+        return array
+    bitmap = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        empty = pa.scalar("" if pa.types.is_string(array.type) else 0).cast(array.type)
+        array = pc.fill_null(array, empty)
+        bitmap = _bits(valid)
+    if pa.types.is_boolean(array.type):
+        values = [_bits(array.to_numpy(zero_copy_only=False))]
+    elif bitmap is None:
+        return array
+    else:
+        array = array if array.offset == 0 else array.take(pa.array(np.arange(len(array))))
+        values = array.buffers()[1:]
+    return pa.Array.from_buffers(array.type, len(array), [bitmap, *values])
+
+
+def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
