@@ -22,6 +22,9 @@ class BuildProgress(Protocol):
     def advance(self, done: int, note: str) -> None:
         """`done` units of the phase are finished in all; `note` says so in words."""
 
+    def note(self, text: str) -> None:
+        """Something worth a line of its own has been found out."""
+
 
 class Silent:
     """Reports nothing."""
@@ -32,16 +35,21 @@ class Silent:
     def advance(self, done: int, note: str) -> None:
         """Nothing."""
 
+    def note(self, text: str) -> None:
+        """Nothing."""
+
 
 class LogLines:
     """A line when a phase begins, and one every few seconds.
 
     Args:
         stream: Where lines go; None: standard error.
+        command: What lines begin with.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, command: str = "build-index") -> None:
         self._stream = stream or sys.stderr
+        self._command = command
         self._name = ""
         self._total: int | None = None
         self._begun = self._next = time.monotonic()
@@ -61,9 +69,52 @@ class LogLines:
             share = f" {100 * done // self._total} %," if self._total else ""
             self._write(f"{self._name}:{share} {note}, {now - self._begun:.0f} s")
 
+    def note(self, text: str) -> None:
+        """Write a line."""
+        self._write(text)
+
     def _write(self, text: str) -> None:
-        self._stream.write(f"build-index: {text}\n")
+        self._stream.write(f"{self._command}: {text}\n")
         self._stream.flush()
+
+
+class PhaseClock:
+    """Passes everything on, and notes how long each phase took.
+
+    Args:
+        progress: Where to.
+    """
+
+    def __init__(self, progress: BuildProgress) -> None:
+        self._progress = progress
+        self._name: str | None = None
+        self._begun = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """A phase begins; the one before has ended."""
+        self._stop()
+        self._name = name
+        self._progress.phase(name, total)
+
+    def advance(self, done: int, note: str) -> None:
+        """Pass it on."""
+        self._progress.advance(done, note)
+
+    def note(self, text: str) -> None:
+        """Pass it on."""
+        self._progress.note(text)
+
+    def seconds(self) -> dict[str, float]:
+        """End the last phase and return the seconds of each, in their order."""
+        self._stop()
+        return dict(self._seconds)
+
+    def _stop(self) -> None:
+        now = time.monotonic()
+        if self._name is not None:
+            self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now - self._begun
+        self._name, self._begun = None, now
 
 
 class Bar:
@@ -89,6 +140,10 @@ class Bar:
         """Move the bar."""
         if self._task is not None:
             self._bars.update(self._task, completed=done, note=note)
+
+    def note(self, text: str) -> None:
+        """Write a line above the bars."""
+        self._bars.console.print(text, markup=False, highlight=False)
 
     def __enter__(self) -> Self:
         self._bars.start()

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from index_builder.durable import sync_directory, write_synced
+from index_builder.faults import fault_point
+from index_builder.workplace import WORK_DIR, holds_work
 from retrieval.errors import GenretError, IndexDirectoryError
 from retrieval.index.digests import digest_bytes
 from retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
@@ -17,7 +20,13 @@ from retrieval.index.reader import Index
 from retrieval.index.versions import list_versions
 
 _STAGING_DIR = "staging"
+_DAMAGED_DIR = "staging.damaged"
 _LOCK_FILE = ".lock"
+
+
+def work_root(index: Path) -> Path:
+    """Return where shards lie until the build they belong to is published."""
+    return index / WORK_DIR
 
 
 @contextmanager
@@ -25,13 +34,15 @@ def staging(index: Path) -> Iterator[Path]:
     """Yield an empty staging directory inside the index directory, under the index's build lock.
 
     What an earlier, killed build left behind is removed first. The directory is gone afterwards,
-    published or not; the kernel frees the lock of a killed process.
+    published or not; the kernel frees the lock of a killed process. Shards that a build can go on with
+    stay in the work directory, in an index without any version too.
 
     Raises:
-        IndexDirectoryError: another build is running, or `index` is something else than an index directory.
+        IndexDirectoryError: another build is running, `index` is something else than an index directory, or
+            it cannot be written.
     """
     _refuse_foreign(index)
-    fresh = not index.exists()
+    fresh = not index.exists() or (_is_unpublished(index) and any(index.iterdir()))
     try:
         index.mkdir(parents=True, exist_ok=True)
         with (index / _LOCK_FILE).open("wb") as lock:
@@ -39,15 +50,14 @@ def staging(index: Path) -> Iterator[Path]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise IndexDirectoryError(f"{index}: another build of this index is running") from None
+            fault_point("locked")
             folder = index / _STAGING_DIR
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             try:
                 yield folder
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
-                if fresh and not (index / CURRENT_FILE).exists():
-                    shutil.rmtree(index, ignore_errors=True)
+                _tidy(index, folder, fresh)
     except OSError as error:
         where = error.filename or index
         raise IndexDirectoryError(f"{where}: cannot write the index: {error.strerror or error}") from error
@@ -61,14 +71,16 @@ def publish(index: Path, folder: Path, manifest: Manifest) -> str:
     """
     data = manifest.to_bytes()
     version = digest_bytes(data)
-    _write_synced(folder / MANIFEST_FILE, data)
+    write_synced(folder / MANIFEST_FILE, data)
+    fault_point("manifest-written")
     for staged in (*(p for p in folder.rglob("*") if p.is_dir()), folder):
-        _sync_directory(staged)
+        sync_directory(staged)
+    fault_point("staging-synced")
     versions = index / VERSIONS_DIR
     versions.mkdir(exist_ok=True)
     target = versions / version
     if target.exists() and not _is_intact(target):
-        damaged = folder.with_name(_STAGING_DIR + ".damaged")
+        damaged = folder.with_name(_DAMAGED_DIR)
         shutil.rmtree(damaged, ignore_errors=True)
         target.rename(damaged)
         folder.rename(target)
@@ -76,12 +88,20 @@ def publish(index: Path, folder: Path, manifest: Manifest) -> str:
     elif not target.exists():
         folder.rename(target)
     os.utime(target)  # the order of publication
-    _sync_directory(versions)
-    pointer = index / (CURRENT_FILE + ".new")
-    _write_synced(pointer, f"{version}\n".encode("ascii"))
-    pointer.replace(index / CURRENT_FILE)
-    _sync_directory(index)
+    sync_directory(versions)
+    fault_point("version-renamed")
+    point_to(index, version)
     return version
+
+
+def point_to(index: Path, version: str) -> None:
+    """Make a version that lies in the index the live one."""
+    pointer = index / (CURRENT_FILE + ".new")
+    write_synced(pointer, f"{version}\n".encode("ascii"))
+    fault_point("pointer-written")
+    pointer.replace(index / CURRENT_FILE)
+    sync_directory(index)
+    fault_point("pointer-replaced")
 
 
 def prune(index: Path, live: str, keep: int) -> None:
@@ -89,6 +109,7 @@ def prune(index: Path, live: str, keep: int) -> None:
 
     A reader that has an old version open keeps its mapping.
     """
+    fault_point("pruning")
     superseded = [version for version in list_versions(index) if version != live]
     for version in superseded[keep:]:
         shutil.rmtree(index / VERSIONS_DIR / version, ignore_errors=True)
@@ -97,9 +118,9 @@ def prune(index: Path, live: str, keep: int) -> None:
 def _refuse_foreign(index: Path) -> None:
     if index.exists() and not index.is_dir():
         raise IndexDirectoryError(f"{index}: is a file; expected an index directory or nothing")
-    if not index.is_dir() or (index / CURRENT_FILE).exists():
+    if not _is_unpublished(index):
         return
-    ours = {VERSIONS_DIR, _STAGING_DIR, _LOCK_FILE, CURRENT_FILE + ".new"}
+    ours = {VERSIONS_DIR, _STAGING_DIR, _DAMAGED_DIR, WORK_DIR, _LOCK_FILE, CURRENT_FILE + ".new"}
     foreign = sorted(entry.name for entry in index.iterdir() if entry.name not in ours)
     if foreign:
         raise IndexDirectoryError(
@@ -108,24 +129,24 @@ def _refuse_foreign(index: Path) -> None:
         )
 
 
+def _is_unpublished(index: Path) -> bool:
+    return index.is_dir() and not (index / CURRENT_FILE).exists()
+
+
+def _tidy(index: Path, folder: Path, fresh: bool) -> None:
+    """Remove what is of no use to any later build."""
+    shutil.rmtree(folder, ignore_errors=True)
+    work = work_root(index)
+    if holds_work(work):
+        return
+    shutil.rmtree(work, ignore_errors=True)
+    if fresh and _is_unpublished(index):
+        shutil.rmtree(index, ignore_errors=True)
+
+
 def _is_intact(folder: Path) -> bool:
     try:
         Index.open(folder).close()
     except GenretError:
         return False
     return True
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from retrieval.rejects import Reason, Rejects
 from retrieval.sources import Record
 from retrieval.text import Rendering, TextTokenizer
 
 _NAMED = 5  # characters or words named in the detail of a bad row
+
+
+@dataclass(frozen=True, slots=True)
+class OverLong:
+    """A title or alias that was refused for its length.
+
+    Attributes:
+        tokens: Tokens of its row, end token included.
+        text: The title or alias.
+        file: Number of the file, from 0.
+        line: Line number, from 1.
+    """
+
+    tokens: int
+    text: str
+    file: int
+    line: int
 
 
 class RowEncoder:
@@ -18,6 +36,10 @@ class RowEncoder:
         tokenizer: The tokenizer.
         rendering: How titles stand after the prompt.
         max_title_tokens: Rows of more tokens, end token included, are refused.
+
+    Attributes:
+        end_token_id: Closes every row.
+        longest: The longest title or alias refused for its length, if any was.
 
     Raises:
         InputError: the tokenizer names no end token.
@@ -30,6 +52,7 @@ class RowEncoder:
         self.end_token_id = tokenizer.end_token_id(rendering)
         self._unknown_id = tokenizer.unknown_id
         self._empty_row = tokenizer.encode_titles([""], rendering)[0]
+        self.longest: OverLong | None = None
 
     def encode(
         self, records: Sequence[Record], rejects: Rejects
@@ -58,7 +81,9 @@ class RowEncoder:
                 fault = self._fault(row, texts[at])
                 if fault is not None or row is None:
                     reason, detail = fault or (Reason.UNSTABLE_BOUNDARY, "")
-                    rejects.add(record.line, reason, texts[at], detail)
+                    rejects.add(record.line, reason, texts[at], detail, record.file)
+                    if reason is Reason.OVER_LONG and row is not None:
+                        self._note_length(record, texts[at], len(row))
                     break
                 good.append(row)
             else:
@@ -67,6 +92,10 @@ class RowEncoder:
                 forms.append(len(good))
             begin = end
         return kept, rows, forms
+
+    def _note_length(self, record: Record, text: str, tokens: int) -> None:
+        if self.longest is None or tokens > self.longest.tokens:
+            self.longest = OverLong(tokens, text, record.file, record.line)
 
     def _fault(self, row: list[int] | None, text: str) -> tuple[Reason, str] | None:
         if row is None:

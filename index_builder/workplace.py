@@ -1,0 +1,81 @@
+"""The work directory inside an index: one build's shards, under a key of everything that shapes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from index_builder.durable import naming
+from index_builder.faults import fault_point
+from index_builder.journal import JOURNAL_FILE, Journal
+from retrieval.index.digests import digest_bytes
+
+WORK_DIR = "work"
+
+# Changes whenever shards or the journal are written in another way.
+_WORK_FORMAT = 1
+_SHAPING_LIBRARIES = ("generative-retrieval", "numpy", "pyarrow", "tokenizers")
+
+# Of builds whose input cannot be read twice, so that nobody can go on with them.
+_ONCE = "once"
+
+
+def shaping_libraries() -> dict[str, str]:
+    """Return the versions of the libraries that shape what is built."""
+    return {name: _library_version(name) for name in _SHAPING_LIBRARIES}
+
+
+def work_key(shaping: Mapping[str, Any] | None) -> str:
+    """Return the name of a build's folder.
+
+    Args:
+        shaping: Everything that decides what the shards hold, as JSON; None for input that can be read only
+            once.
+    """
+    if shaping is None:
+        return _ONCE
+    document = {"format": _WORK_FORMAT, "libraries": shaping_libraries(), **shaping}
+    return digest_bytes(json.dumps(document, sort_keys=True, ensure_ascii=True).encode("ascii"))
+
+
+def open_journal(root: Path, key: str, resume: bool) -> Journal:
+    """Open the journal of a build; the work of every other one is removed.
+
+    Args:
+        root: The work directory; made when missing.
+        key: Of this build.
+        resume: Whether what an earlier run of it did is taken up.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for path in root.iterdir():
+        if path.name != key or not resume or key == _ONCE:
+            with naming(path):
+                shutil.rmtree(path)
+    return Journal(root / key)
+
+
+def remove_work(root: Path) -> None:
+    """Remove all work; what cannot be removed is left to the next build."""
+    shutil.rmtree(root, ignore_errors=True)
+    fault_point("work-removed")
+
+
+def holds_work(root: Path) -> bool:
+    """Return whether a build could go on with what lies there."""
+    return any(
+        path.parent.name != _ONCE and path.stat().st_size > 0 for path in root.glob(f"*/{JOURNAL_FILE}")
+    )
+
+
+def _library_version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
