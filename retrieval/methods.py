@@ -1,6 +1,7 @@
 """The retrieval methods: from a decoder's rows to ranked catalogue entities.
 
-`beam` lists the likeliest surface forms, `disc` samples them; both are aggregated by entity here.
+`beam` lists the likeliest surface forms, `disc` samples them; both are aggregated by entity here. Under a
+filter the forms are those of rows that name an allowed entity, and only allowed entities are credited.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams, DiscParams
+from decoding.row_filter import FilteredTrie
 from decoding.title_trie import TitleTrie
-from decoding.types import Hypothesis
+from decoding.types import Constraint, Hypothesis
+from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
 from retrieval.types import DEFAULT_NUM_SAMPLES, Candidate, RetrievalResult, RetrieveRequest
 
@@ -55,21 +58,23 @@ def run_beam(
     requests: Sequence[RetrieveRequest],
     cancel: Sequence[CancelToken | None],
     room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
 ) -> list[Outcome]:
     """Answer requests by trie beam search. All lists have one entry per query of the session."""
+    filters = filters or [None] * len(requests)
     params = [_listing(index, request) for request in requests]
-    results = beam_search(session, trie, params, cancel, room)
+    results = beam_search(session, _constraint(trie, filters), params, cancel, room)
     num_steps = [0 if isinstance(r, DecodingCancelledError) else r.num_steps for r in results]
     for _ in range(_MAX_WIDENINGS):
         wider: dict[int, BeamParams] = {}
-        for query, known in enumerate(zip(requests, params, results, strict=True)):
+        for query, known in enumerate(zip(requests, params, results, filters, strict=True)):
             if (new_params := _wider(index, *known)) is not None:
                 wider[query] = params[query] = new_params
         if not wider:
             break
         again = beam_search(
             session.select(list(wider)),
-            trie,
+            _constraint(trie, [filters[query] for query in wider]),
             list(wider.values()),
             [cancel[query] for query in wider],
             [room[query] for query in wider],
@@ -80,9 +85,18 @@ def run_beam(
     return [
         result
         if isinstance(result, DecodingCancelledError)
-        else _beam_answer(index, request, result, listed.k, steps)
-        for request, result, listed, steps in zip(requests, results, params, num_steps, strict=True)
+        else _beam_answer(index, request, result, listed.k, steps, allowed)
+        for request, result, listed, steps, allowed in zip(
+            requests, results, params, num_steps, filters, strict=True
+        )
     ]
+
+
+def _constraint(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> Constraint:
+    """Return what may be written: any title, or per query a title of an entity it allows."""
+    if all(allowed is None for allowed in filters):
+        return trie
+    return FilteredTrie(trie, [None if allowed is None else allowed.rows for allowed in filters])
 
 
 def _listing(index: Index, request: RetrieveRequest) -> BeamParams:
@@ -96,7 +110,11 @@ def _listing(index: Index, request: RetrieveRequest) -> BeamParams:
 
 
 def _wider(
-    index: Index, request: RetrieveRequest, params: BeamParams, result: BeamResult | DecodingCancelledError
+    index: Index,
+    request: RetrieveRequest,
+    params: BeamParams,
+    result: BeamResult | DecodingCancelledError,
+    allowed: EntityFilter | None,
 ) -> BeamParams | None:
     """Return what to search again with when surface forms of few entities crowded out the others.
 
@@ -104,8 +122,8 @@ def _wider(
     """
     if isinstance(result, DecodingCancelledError):
         return None
-    entities = {entity for hypothesis in result.hypotheses for entity in index.entities_of(hypothesis.row)}
-    if len(entities) >= min(request.k, index.num_entities):
+    entities = {e for hypothesis in result.hypotheses for e in _entities_of(index, hypothesis.row, allowed)}
+    if len(entities) >= min(request.k, _num_entities(index, allowed)):
         return None
     full = len(result.hypotheses) >= params.k
     lost = result.best_pruned_logprob > -math.inf and request.beam_size is None
@@ -117,11 +135,16 @@ def _wider(
 
 
 def _beam_answer(
-    index: Index, request: RetrieveRequest, result: BeamResult, num_listed: int, num_steps: int
+    index: Index,
+    request: RetrieveRequest,
+    result: BeamResult,
+    num_listed: int,
+    num_steps: int,
+    allowed: EntityFilter | None,
 ) -> RetrievalResult:
     tallies: dict[int, _Tally] = {}
     for hypothesis in result.hypotheses:
-        _add(index, tallies, hypothesis, 0.0)
+        _add(index, tallies, hypothesis, 0.0, allowed)
     unseen = result.best_pruned_logprob
     if len(result.hypotheses) >= num_listed:  # rows that fell off the end of the list
         unseen = max(unseen, result.hypotheses[-1].logprob)
@@ -129,27 +152,33 @@ def _beam_answer(
         query=request.query,
         method="beam",
         candidates=_rank(index, tallies, request.k, by_share=False),
-        certified=_is_proven(index, tallies, request.k, unseen),
+        certified=_is_proven(index, tallies, request.k, unseen, _num_entities(index, allowed)),
         num_steps=num_steps,
     )
 
 
-def _is_proven(index: Index, tallies: dict[int, _Tally], k: int, unseen: float) -> bool:
+def _is_proven(index: Index, tallies: dict[int, _Tally], k: int, unseen: float, num_entities: int) -> bool:
     """Whether the k likeliest entities are known, in their order, counting every surface form.
+
+    It holds under a filter as it does without: an allowed entity makes every row it has allowed, so that
+    none of its forms is out of reach, and what bounds the rows not seen bounds the allowed ones.
 
     Args:
         index: Knows how many surface forms an entity has.
         tallies: The entities found. The score of one is a lower bound of its true log-probability.
         k: Entities wanted.
         unseen: No row that was not found has a larger log-probability.
+        num_entities: How many there are to be found.
     """
     if unseen == -math.inf:
         return True
     order = sorted(tallies, key=lambda entity: -tallies[entity].logprob)
-    if len(order) < k:
+    if len(order) < min(k, num_entities):
         return False
     # Upper bound of everything below the i-th entity, from the end of the list upwards.
-    below = unseen + math.log(index.forms_per_entity.max(initial=1))
+    below = -math.inf
+    if len(order) < num_entities:
+        below = unseen + math.log(index.forms_per_entity.max(initial=1))
     for position in range(len(order) - 1, -1, -1):
         entity = order[position]
         found = tallies[entity]
@@ -168,8 +197,14 @@ def run_disc(
     requests: Sequence[RetrieveRequest],
     cancel: Sequence[CancelToken | None],
     room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
 ) -> list[Outcome]:
-    """Answer requests, all with one `top_m` and each with a seed, by DISC."""
+    """Answer requests, all with one `top_m` and each with a seed, by DISC.
+
+    Under a filter the set S of DISC is that of the rows allowed: samples follow the model's distribution over
+    them, and the mass is their probability.
+    """
+    filters = filters or [None] * len(requests)
     params = [
         DiscParams(
             num_samples=r.num_samples or DEFAULT_NUM_SAMPLES,
@@ -183,17 +218,21 @@ def run_disc(
         )
         for r in requests
     ]
-    results = disc(session, trie, params, cancel, room)
+    results = disc(session, _constraint(trie, filters), params, cancel, room)
     return [
-        result if isinstance(result, DecodingCancelledError) else _disc_answer(index, request, result)
-        for request, result in zip(requests, results, strict=True)
+        result
+        if isinstance(result, DecodingCancelledError)
+        else _disc_answer(index, request, result, allowed)
+        for request, result, allowed in zip(requests, results, filters, strict=True)
     ]
 
 
-def _disc_answer(index: Index, request: RetrieveRequest, result: DiscResult) -> RetrievalResult:
+def _disc_answer(
+    index: Index, request: RetrieveRequest, result: DiscResult, allowed: EntityFilter | None
+) -> RetrievalResult:
     tallies: dict[int, _Tally] = {}
     for sample in result.samples:
-        _add(index, tallies, sample.hypothesis, 1.0 / len(result.samples))
+        _add(index, tallies, sample.hypothesis, 1.0 / len(result.samples), allowed)
     return RetrievalResult(
         query=request.query,
         method="disc",
@@ -207,9 +246,32 @@ def _disc_answer(index: Index, request: RetrieveRequest, result: DiscResult) -> 
     )
 
 
-def _add(index: Index, tallies: dict[int, _Tally], hypothesis: Hypothesis, share: float) -> None:
-    """Credit a row to every entity it names; entities that share it share the probability equally."""
-    entities = index.entities_of(hypothesis.row)
+def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
+    """Return the answer to a request whose filter allows no entity: known without asking the model."""
+    if request.method == "beam":
+        return RetrievalResult(request.query, "beam", (), certified=True)
+    return RetrievalResult(request.query, "disc", (), mass=0.0, mass_stderr=0.0, seed=request.seed)
+
+
+def _entities_of(index: Index, row: int, allowed: EntityFilter | None) -> list[int]:
+    """Return the numbers of the entities a row names and the filter allows."""
+    entities = index.entities_of(row)
+    return entities if allowed is None else [entity for entity in entities if allowed.allowed[entity]]
+
+
+def _num_entities(index: Index, allowed: EntityFilter | None) -> int:
+    return index.num_entities if allowed is None else allowed.num_allowed
+
+
+def _add(
+    index: Index,
+    tallies: dict[int, _Tally],
+    hypothesis: Hypothesis,
+    share: float,
+    allowed: EntityFilter | None,
+) -> None:
+    """Credit a row to every allowed entity it names; those that share it share the probability equally."""
+    entities = _entities_of(index, hypothesis.row, allowed)
     for entity in entities:
         tally = tallies.setdefault(entity, _Tally())
         tally.logprobs[hypothesis.row] = hypothesis.logprob

@@ -10,8 +10,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
@@ -21,9 +23,13 @@ from retrieval.arguments import named, sequence
 from retrieval.compatibility import check_rendering, check_templates
 from retrieval.defaults import default_model_dir
 from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
+from retrieval.filters.entity_filter import EntityFilter
+from retrieval.filters.restriction import checked_ids
+from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
 from retrieval.limits import Limits
-from retrieval.methods import Outcome, run_beam, run_disc
+from retrieval.methods import Outcome, nothing_allowed, run_beam, run_disc
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 from retrieval.types import Mention, RetrievalResult, RetrieveRequest, Timings
@@ -38,6 +44,15 @@ _MAX_LOGITS_BYTES = 256 * 2**20
 Reply = RetrievalResult | GenretError | DecodingCancelledError
 
 
+class _Job(NamedTuple):
+    """One request on its way into a batch."""
+
+    request: RetrieveRequest
+    prompt: list[int]
+    cancel: CancelToken | None
+    allowed: EntityFilter | None
+
+
 class Retriever:
     """Answers queries with entities of one index, written by one model.
 
@@ -46,10 +61,15 @@ class Retriever:
         model: The model behind the decoding protocol.
         tokenizer: The model's tokenizer.
         config: Prompt templates and rendering of the checkpoint.
+        filter_cache_bytes: Bound on the memory of filters kept for further requests.
+
+    Attributes:
+        filters: The filters of the index, those kept among them.
 
     Raises:
         IndexMismatchError: the index was built for another tokenizer or rendering, or holds token ids
             the model does not have.
+        InputError: the bound on filters is negative.
     """
 
     def __init__(
@@ -58,6 +78,8 @@ class Retriever:
         model: LanguageModel,
         tokenizer: TextTokenizer,
         config: CheckpointConfig | None = None,
+        *,
+        filter_cache_bytes: int = DEFAULT_FILTER_CACHE_BYTES,
     ) -> None:
         self.index = index
         self.model = model
@@ -68,6 +90,7 @@ class Retriever:
         check_templates(tokenizer, self.config, model.vocab_size)
         self._limits = Limits.of(model)
         self.trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+        self.filters = FilterStore(index, model.device, filter_cache_bytes)
 
     @classmethod
     def open(
@@ -80,6 +103,7 @@ class Retriever:
         num_threads: int | None = None,
         verify_digests: bool = True,
         trust_remote_code: bool = False,
+        filter_cache_bytes: int = DEFAULT_FILTER_CACHE_BYTES,
     ) -> Retriever:
         """Open an index directory and load a checkpoint.
 
@@ -91,6 +115,8 @@ class Retriever:
             num_threads: Torch threads of this process; None: leave them as they are.
             verify_digests: Check every file's digest, not only sizes and structure.
             trust_remote_code: Run model code that a hub checkpoint brings along.
+            filter_cache_bytes: Bound on the memory of filters kept for further requests; one that is larger
+                alone is made anew for every batch.
 
         Raises:
             GenretError: the index or the checkpoint cannot be used, or they do not fit together.
@@ -104,7 +130,7 @@ class Retriever:
             opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
             check_rendering(opened, tokenizer, config)
             loaded = _load_model(place, device, dtype, num_threads, trust_remote_code)
-            return cls(opened, loaded, tokenizer, config)
+            return cls(opened, loaded, tokenizer, config, filter_cache_bytes=filter_cache_bytes)
         except BaseException:
             opened.close()
             raise
@@ -121,7 +147,13 @@ class Retriever:
         """
         opened = Index.open(index, verify_digests=verify_digests)
         try:
-            return type(self)(opened, self.model, self.tokenizer, self.config)
+            return type(self)(
+                opened,
+                self.model,
+                self.tokenizer,
+                self.config,
+                filter_cache_bytes=self.filters.max_bytes,
+            )
         except BaseException:
             opened.close()
             raise
@@ -134,7 +166,8 @@ class Retriever:
         )
 
     def close(self) -> None:
-        """Release the index. Idempotent."""
+        """Release the index and the filters kept. Idempotent."""
+        self.filters.clear()
         self.index.close()
 
     def __enter__(self) -> Retriever:
@@ -158,23 +191,40 @@ class Retriever:
         top_m: int | None = None,
         seed: int | None = None,
         prompt: str | None = None,
+        filter: str | None = None,
+        allow_ids: Iterable[str] | None = None,
+        deny_ids: Iterable[str] = (),
         batch_size: int = DEFAULT_BATCH_SIZE,
     ) -> list[RetrievalResult]:
         """Answer queries, in their order. See `RetrieveRequest` for the options.
 
         Raises:
-            InputError: an option or a query is out of range, or a query is too long for the model.
+            InputError: an option or a query is out of range, a query is too long for the model, or the
+                filter does not fit the index.
             ModelError: the model returned broken logits.
         """
         single = isinstance(queries, str)
         texts = sequence("queries", queries, str)
         names = ["query"] if single else [f"queries[{i}]" for i in range(len(texts))]
+        allowed, denied = _checked_lists(allow_ids, deny_ids)
         requests = []
         for name, text in zip(names, texts, strict=True):
             with named("query", name):
                 requests.append(
                     RetrieveRequest(
-                        text, k, method, beam_size, num_draws, num_samples, temperature, top_m, seed, prompt
+                        query=text,
+                        k=k,
+                        method=method,
+                        beam_size=beam_size,
+                        num_draws=num_draws,
+                        num_samples=num_samples,
+                        temperature=temperature,
+                        top_m=top_m,
+                        seed=seed,
+                        prompt=prompt,
+                        filter=filter,
+                        allow_ids=allowed,
+                        deny_ids=denied,
                     )
                 )
         return self._all_or_error(requests, names, batch_size)
@@ -187,20 +237,27 @@ class Retriever:
         *,
         beam_size: int | None = None,
         seed: int | None = None,
+        filter: str | None = None,
+        allow_ids: Iterable[str] | None = None,
+        deny_ids: Iterable[str] = (),
         batch_size: int = DEFAULT_BATCH_SIZE,
     ) -> list[RetrievalResult]:
-        """Link mentions in context to entities, in their order.
+        """Link mentions in context to entities, in their order, all under one filter.
 
         Raises:
-            InputError: an option is out of range, or a mention is empty or too long for the model.
+            InputError: an option is out of range, a mention is empty or too long for the model, or the
+                filter does not fit the index.
         """
         single = isinstance(mentions, Mention)
         spans = sequence("mentions", mentions, Mention)
         names = ["mention"] if single else [f"mentions[{i}]" for i in range(len(spans))]
+        allowed, denied = _checked_lists(allow_ids, deny_ids)
         requests = []
         for name, mention in zip(names, spans, strict=True):
             with named("mention", name):
-                requests.append(self.link_request(mention, k, method, beam_size, seed))
+                requests.append(
+                    self.link_request(mention, k, method, beam_size, seed, filter, allowed, denied)
+                )
         return self._all_or_error(requests, names, batch_size)
 
     def link_request(
@@ -210,6 +267,9 @@ class Retriever:
         method: str = "beam",
         beam_size: int | None = None,
         seed: int | None = None,
+        filter: str | None = None,
+        allow_ids: tuple[str, ...] | None = None,
+        deny_ids: tuple[str, ...] = (),
     ) -> RetrieveRequest:
         """Return the request that links one mention with the checkpoint's mention template.
 
@@ -221,14 +281,23 @@ class Retriever:
         template = self.config.prompt(self.config.mention_prompt)
         query = template.mention_query(mention)
         return RetrieveRequest(
-            query, k=k, method=method, beam_size=beam_size, seed=seed, prompt=template.name
+            query,
+            k=k,
+            method=method,
+            beam_size=beam_size,
+            seed=seed,
+            prompt=template.name,
+            filter=filter,
+            allow_ids=allow_ids,
+            deny_ids=deny_ids,
         )
 
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the request's prompt length in tokens: its share of a batch.
 
         Raises:
-            InputError: the template is unknown, or the query is too long for the model.
+            InputError: the template is unknown, the query is too long for the model, or the filter does not
+                fit the index.
         """
         return len(self._prompt(request))
 
@@ -276,11 +345,14 @@ class Retriever:
             groups.setdefault((request.method, request.top_m, width), []).append(i)
         for (_, _, width), members in groups.items():
             most = max(1, _MAX_LOGITS_BYTES // (width * self.model.vocab_size * 4))
-            for part in _chunks(members, most):
-                answered = self._decode(
-                    [requests[i] for i in part], [prompts[i] for i in part], [cancel[i] for i in part]
-                )
-                replies.update(zip(part, answered, strict=True))
+            rest = iter(members)
+            for filters in self.filters.batches([requests[i].restriction for i in members], most):
+                part = list(islice(rest, len(filters)))
+                jobs = [
+                    _Job(_seeded(requests[i]), prompts[i], cancel[i], allowed)
+                    for i, allowed in zip(part, filters, strict=True)
+                ]
+                replies.update(zip(part, self._decode(jobs), strict=True))
         return replies
 
     def _all_or_error(
@@ -307,6 +379,9 @@ class Retriever:
         return [replies[i] for i in range(len(requests))]
 
     def _prompt(self, request: RetrieveRequest) -> list[int]:
+        """Return the prompt of a request that can be answered: its filter fits the index too."""
+        if request.filter is not None:
+            self.filters.check(request.restriction)
         template = self.config.prompt(request.prompt)
         prompt = template.encode(self.tokenizer, request.query)
         if not prompt:
@@ -327,27 +402,33 @@ class Retriever:
             )
         return prompt
 
-    def _decode(
-        self,
-        requests: list[RetrieveRequest],
-        prompts: list[list[int]],
-        cancel: list[CancelToken | None],
-    ) -> list[Reply]:
-        """Answer compatible requests in one batch."""
-        seeded = [replace(r, seed=secrets.randbits(_SEED_BITS)) if r.seed is None else r for r in requests]
-        room = [self._limits.room(len(prompt)) for prompt in prompts]
+    def _decode(self, jobs: Sequence[_Job]) -> list[Reply]:
+        """Answer compatible requests in one batch; those whose filter allows nothing without the model."""
+        asked = [job for job in jobs if job.allowed is None or job.allowed.num_allowed]
+        decoded = iter(self._decode_all(asked) if asked else [])
+        return [
+            nothing_allowed(job.request)
+            if job.allowed is not None and not job.allowed.num_allowed
+            else next(decoded)
+            for job in jobs
+        ]
+
+    def _decode_all(self, jobs: Sequence[_Job]) -> list[Reply]:
+        requests = [job.request for job in jobs]
+        room = [self._limits.room(len(job.prompt)) for job in jobs]
+        cancel = [job.cancel for job in jobs]
+        filters = [job.allowed for job in jobs]
         run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
         started = time.perf_counter()
         try:
-            session = self.model.prefill(prompts)
+            session = self.model.prefill([job.prompt for job in jobs])
             prefilled = time.perf_counter()
-            outcomes = run(session, self.trie, self.index, seeded, cancel, room)
+            outcomes = run(session, self.trie, self.index, requests, cancel, room, filters)
         except InvalidLogitsError as error:
-            if len(requests) == 1:
+            if len(jobs) == 1:
                 return [ModelError(str(error))]
             # One query's broken logits must not take the others down: answer each alone.
-            alone = zip(requests, prompts, cancel, strict=True)
-            return [self._decode([r], [p], [c])[0] for r, p, c in alone]
+            return [self._decode_all([job])[0] for job in jobs]
         ended = time.perf_counter()
         timings = Timings(
             prefill_ms=(prefilled - started) * 1e3,
@@ -368,6 +449,18 @@ def _load_model(
         return HFLanguageModel.load(place, device, dtype, trust_remote_code, num_threads)
     except DecodingError as error:
         raise ModelError(str(error)) from error
+
+
+def _seeded(request: RetrieveRequest) -> RetrieveRequest:
+    return replace(request, seed=secrets.randbits(_SEED_BITS)) if request.seed is None else request
+
+
+def _checked_lists(
+    allow_ids: Iterable[str] | None, deny_ids: Iterable[str]
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Read lists of ids once, however many requests share them."""
+    allowed = None if allow_ids is None else checked_ids("allow_ids", allow_ids)
+    return allowed, checked_ids("deny_ids", deny_ids)
 
 
 def _chunks(items: Sequence[int], size: int) -> Iterable[Sequence[int]]:

@@ -20,6 +20,8 @@ from decoding.params import (
     default_beam_size,
 )
 from retrieval.errors import InputError
+from retrieval.filters.parser import parse
+from retrieval.filters.restriction import Restriction, checked_ids
 
 MetadataValue = str | int | float | bool | None
 
@@ -77,6 +79,11 @@ class RetrieveRequest:
         top_m: `disc`: verify only the M likeliest tokens of a step, which biases the weights; None: exact.
         seed: `disc`: seed of this request; None: one is chosen and reported with the result.
         prompt: Name of the prompt template; None: the checkpoint's default.
+        filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
+            index is seen when that index is asked.
+        allow_ids: Ids of the entities allowed, at most 100,000; None: all of them, empty: none.
+        deny_ids: Ids of entities not allowed, at most 100,000. An answer passes `filter`, `allow_ids` and
+            `deny_ids`; ids the index lacks have no effect.
 
     Raises:
         InputError: a field is out of range; it is named.
@@ -92,6 +99,9 @@ class RetrieveRequest:
     top_m: int | None = None
     seed: int | None = None
     prompt: str | None = None
+    filter: str | None = None
+    allow_ids: tuple[str, ...] | None = None
+    deny_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_text("query", self.query)
@@ -111,6 +121,12 @@ class RetrieveRequest:
         object.__setattr__(self, "temperature", float(temperature))
         if self.prompt is not None:
             check_text("prompt", self.prompt)
+        if self.filter is not None:
+            check_text("filter", self.filter)
+            parse(self.filter)
+        if self.allow_ids is not None:
+            object.__setattr__(self, "allow_ids", checked_ids("allow_ids", self.allow_ids))
+        object.__setattr__(self, "deny_ids", checked_ids("deny_ids", self.deny_ids))
         if (total := self.width) > MAX_TOTAL_DRAWS and self.method == "disc":
             raise InputError(
                 "num_samples", f"times num_draws must be at most {MAX_TOTAL_DRAWS}, got {total} draws"
@@ -122,6 +138,12 @@ class RetrieveRequest:
         if self.method == "beam":
             return self.beam_size or default_beam_size(self.k)
         return (self.num_samples or DEFAULT_NUM_SAMPLES) * self.num_draws
+
+    @property
+    def restriction(self) -> Restriction:
+        """What the answers are restricted to."""
+        predicate = None if self.filter is None else parse(self.filter)
+        return Restriction(predicate, self.allow_ids, self.deny_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +222,8 @@ class RetrievalResult:
         candidates: Best first; empty means that nothing in the catalogue matched (`NO_MATCH`).
         certified: `beam`: whether the candidates are proven to be the k likeliest entities in their order,
             all surface forms counted; `disc`: None.
-        mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue.
+        mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue; under a
+            filter, that it is a surface form of an allowed entity.
         mass_stderr: Standard error of `mass`.
         num_draws: `disc`: draws used; 0 for `beam`.
         num_accepted: `disc`: results that came from an accepted draw (the rest were resampled).

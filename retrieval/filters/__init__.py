@@ -1,6 +1,6 @@
 """Filters: which entities of an index a request may be answered with.
 
-    text ── parser ──> Predicate ── check ──> (columns and types fit) ── evaluate ──> entity mask ──> EntityFilter
+    text ── parser ──> Predicate ── check ──> fits the index ── evaluate ──> entity mask ──> EntityFilter
 
 A filter never changes the index: it becomes a mask over the entities and prefix counts over the rows, which
 narrow the title trie while it is walked. The grammar is described in docs/filters.md.

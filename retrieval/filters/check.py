@@ -1,4 +1,4 @@
-"""Whether a predicate fits an index: its columns exist, and their types take the values they are tested on."""
+"""Whether a predicate fits an index: its columns exist, and their types take the values they are given."""
 
 from __future__ import annotations
 

@@ -46,9 +46,7 @@ _OPERATORS: dict[str, Callable[..., pa.Array]] = {
 }
 
 
-def evaluate(
-    predicate: Predicate, column: Callable[[str], pa.ChunkedArray], num_rows: int
-) -> BoolArray:
+def evaluate(predicate: Predicate, column: Callable[[str], pa.ChunkedArray], num_rows: int) -> BoolArray:
     """Return the rows for which a predicate is true.
 
     Args:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-
 # What a comparison is when the column's value is certainly below, or above, the literal.
 _BELOW = {"=": False, "!=": True, "<": True, "<=": True, ">": False, ">=": False}
 _ABOVE = {"=": False, "!=": True, "<": False, "<=": False, ">": True, ">=": True}
@@ -66,5 +65,3 @@ def narrow_to_float(operator: str, literal: int | float) -> Narrow | bool:
     if operator in ("<", "<="):
         return Narrow("<" if nearest_is_above else "<=", nearest)
     return Narrow(">=" if nearest_is_above else ">", nearest)
-
-

@@ -165,11 +165,9 @@ class _Parser:
         if token.kind is Kind.KEYWORD and token.value in _CONSTANTS:
             self._position += 1
             return Literal(_CONSTANTS[token.value], token.at)
-        if token.kind is Kind.NAME:
-            raise error_at(
-                token.at, f"expected a value, got the name {token.shown}; text stands in single quotes"
-            )
-        self._fail("a value")
+        hint = "; text stands in single quotes" if token.kind is Kind.NAME else ""
+        name = "the name " if token.kind is Kind.NAME else ""
+        raise error_at(token.at, f"expected a value, got {name}{token.shown}{hint}")
 
     @property
     def _next(self) -> Token:

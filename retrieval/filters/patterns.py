@@ -1,4 +1,4 @@
-r"""Patterns of `like`: % stands for any text, _ for one character, a backslash takes the next one literally."""
+r"""Patterns of `like`: % is any text, _ one character, and a backslash takes the next one literally."""
 
 from __future__ import annotations
 
