@@ -161,7 +161,7 @@ class AliasFile:
     ) -> Iterator[tuple[int, str, str]]:
         """Yield line, key and alias of every good row."""
         for chunk in chunks:
-            for line, row in enumerate(chunk.rows, chunk.first_line):
+            for line, row in enumerate(chunk.cut(0, chunk.num_rows), chunk.first_line):
                 if isinstance(row, BadRow):
                     self._rejects.add(line, row.reason, row.text, row.detail)
                     continue

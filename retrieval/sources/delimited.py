@@ -46,7 +46,7 @@ class DelimitedReader:
             try:
                 text = block.decode()
             except UnicodeDecodeError:
-                yield RowChunk(first, [_odd_row(raw) for raw in block.split(b"\n")], is_text=True)
+                yield RowChunk(first, [_odd_row(raw) for raw in block.split(b"\n")])
                 continue
             if "\r" in text:
                 text = text.replace("\r\n", "\n").removesuffix("\r")
@@ -60,15 +60,14 @@ class DelimitedReader:
 def _chunks(first: int, text: str) -> Iterator[RowChunk]:
     lines = text.split("\n")
     if is_normalized_block(text):
-        yield RowChunk(first, [line.split("\t") for line in lines], is_text=True, is_normalized=True)
+        yield RowChunk(first, lines=lines)
         return
     for begin in range(0, len(lines), _SMALL_BLOCK):
         some = lines[begin : begin + _SMALL_BLOCK]
         if is_normalized_block("\n".join(some)):
-            rows: list[list[str] | BadRow] = [line.split("\t") for line in some]
-            yield RowChunk(first + begin, rows, is_text=True, is_normalized=True)
+            yield RowChunk(first + begin, lines=some)
         else:
-            yield RowChunk(first + begin, [_row(line) for line in some], is_text=True)
+            yield RowChunk(first + begin, [_row(line) for line in some])
 
 
 def _row(line: str) -> list[str] | BadRow:

@@ -27,15 +27,27 @@ class RowChunk:
 
     Attributes:
         first_line: Line number of the first, from 1.
-        rows: One per line.
+        rows: One per line, taken apart; no rows when there are `lines`.
         is_text: Every cell is a str.
-        is_normalized: Every cell is what the text policy makes of it; text rows only.
+        lines: Instead of rows: lines of text still to be split at tabs, all of whose fields are what the text
+            policy makes of them.
     """
 
     first_line: int
-    rows: Sequence[Sequence[Cell] | BadRow]
-    is_text: bool
-    is_normalized: bool = False
+    rows: Sequence[Sequence[Cell] | BadRow] = ()
+    is_text: bool = True
+    lines: Sequence[str] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows or lines."""
+        return len(self.rows if self.lines is None else self.lines)
+
+    def cut(self, begin: int, end: int) -> Sequence[Sequence[Cell] | BadRow]:
+        """Return rows begin … end - 1, taken apart."""
+        if self.lines is None:
+            return self.rows[begin:end]
+        return [line.split("\t") for line in self.lines[begin:end]]
 
 
 class RowReader(Protocol):

@@ -107,8 +107,8 @@ class TitleSource:
         for file in range(self._start.file, len(self._paths)):
             for maker, chunk in self._chunks(file):
                 begin = 0
-                while begin < len(chunk.rows):
-                    end = min(len(chunk.rows), begin + batch.room)
+                while begin < chunk.num_rows:
+                    end = min(chunk.num_rows, begin + batch.room)
                     records = maker.make(chunk, begin, end, rejects)
                     if self._alias_file is not None:
                         records = self._alias_file.join(records)

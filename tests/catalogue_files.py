@@ -1,0 +1,81 @@
+"""Catalogues written in every format that is read, for tests of the reading."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retrieval.rejects import Rejects
+from retrieval.sources import Kinds, Record, SourceBatch, TitleSource
+
+COMPRESSIONS = ("", ".gz", ".zst")
+FORMATS = ("tsv", "jsonl", "parquet")
+
+# entity_id, title, aliases, metadata cells
+Entity = tuple[str, str, tuple[str, ...], tuple[str | None, ...]]
+
+
+def compressed(data: bytes, compression: str) -> bytes:
+    if compression == ".gz":
+        return gzip.compress(data, mtime=0)
+    if compression == ".zst":
+        return bytes(pa.compress(data, codec="zstd", asbytes=True))
+    return data
+
+
+def tsv(entities: Sequence[Entity], metadata: Sequence[str]) -> bytes:
+    lines = ["\t".join(("entity_id", "title", "aliases", *metadata))]
+    lines += ["\t".join((i, t, "|".join(a), *(cell or "" for cell in m))) for i, t, a, m in entities]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def jsonl(entities: Sequence[Entity], metadata: Sequence[str]) -> bytes:
+    rows = [
+        {"entity_id": i, "title": t, "aliases": list(a), **dict(zip(metadata, m, strict=True))}
+        for i, t, a, m in entities
+    ]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def parquet(entities: Sequence[Entity], metadata: Sequence[str], rows_per_group: int = 3) -> bytes:
+    columns = {
+        "entity_id": pa.array([e[0] for e in entities], pa.string()),
+        "title": pa.array([e[1] for e in entities], pa.string()),
+        "aliases": pa.array([e[2] for e in entities], pa.list_(pa.string())),
+        **{name: pa.array([e[3][n] for e in entities], pa.string()) for n, name in enumerate(metadata)},
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, row_group_size=rows_per_group)
+    return sink.getvalue().to_pybytes()
+
+
+def write_catalogue(
+    folder: Path, name: str, entities: Sequence[Entity], metadata: Sequence[str], compression: str = ""
+) -> Path:
+    """Write entities in the format of the suffix of `name`."""
+    writer = {".tsv": tsv, ".jsonl": jsonl, ".parquet": parquet}[Path(name).suffix]
+    file = folder / (name + compression)
+    file.write_bytes(compressed(writer(entities, metadata), compression))
+    return file
+
+
+def read_batches(source: TitleSource, size: int = 5, limit: int = 1000) -> tuple[list[SourceBatch], Rejects]:
+    rejects = Rejects(source.name, limit, files=source.names)
+    return list(source.batches(size, rejects)), rejects
+
+
+def read_all(source: TitleSource, size: int = 5, limit: int = 1000) -> tuple[list[Record], Rejects]:
+    batches, rejects = read_batches(source, size, limit)
+    return [record for batch in batches for record in batch.records], rejects
+
+
+def all_kinds(batches: Sequence[SourceBatch]) -> tuple[Kinds, ...]:
+    kinds = batches[0].kinds
+    for batch in batches[1:]:
+        kinds = tuple(a | b for a, b in zip(kinds, batch.kinds, strict=True))
+    return kinds
