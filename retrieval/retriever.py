@@ -25,7 +25,8 @@ from retrieval.defaults import default_model_dir
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
 from retrieval.filters.entity_filter import EntityFilter
-from retrieval.filters.restriction import checked_ids
+from retrieval.filters.parser import parse
+from retrieval.filters.restriction import Restriction, checked_ids
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
 from retrieval.limits import Limits
@@ -51,6 +52,11 @@ class _Job(NamedTuple):
     prompt: list[int]
     cancel: CancelToken | None
     allowed: EntityFilter | None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the filter allows no entity at all."""
+        return self.allowed is not None and not self.allowed.num_allowed
 
 
 class Retriever:
@@ -292,6 +298,14 @@ class Retriever:
             deny_ids=deny_ids,
         )
 
+    def check_filter(self, filter: str) -> None:
+        """Refuse a predicate that no request to this index could use; makes no filter.
+
+        Raises:
+            InputError: it is no predicate, or does not fit the index.
+        """
+        self.filters.check(Restriction(parse(filter)))
+
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the request's prompt length in tokens: its share of a batch.
 
@@ -404,14 +418,9 @@ class Retriever:
 
     def _decode(self, jobs: Sequence[_Job]) -> list[Reply]:
         """Answer compatible requests in one batch; those whose filter allows nothing without the model."""
-        asked = [job for job in jobs if job.allowed is None or job.allowed.num_allowed]
+        asked = [job for job in jobs if not job.is_hopeless]
         decoded = iter(self._decode_all(asked) if asked else [])
-        return [
-            nothing_allowed(job.request)
-            if job.allowed is not None and not job.allowed.num_allowed
-            else next(decoded)
-            for job in jobs
-        ]
+        return [nothing_allowed(job.request) if job.is_hopeless else next(decoded) for job in jobs]
 
     def _decode_all(self, jobs: Sequence[_Job]) -> list[Reply]:
         requests = [job.request for job in jobs]

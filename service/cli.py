@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from retrieval.errors import InputError
+from retrieval.errors import InputError, SourceError
+from retrieval.filters.id_file import read_ids
 from retrieval.options import SHOWN
 from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from service.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from service.errors import CallError
 
 _BATCH_ITEMS = 64
+_BATCH_ID_BYTES = 2 * 2**20  # half of what a server accepts in one message
 _STDIN_BYTES = 1 << 16
 
 
@@ -94,6 +96,27 @@ _ADDRESS = click.option(
 @click.option(
     "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
 )
+@click.option(
+    "--filter",
+    "predicate",
+    help="Only entities for which this is true: kind = 'film' and year >= 1990",
+    show_default="all entities",
+    show_envvar=True,
+)
+@click.option(
+    "--allow-ids",
+    type=click.Path(),
+    help="File of entity ids, one per line: only these.",
+    show_default="all entities",
+    show_envvar=True,
+)
+@click.option(
+    "--deny-ids",
+    type=click.Path(),
+    help="File of entity ids, one per line: none of these.",
+    show_default="none",
+    show_envvar=True,
+)
 @click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **SHOWN)
 def query_command(
     queries: tuple[str, ...],
@@ -109,6 +132,9 @@ def query_command(
     top_m: int | None,
     seed: int | None,
     prompt: str | None,
+    predicate: str | None,
+    allow_ids: str | None,
+    deny_ids: str | None,
     timeout: float,
 ) -> None:
     """Ask a running server. Several QUERIES go in one call.
@@ -122,6 +148,11 @@ def query_command(
     if not queries:
         raise click.UsageError('what is the query? genret query "author of hamlet"')
     _check_timeout(timeout)
+    try:
+        allowed = None if allow_ids is None else read_ids(allow_ids)
+        denied = () if deny_ids is None else read_ids(deny_ids)
+    except SourceError as error:
+        raise click.ClickException(str(error)) from error
     make = partial(
         RetrieveRequest,
         k=k,
@@ -133,6 +164,9 @@ def query_command(
         top_m=top_m,
         seed=seed,
         prompt=prompt,
+        filter=predicate,
+        allow_ids=allowed,
+        deny_ids=denied,
     )
     # A wrong option must not wait for a server, nor for the first line of stdin.
     try:
@@ -145,7 +179,7 @@ def query_command(
 
     printer = _Printer(as_json_lines)
     with RetrievalClient(address, timeout) as client:
-        for batch in _batches(queries):
+        for batch in _batches(queries, _most_items(allowed or (), denied)):
             for text, reply in zip(batch, _ask(client, [make(t) for t in batch], index), strict=True):
                 printer.show(text, reply)
     if printer.num_failed:
@@ -221,12 +255,18 @@ def _hint(error: CallError) -> str:
     return "; start one with: genret serve INDEX" if error.code == "UNAVAILABLE" else ""
 
 
-def _batches(queries: Iterable[str]) -> Iterator[list[str]]:
+def _most_items(*lists: Sequence[str]) -> int:
+    """Return how many queries fit into a call when each carries these lists of ids."""
+    size = sum(len(entity_id.encode()) + 4 for ids in lists for entity_id in ids)  # tag and length
+    return max(1, min(_BATCH_ITEMS, _BATCH_ID_BYTES // max(size, 1)))
+
+
+def _batches(queries: Iterable[str], most: int = _BATCH_ITEMS) -> Iterator[list[str]]:
     """Yield the queries in calls of bounded size, those of stdin as soon as they are there."""
     for is_stdin, group in groupby(queries, key="-".__eq__):
         for arrived in _arrivals(sys.stdin.buffer) if is_stdin else [list(group)]:
-            for start in range(0, len(arrived), _BATCH_ITEMS):
-                yield arrived[start : start + _BATCH_ITEMS]
+            for start in range(0, len(arrived), most):
+                yield arrived[start : start + most]
 
 
 def _arrivals(stream: BinaryIO) -> Iterator[list[str]]:

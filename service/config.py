@@ -11,6 +11,7 @@ from retrieval.errors import InputError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051
+DEFAULT_FILTER_CACHE_MIB = 256
 
 
 def join_address(host: str, port: int) -> str:
@@ -129,6 +130,7 @@ class ServerConfig:
         queue: How much work may wait.
         max_request_bytes: Largest message accepted, bytes.
         max_batch_items: Most requests in one BatchRetrieve.
+        filter_cache_mib: Memory for filters kept for further requests, MiB for each index; 0 keeps none.
         max_request_seconds: Longest a request may take, whatever its own deadline says.
         lame_duck_seconds: How long a draining server goes on accepting after readiness went off, so that
             balancers notice.
@@ -143,6 +145,7 @@ class ServerConfig:
     queue: QueueLimits = field(default_factory=QueueLimits)
     max_request_bytes: int = 4 * 2**20
     max_batch_items: int = 256
+    filter_cache_mib: int = DEFAULT_FILTER_CACHE_MIB
     max_request_seconds: float = 120.0
     lame_duck_seconds: float = 0.0
     drain_seconds: float = 30.0
@@ -157,6 +160,7 @@ class ServerConfig:
         _check_range("port", self.port, 0, 65_535)
         _check_range("max_request_bytes", self.max_request_bytes, 1024, 2**31 - 1)
         _check_range("max_batch_items", self.max_batch_items, 1, 10**6)
+        _check_range("filter_cache", self.filter_cache_mib, 0, 2**24)
         _check_range("max_request_seconds", self.max_request_seconds, 0.001, 86_400)
         _check_range("lame_duck_seconds", self.lame_duck_seconds, 0, 3600)
         _check_range("drain_seconds", self.drain_seconds, 0, 3600)

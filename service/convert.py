@@ -39,6 +39,8 @@ _METHODS: dict[int, str] = {
     pb.RETRIEVAL_METHOD_DISC: "disc",
 }
 _METHOD_NUMBERS = {"beam": pb.RETRIEVAL_METHOD_BEAM, "disc": pb.RETRIEVAL_METHOD_DISC}
+# Fields that are called otherwise here than in the library.
+_WIRE_FIELDS = {"allow_ids": "allow_entity_ids.ids", "deny_ids": "deny_entity_ids"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,19 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
         for name in ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed")
         if message.HasField(name)
     }
-    return RetrieveRequest(
-        query=message.query,
-        method=_METHODS[message.method],
-        prompt=message.prompt_template or None,
-        **options,
-    )
+    if message.HasField("allow_entity_ids"):
+        options["allow_ids"] = tuple(message.allow_entity_ids.ids)
+    try:
+        return RetrieveRequest(
+            query=message.query,
+            method=_METHODS[message.method],
+            prompt=message.prompt_template or None,
+            filter=message.filter or None,
+            deny_ids=tuple(message.deny_entity_ids),
+            **options,
+        )
+    except InputError as error:
+        raise InputError(_WIRE_FIELDS.get(error.field, error.field), error.message) from None
 
 
 def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRequest:
@@ -95,11 +104,15 @@ def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRe
         name: getattr(request, name)
         for name in ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed")
     }
+    allowed = request.allow_ids
     return pb.RetrieveRequest(
         index=index,
         query=request.query,
         method=_METHOD_NUMBERS[request.method],
         prompt_template=request.prompt or "",
+        filter=request.filter or "",
+        allow_entity_ids=None if allowed is None else pb.EntityIds(ids=allowed),
+        deny_entity_ids=request.deny_ids,
         **{name: value for name, value in options.items() if value is not None},
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.config import IndexSpec
+from service.config import DEFAULT_FILTER_CACHE_MIB, IndexSpec
 from service.served import IndexDescription, ServedIndex
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ class IndexOpener:
 
     Args:
         model: Which checkpoint, and where it runs.
+        filter_cache_bytes: Bound on the memory of the filters kept of each index.
     """
 
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, model: ModelSpec, filter_cache_bytes: int = DEFAULT_FILTER_CACHE_MIB * 2**20) -> None:
         self._model = model
+        self._filter_cache_bytes = filter_cache_bytes
         self._first: Retriever | None = None
 
     def open(self, spec: IndexSpec) -> ServedIndex:
@@ -77,6 +79,11 @@ class IndexOpener:
 
         model = self._model
         self._first = Retriever.open(
-            path, model.model, device=model.device, dtype=model.dtype, num_threads=model.num_threads
+            path,
+            model.model,
+            device=model.device,
+            dtype=model.dtype,
+            num_threads=model.num_threads,
+            filter_cache_bytes=self._filter_cache_bytes,
         )
         return self._first

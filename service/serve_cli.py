@@ -15,7 +15,15 @@ import click
 
 from retrieval.errors import InputError
 from retrieval.options import SHOWN, model_options
-from service.config import DEFAULT_HOST, DEFAULT_PORT, BatchLimits, IndexSpec, QueueLimits, ServerConfig
+from service.config import (
+    DEFAULT_FILTER_CACHE_MIB,
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    BatchLimits,
+    IndexSpec,
+    QueueLimits,
+    ServerConfig,
+)
 from service.usage import usage_error
 
 if TYPE_CHECKING:
@@ -69,6 +77,14 @@ _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a 
     help="Unfinished work held, tokens; beyond it requests are refused.",
     **SHOWN,
 )
+@click.option(
+    "--filter-cache",
+    type=int,
+    metavar="MIB",
+    default=DEFAULT_FILTER_CACHE_MIB,
+    help="Memory for filters kept, MiB for each index; 0 keeps none.",
+    **SHOWN,
+)
 @click.option("--max-request-seconds", type=float, default=120.0, help="Longest a request may take.", **SHOWN)
 @click.option(
     "--lame-duck-seconds",
@@ -102,6 +118,7 @@ def serve_command(
     max_delay_ms: float,
     max_queue_size: int,
     max_queue_tokens: int,
+    filter_cache: int,
     max_request_seconds: float,
     lame_duck_seconds: float,
     drain_seconds: float,
@@ -123,6 +140,7 @@ def serve_command(
             insecure=insecure,
             batch=BatchLimits(max_batch_size, max_batch_tokens, max_delay_ms),
             queue=QueueLimits(max_queue_size, max_queue_tokens),
+            filter_cache_mib=filter_cache,
             max_request_seconds=max_request_seconds,
             lame_duck_seconds=lame_duck_seconds,
             drain_seconds=drain_seconds,
@@ -138,7 +156,10 @@ def serve_command(
         from service.loading import IndexOpener, ModelSpec
         from service.server import Server, serve_until_signalled
 
-        opener = IndexOpener(ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads))
+        opener = IndexOpener(
+            ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads),
+            filter_cache_bytes=config.filter_cache_mib * 2**20,
+        )
 
         async def run() -> signal.Signals | None:
             return await serve_until_signalled(Server(config, opener.open, device=device), _say_ready)

@@ -58,6 +58,13 @@ _LOG_EVERY_S = 5.0
     show_default="no limit",
     show_envvar=True,
 )
+@click.option(
+    "--filter",
+    "predicate",
+    help="Link to entities for which this is true: kind = 'city' and population > 100000",
+    show_default="all entities",
+    show_envvar=True,
+)
 @click.option("--batch-size", type=int, default=32, help="Mentions per forward.", **SHOWN)
 @click.option(
     "--max-bad-rows",
@@ -88,6 +95,7 @@ def link_command(
     beam_size: int | None,
     seed: int,
     min_logprob: float | None,
+    predicate: str | None,
     batch_size: int,
     max_bad_rows: int,
     overwrite: bool,
@@ -107,7 +115,7 @@ def link_command(
     reporter = _Reporter()
     started = time.monotonic()
     try:  # all that can be refused is refused before a model is loaded
-        options = LinkOptions(method, k, beam_size, seed, min_logprob, batch_size, max_bad_rows)
+        options = LinkOptions(method, k, beam_size, seed, min_logprob, batch_size, max_bad_rows, predicate)
         check_output(out)
         check_source(mentions)
         if Path(out).exists() and not overwrite:
@@ -146,6 +154,8 @@ def _run(
     from retrieval.retriever import Retriever
 
     with Retriever.open(index_path, model, device=device, dtype=dtype, num_threads=threads) as retriever:
+        if options.filter is not None:
+            retriever.check_filter(options.filter)  # else every mention would fail of it
         metadata = {
             "index_version": retriever.index.version,
             "index_digest": retriever.index.digest,

@@ -33,6 +33,7 @@ class LinkOptions:
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         batch_size: Mentions per forward.
         max_bad_rows: Lines that may be unreadable; they are left out.
+        filter: Predicate that every linked entity passes; None: all do.
     """
 
     method: str = "beam"
@@ -42,6 +43,7 @@ class LinkOptions:
     min_logprob: float | None = None
     batch_size: int = 32
     max_bad_rows: int = 0
+    filter: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -50,7 +52,14 @@ class LinkOptions:
             raise InputError("max_bad_rows", f"must be at least 0, got {self.max_bad_rows}")
         if self.min_logprob is not None and math.isnan(self.min_logprob):
             raise InputError("min_logprob", "must be a number, got nan")
-        RetrieveRequest("-", k=self.k, method=self.method, beam_size=self.beam_size, seed=self.seed)
+        RetrieveRequest(
+            "-",
+            k=self.k,
+            method=self.method,
+            beam_size=self.beam_size,
+            seed=self.seed,
+            filter=self.filter,
+        )
 
 
 @dataclass(slots=True)
@@ -97,6 +106,7 @@ def link_mentions(
                 method=options.method,
                 beam_size=options.beam_size,
                 seed=options.seed if options.method == "disc" else None,
+                filter=options.filter,
             )
             for row in window
         ]
