@@ -47,12 +47,15 @@ def fault_point(name: str) -> None:
     Raises:
         OSError: "no space left on device", if asked for.
         KeyboardInterrupt: if asked for.
+        ValueError: the environment asks for a point or an action that there is not.
     """
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
     if wanted is None:
         return
     point, _, action = wanted.partition(":")
     action, _, passage = action.partition(":")
+    if point not in FAULT_POINTS:
+        raise ValueError(f"{ENVIRONMENT_VARIABLE}: expected one of {', '.join(FAULT_POINTS)}, got {point!r}")
     if point != name:
         return
     _passages[name] = _passages.get(name, 0) + 1

@@ -49,7 +49,7 @@ def kind_of(found: os.stat_result) -> str:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Parse JSON strictly: no duplicate keys, no NaN, no endless nesting.
+    """Parse JSON strictly: no duplicate keys, no NaN, no halves of characters, no endless nesting.
 
     Args:
         data: UTF-8.
@@ -59,9 +59,11 @@ def parse_json(data: bytes, where: str) -> Any:
         IndexFormatError: it is not such JSON.
     """
     try:
-        return json.loads(
+        document = json.loads(
             data.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant
         )
+        json.dumps(document, ensure_ascii=False).encode("utf-8")  # fails on halves of characters
+        return document
     except ValueError as error:
         raise IndexFormatError(f"{where}: not valid JSON: {error}") from error
     except RecursionError:

@@ -145,9 +145,10 @@ def _check_rows(index: Index) -> Iterator[Problem]:
 
 
 def _check_entities(index: Index) -> Iterator[Problem]:
-    for name in (TITLE, *index.metadata_columns):
+    aliases = [ALIASES] if index.manifest.stored_aliases else []
+    for name in (ENTITY_ID, TITLE, *aliases, *index.metadata_columns):
         try:
-            for chunk in index.entities.column(name).chunks:
+            for chunk in index.entities.stored_column(name).chunks:
                 chunk.validate(full=True)
         except pa.ArrowInvalid as error:
             yield Problem(ENTITIES_FILE, f"column {name!r}: {error}")

@@ -34,9 +34,12 @@ def live_version(index: Path) -> str:
         if not os.path.lexists(index):
             raise IndexNotFoundError(f"{index}: no such directory") from None
         raise IndexNotFoundError(f"{index}: not an index: it has no file {CURRENT_FILE}") from None
-    name = text.removesuffix(b"\n").decode("ascii", errors="replace")
-    if VERSION_PATTERN.fullmatch(name) is None:
-        raise IndexFormatError(f"{file}: damaged: expected the id of a version, got {name[:80]!r}")
+    line = text.decode("ascii", errors="replace")
+    name = line.removesuffix("\n")
+    if VERSION_PATTERN.fullmatch(name) is None or name == line:
+        raise IndexFormatError(
+            f"{file}: damaged: expected the id of a version and the end of the line, got {line[:80]!r}"
+        )
     return name
 
 

@@ -1,0 +1,282 @@
+"""Manifests that no builder wrote, in directories whose names fit them: refused by name, never obeyed."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
+from retrieval.index.manifest import Manifest
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, read_version, write_damaged
+from tests.fuzz.rich_index import build_rich
+
+Document = dict[str, Any]
+
+HUGE = 10**30
+
+_HOSTILE_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**32,
+    2**63,
+    HUGE,
+    1e308,
+    0.5,
+    "",
+    "x",
+    "\0",
+    "\ud800",
+    "../" * 20 + "etc/passwd",
+    "/etc/passwd",
+    "x" * 100_000,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return read_version(build_rich(tmp_path_factory.mktemp("rich"))[0])
+
+
+def install(index: Path, sound: dict[str, bytes], text: str) -> Path:
+    write_damaged(index, sound, sound, Damage(MANIFEST, Kind.TEXT, text=text, refit=True))
+    return index
+
+
+def document(sound: dict[str, bytes]) -> Document:
+    parsed: Document = json.loads(sound[MANIFEST])
+    return parsed
+
+
+def set_file_name(name: str) -> Callable[[Document], object]:
+    return lambda d: d["files"][0].update(name=name)
+
+
+CHANGES: dict[str, Callable[[Document], object]] = {
+    **{
+        f"file called {name[:20]!a}": set_file_name(name)
+        for name in (
+            "../../x",
+            "/etc/passwd",
+            "rows/../../x",
+            "rows//x",
+            "./trie.arrow",
+            "rows/",
+            "",
+            ".",
+            "..",
+            "a\0b",
+            "\ud800",
+            "trie.arrow\n",
+            "x" * 10_000,
+            "C:\\x",
+            "unexpected.arrow",
+            "manifest.json",
+        )
+    },
+    "file listed twice": lambda d: d["files"].append(d["files"][0]),
+    "file not listed": lambda d: d["files"].pop(),
+    "files empty": lambda d: d.update(files=[]),
+    "files of numbers": lambda d: d.update(files=[1]),
+    "file without a digest": lambda d: d["files"][0].pop("xxh3_128"),
+    "file with a null digest": lambda d: d["files"][0].update(xxh3_128=None),
+    "file of huge size": lambda d: d["files"][0].update(bytes=HUGE),
+    "file of no bytes": lambda d: d["files"][0].update(bytes=0),
+    "buckets empty": lambda d: d.update(buckets=[]),
+    "bucket twice": lambda d: d["buckets"].append(d["buckets"][-1]),
+    "bucket out of order": lambda d: d["buckets"].reverse(),
+    "bucket of length 0": lambda d: d["buckets"][0].update(length=0),
+    "bucket of huge length": lambda d: d["buckets"][-1].update(length=HUGE),
+    "bucket of 2**31 tokens": lambda d: (
+        d["buckets"][-1].update(length=2**31),
+        d["counts"].update(depth=2**31),
+    ),
+    "bucket of many tokens": lambda d: (
+        d["buckets"][-1].update(length=2**31 - 1),
+        d["counts"].update(depth=2**31 - 1),
+    ),
+    "bucket of many rows": lambda d: d["buckets"][0].update(rows=2**62),
+    "buckets a string": lambda d: d.update(buckets="x"),
+    "huge vocabulary": lambda d: d["tokenizer"].update(vocab_size=2**40),
+    "other token type": lambda d: d["tokenizer"].update(vocab_size=70_000),
+    "vocabulary of true": lambda d: d["tokenizer"].update(vocab_size=True),
+    "no ids": lambda d: d.update(stored_ids=False),
+    "no aliases": lambda d: d.update(stored_aliases=False),
+    "metadata a number": lambda d: d.update(metadata=3),
+    "metadata of numbers": lambda d: d.update(metadata=[1, 2, 3, 4, 5]),
+    "metadata of a number": lambda d: d["metadata"][0].update(name=5),
+    "metadata without a name": lambda d: d["metadata"][0].update(name=""),
+    "metadata with a reserved name": lambda d: d["metadata"][0].update(name="title"),
+    "metadata with half a character": lambda d: d["metadata"][0].update(name="\ud800"),
+    "metadata of an unknown type": lambda d: d["metadata"][0].update(type="object"),
+    "metadata of another type": lambda d: d["metadata"][0].update(type="float"),
+    "metadata in another order": lambda d: d["metadata"].reverse(),
+    "history empty": lambda d: d.update(history=[]),
+    "history of a number": lambda d: d.update(history=[1]),
+    "history endless": lambda d: d.update(history=d["history"] * 2000),
+    "history of an unknown operation": lambda d: d["history"][0].update(operation="destroy"),
+    "history of half a record": lambda d: d["history"][0].update(records=0.5),
+    "metadata missing": lambda d: d.update(metadata=[]),
+    "metadata twice": lambda d: d["metadata"].append(d["metadata"][0]),
+    "metadata of lists": lambda d: d.update(metadata=[[], [], [], [], []]),
+    "rendering null": lambda d: d.update(rendering=None),
+    "rendering of a list": lambda d: d["rendering"].update(prefix=["x"]),
+    "format version true": lambda d: d.update(format_version=True),
+    "format version 1.0": lambda d: d.update(format_version=float(d["format_version"])),
+    "format version huge": lambda d: d.update(format_version=HUGE),
+    "format version null": lambda d: d.update(format_version=None),
+    "format version a list": lambda d: d.update(format_version=[2]),
+    **{
+        f"count {name} is {value!r}": lambda d, name=name, value=value: d["counts"].update({name: value})
+        for name in ("entities", "rows", "nodes")
+        for value in (-1, 0, 1, 2**31, HUGE, 1.0, "1", None)
+    },
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_hostile_manifest_is_refused(
+    sound: dict[str, bytes], tmp_path: Path, change: Callable[[Document], object]
+) -> None:
+    altered = document(sound)
+    change(altered)
+    index = install(tmp_path / "index", sound, json.dumps(altered))
+    for digests in (True, False):
+        with pytest.raises(IndexDirectoryError):
+            Index.open(index, verify_digests=digests)
+    try:
+        assert not verify(index).ok
+    except IndexDirectoryError:
+        return
+
+
+@pytest.mark.parametrize("name", ["../../outside", "{}/outside"])
+def test_files_outside_the_version_are_not_even_looked_at(
+    sound: dict[str, bytes], tmp_path: Path, name: str
+) -> None:
+    altered = document(sound)
+    entry = next(file for file in altered["files"] if file["name"] == "trie.arrow")
+    altered["files"].append({**entry, "name": name.format(tmp_path)})
+    altered["files"].remove(entry)
+    (tmp_path / "outside").write_bytes(sound["trie.arrow"])
+    index = install(tmp_path / "index", sound, json.dumps(altered))
+    (index / "outside").write_bytes(sound["trie.arrow"])
+    with pytest.raises(IndexFormatError, match=r"manifest\.json: files: expected the name of a file of this"):
+        Index.open(index)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[]", "not a manifest"),
+        ("null", "not a manifest"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"a":' * 200_000, "nested too deeply"),
+        ('{"format": NaN}', "NaN is no number"),
+        ('{"format": -Infinity}', "-Infinity is no number"),
+        ('{"format": 1, "format": 2}', "'format' stands there twice"),
+        ("9" * 10_000, "not valid JSON"),
+        ('"\ud800"', "not valid JSON"),
+        ("\ufeff{}", "not valid JSON"),
+    ],
+)
+def test_what_is_no_strict_json_is_refused(
+    sound: dict[str, bytes], tmp_path: Path, text: str, message: str
+) -> None:
+    index = install(tmp_path / "index", sound, text)
+    for action in (Index.open, verify):
+        with pytest.raises(IndexFormatError, match=re.escape(message)) as caught:
+            action(index)
+        assert MANIFEST in str(caught.value)
+
+
+def test_a_key_that_stands_twice_is_refused_at_any_depth(sound: dict[str, bytes]) -> None:
+    text = sound[MANIFEST].decode()
+    again = text.replace('"vocab_size":', '"vocab_size": 5, "vocab_size":')
+    assert again != text
+    with pytest.raises(IndexFormatError, match="'vocab_size' stands there twice"):
+        Manifest.from_bytes(again.encode())
+
+
+def test_an_endless_manifest_or_pointer_is_refused_unread(sound: dict[str, bytes], tmp_path: Path) -> None:
+    index = install(tmp_path / "index", sound, sound[MANIFEST].decode())
+    manifest = next(index.rglob(MANIFEST))
+    with manifest.open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(
+        IndexFormatError, match=r"manifest\.json: expected at most \d+ bytes, got 1099511627776"
+    ):
+        Index.open(index)
+    with (index / CURRENT).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(IndexFormatError, match="CURRENT: expected at most 4096 bytes"):
+        Index.open(index)
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield (container, key) of everything inside a document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in list(items):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
+def _mutants(sound: dict[str, bytes], number: int, seed: int) -> Iterator[str]:
+    generator = random.Random(seed)
+    for _ in range(number):
+        altered = document(sound)
+        for _ in range(generator.choice([1, 1, 1, 2, 4])):
+            container, key = generator.choice(list(_places(altered)))
+            action = generator.randrange(4)
+            if action == 0:
+                del container[key]
+            elif action == 1 and isinstance(container, list):
+                container.append(container[key])
+            else:
+                container[key] = generator.choice(_HOSTILE_VALUES)
+            if not altered:
+                break
+        yield json.dumps(altered)
+
+
+def _try(sound: dict[str, bytes], index: Path, text: str) -> int:
+    """Return how many of three ways in refused a manifest; an untyped error passes through."""
+    install(index, sound, text)
+    refused = 0
+    for action in (Index.open, lambda place: Index.open(place, verify_digests=False), verify):
+        try:
+            action(index)
+        except GenretError:
+            refused += 1
+    return refused
+
+
+def test_random_manifests_end_in_typed_errors(sound: dict[str, bytes], tmp_path: Path) -> None:
+    refused = [_try(sound, tmp_path / "index", text) for text in _mutants(sound, 250, seed=3)]
+    assert refused.count(3) > 150
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_random_manifests_end_in_typed_errors(sound: dict[str, bytes], tmp_path: Path) -> None:
+    for text in _mutants(sound, 20_000, seed=4):
+        _try(sound, tmp_path / "index", text)

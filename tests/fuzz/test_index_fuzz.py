@@ -1,0 +1,194 @@
+"""Whatever happens to a file of an index, opening and verifying it end in a typed error.
+
+Damage is done in child processes, which may crash or hang without taking the test with them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from retrieval.errors import GenretError
+from retrieval.index.manifest import Manifest
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from tests.fuzz.damage import (
+    CURRENT,
+    MANIFEST,
+    Damage,
+    Kind,
+    every_flip,
+    every_odd,
+    read_version,
+    sampled,
+)
+from tests.fuzz.rich_index import build_rich
+
+REPOSITORY = Path(__file__).parents[2]
+Answers = Iterator[tuple[Damage, dict[str, dict[str, str]]]]
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build_rich(tmp_path_factory.mktemp("rich"))
+
+
+@pytest.fixture(scope="module")
+def sound(versions: tuple[Path, Path]) -> dict[str, bytes]:
+    return read_version(versions[0])
+
+
+@pytest.fixture(scope="module")
+def other(versions: tuple[Path, Path]) -> dict[str, bytes]:
+    return read_version(versions[1])
+
+
+def answers(versions: tuple[Path, Path], work: Path, damages: Iterable[Damage]) -> Answers:
+    """Yield every damage that changed something, with what came of it.
+
+    A child that dies fails the test and names the damage.
+    """
+    wanted = list(damages)
+    assert wanted
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.damage_child", *map(str, versions), str(work / "index")],
+        input="".join(damage.to_line() + "\n" for damage in wanted),
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    replies = [json.loads(line) for line in child.stdout.splitlines()]
+    if child.returncode != 0:
+        pytest.fail(f"status {child.returncode} at {wanted[len(replies)]}\n{child.stderr[-3000:]}")
+    assert len(replies) == len(wanted)
+    for damage, reply in zip(wanted, replies, strict=True):
+        if reply.pop("changed"):
+            yield damage, reply
+
+
+def untyped(found: dict[str, dict[str, str]]) -> list[str]:
+    return [action for action, outcome in found.items() if "untyped" in outcome]
+
+
+def check_found(damage: Damage, found: dict[str, dict[str, str]]) -> None:
+    """Digests find all damage; without them nothing worse than a typed error happens."""
+    assert not untyped(found), (damage, found)
+    assert "typed" in found["open"], (damage, found)
+    assert found["open"]["message"], damage
+    assert damage.file in found["open"]["message"], (damage, found)
+    assert found["verify"].get("result", "damaged") == "damaged", (damage, found)
+
+
+def check_survived(damage: Damage, found: dict[str, dict[str, str]]) -> None:
+    """Where the manifest fits the damage: what `verify` calls sound can be read completely."""
+    assert not untyped(found), (damage, found)
+    if "walk" in found:
+        assert "result" in found["walk"], (damage, found)
+
+
+def test_the_index_has_something_of_everything(versions: tuple[Path, Path], sound: dict[str, bytes]) -> None:
+    manifest = Manifest.from_bytes(sound[MANIFEST])
+    assert manifest.stored_ids
+    assert manifest.stored_aliases
+    assert len(manifest.metadata) == 5
+    assert manifest.counts.depth > 64
+    assert manifest.counts.postings > manifest.counts.rows
+    assert {"trie.arrow", "entities.arrow", "postings.arrow"} < set(sound)
+    assert verify(versions[0]).ok
+
+
+def test_sampled_damage_is_found(
+    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    checked = 0
+    for damage, found in answers(versions, tmp_path, sampled(sound, 600, seed=1)):
+        check_found(damage, found)
+        checked += 1
+    assert checked > 500
+
+
+def test_anything_else_in_the_place_of_a_file_is_found(
+    versions: tuple[Path, Path], sound: dict[str, bytes], other: dict[str, bytes], tmp_path: Path
+) -> None:
+    seen = set()
+    for damage, found in answers(versions, tmp_path, every_odd(sound, other)):
+        check_found(damage, found)
+        seen.add((damage.file, damage.kind))
+    assert {(CURRENT, Kind.SWAP), (MANIFEST, Kind.PIPE), ("trie.arrow", Kind.SWAP)} < seen
+
+
+def test_sampled_damage_with_a_fitting_manifest_is_survived(
+    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    refused = 0
+    for damage, found in answers(versions, tmp_path, sampled(sound, 600, seed=2, refit=True)):
+        check_survived(damage, found)
+        refused += found["verify"].get("result") != "sound"
+    assert refused > 200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_flip_of_every_byte_is_found(
+    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    for damage, found in answers(versions, tmp_path, every_flip(sound)):
+        check_found(damage, found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_truncation_is_found(
+    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    damages = [Damage(name, Kind.TRUNCATE, at) for name, data in sound.items() for at in range(len(data))]
+    damages += [Damage(CURRENT, Kind.TRUNCATE, at) for at in range(33)]
+    for damage, found in answers(versions, tmp_path, damages):
+        check_found(damage, found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_flip_with_a_fitting_manifest_is_survived(
+    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
+) -> None:
+    for damage, found in answers(versions, tmp_path, every_flip(sound, refit=True)):
+        check_survived(damage, found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(10, 16))
+def test_much_random_damage_with_a_fitting_manifest_is_survived(
+    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path, seed: int
+) -> None:
+    for damage, found in answers(versions, tmp_path, sampled(sound, 4000, seed, refit=True)):
+        check_survived(damage, found)
+
+
+def test_the_version_directory_itself_may_be_anything(versions: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "versions").mkdir()
+    (tmp_path / CURRENT).write_text(versions[0].name + "\n")
+    place = tmp_path / "versions" / versions[0].name
+    for target in ("nowhere", place.name):
+        place.symlink_to(target)
+        with pytest.raises(GenretError, match="CURRENT"):
+            Index.open(tmp_path)
+        place.unlink()
+    place.write_text("a file")
+    with pytest.raises(GenretError, match="CURRENT"):
+        Index.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "a/" * 3000, "\ud800", ""])
+def test_a_path_that_cannot_be_is_a_typed_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(GenretError):
+        Index.open(f"{tmp_path}/{name}")
+    with pytest.raises(GenretError):
+        verify(f"{tmp_path}/{name}")
