@@ -1,31 +1,29 @@
-"""The build, step by step: read, tokenise, sort, derive, write, publish."""
+"""The build, step by step: read, tokenise, sort, merge, publish."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import resource
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from decoding.trie_arrays import TrieArrays, derive_trie
-from index_builder.assembly import Assembly, assemble
-from index_builder.catalogue import Catalogue, CatalogueBuilder
 from index_builder.config import BuildOptions
-from index_builder.duplicates import resolve_identities
-from index_builder.progress import BuildProgress, Silent
-from index_builder.publish import prune, publish, staging
-from index_builder.tokenize import RowEncoder
-from index_builder.writer import VersionWriter
+from index_builder.memory import MemoryBudget
+from index_builder.merge import write_version
+from index_builder.progress import BuildProgress, PhaseClock, Silent
+from index_builder.publish import prune, publish, staging, work_root
+from index_builder.reading import FrontHalf, Sources, read_shards
+from index_builder.version import VersionSpec
+from index_builder.workplace import remove_work, shaping_libraries
 from retrieval.errors import SourceError
-from retrieval.index.layout import ALIASES, ENTITY_ID, MAX_ROWS, token_type
-from retrieval.index.manifest import Counts, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
-from retrieval.rejects import Rejects
-from retrieval.sources import TitleSource, open_source
+from retrieval.index.manifest import HistoryEntry, Manifest, TokenizerEntry
+from retrieval.normalize import NormalizationReport
 from retrieval.text import TextTokenizer
 
-_BATCH_RECORDS = 8192
-_SHAPING_LIBRARIES = ("generative-retrieval", "numpy", "pyarrow", "tokenizers")
+_SPILL_DIR = "spill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,11 @@ class BuildSummary:
         rejected: Bad rows per reason.
         report: A few lines about the bad rows; "" when there are none.
         rejects_file: Where they were written, or None.
+        normalization: What the text policy did to the titles.
+        seconds: How long each phase took.
+        peak_rss_bytes: Most memory the process has taken so far.
+        resumed_shards: Shards that an earlier run had made.
+        resumed_records: Records in them.
     """
 
     index: Path
@@ -47,96 +50,75 @@ class BuildSummary:
     rejected: Mapping[str, int]
     report: str
     rejects_file: Path | None
+    normalization: NormalizationReport
+    seconds: Mapping[str, float]
+    peak_rss_bytes: int
+    resumed_shards: int
+    resumed_records: int
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
+        history = self.manifest.history[-1]
         return {
             "index": str(self.index),
             "version": self.version,
             "counts": asdict(self.manifest.counts),
+            "records": history.records,
+            "duplicates": history.duplicates,
             "rejected": dict(self.rejected),
             "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
+            "normalization": self.normalization.to_json(),
+            "metadata": {column.name: column.type for column in self.manifest.metadata},
             "bytes": self.manifest.num_bytes,
             "files": {file.name: file.bytes for file in self.manifest.files},
+            "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "resumed": {"shards": self.resumed_shards, "records": self.resumed_records},
         }
 
 
 def build_index(
-    source: str | Path,
+    sources: Sources,
     tokenizer: TextTokenizer,
     options: BuildOptions,
     progress: BuildProgress | None = None,
 ) -> BuildSummary:
     """Build an index and make it the live version of `options.out`.
 
+    A build that was cut short is taken up where its last finished shard ends, if sources, options, tokenizer
+    and libraries are the same.
+
     Args:
-        source: A titles file; "-" for standard input.
+        sources: One titles file or several; "-" for standard input.
         tokenizer: Of the model that will write the titles.
         options: How.
         progress: Told about every step.
 
     Raises:
-        SourceError: the source cannot be used, or has more bad rows than allowed.
-        InputError: the tokenizer has no end token.
+        SourceError: a source cannot be used, or there are more bad rows than allowed.
+        InputError: the tokenizer has no end token, or an option is wrong.
         IndexDirectoryError: the index directory cannot be written. The live version is untouched.
     """
-    progress = progress or Silent()
-    with open_source(source, source_format=options.format) as titles, staging(options.out) as folder:
-        rejects = Rejects(titles.name, options.max_bad_rows)
-        try:
-            catalogue, end_token_id = _read(titles, tokenizer, options, rejects, progress)
-            progress.phase("resolving entities")
-            identities = resolve_identities(catalogue, rejects)
-        finally:
-            if options.rejects is not None:
-                rejects.write(options.rejects)
-        rejects.check()
-        if not identities.keep.any():
-            raise SourceError(f"{titles.name}: no good row is left\n{rejects.report()}")
-        progress.phase("sorting")
-        assembly = assemble(catalogue, identities, tokenizer.vocab_size)
-        progress.phase("deriving the trie")
-        trie = derive_trie(assembly.tokens, assembly.offsets)
-        progress.phase("writing")
-        writer = VersionWriter(folder)
-        buckets = writer.write_rows(assembly, tokenizer.vocab_size)
-        writer.write_trie(trie, tokenizer.vocab_size)
-        schema = writer.write_entities(catalogue, identities, titles.columns.names, assembly)
-        writer.write_postings(assembly)
-        manifest = Manifest(
-            tokenizer=TokenizerEntry(
-                name=Path(tokenizer.source).name,
-                fingerprint=tokenizer.fingerprint,
-                vocab_size=tokenizer.vocab_size,
-                end_token_id=end_token_id,
-                max_token_id=int(assembly.tokens.max()),
-            ),
+    clock = PhaseClock(progress or Silent())
+    root = work_root(options.out)
+    with staging(options.out) as folder:
+        with read_shards(sources, tokenizer, options, root, clock) as front:
+            check_rejects(front)
+            with spill_folder(root) as spill:
+                spec = VersionSpec(tokenizer.vocab_size, front.columns)
+                budget = MemoryBudget(options.memory_limit)
+                written = write_version(front.shards, spec, folder, spill, budget, clock)
+        manifest = written.to_manifest(
+            tokenizer=tokenizer_entry(tokenizer, front.end_token_id),
             rendering=options.rendering,
-            counts=_counts(assembly, trie),
-            buckets=buckets,
-            stored_ids=ENTITY_ID in schema.names,
-            stored_aliases=ALIASES in schema.names,
-            metadata=tuple(MetadataColumn(name, "string") for name in titles.columns.names),
-            files=writer.files,
-            history=(
-                HistoryEntry(
-                    operation="build",
-                    parent="",
-                    sources=titles.entries(),
-                    options={"format": options.format, "max_title_tokens": options.max_title_tokens},
-                    records=titles.records_read,
-                    duplicates=identities.duplicates,
-                    rejected=len(rejects.rows),
-                    added=len(assembly.entity_order),
-                    changed=0,
-                    removed=0,
-                ),
-            ),
-            built_with={name: _library_version(name) for name in _SHAPING_LIBRARIES},
+            history=(_history(front, options, written.counts.entities),),
+            built_with=shaping_libraries(),
         )
-        progress.phase("publishing")
+        clock.phase("publishing")
         live = publish(options.out, folder, manifest)
         prune(options.out, live, options.keep_versions)
+        remove_work(root)
+    rejects = front.rejects
     return BuildSummary(
         index=options.out,
         version=live,
@@ -144,46 +126,67 @@ def build_index(
         rejected=rejects.counts(),
         report=rejects.report() if rejects.rows else "",
         rejects_file=options.rejects if rejects.rows else None,
+        normalization=front.normalization,
+        seconds=clock.seconds(),
+        peak_rss_bytes=peak_rss_bytes(),
+        resumed_shards=front.resumed_shards,
+        resumed_records=front.resumed_records,
     )
 
 
-def _read(
-    titles: TitleSource,
-    tokenizer: TextTokenizer,
-    options: BuildOptions,
-    rejects: Rejects,
-    progress: BuildProgress,
-) -> tuple[Catalogue, int]:
-    columns = titles.columns
-    encoder = RowEncoder(tokenizer, options.rendering, options.max_title_tokens)
-    dtype = token_type(tokenizer.vocab_size).to_pandas_dtype()
-    collected = CatalogueBuilder(titles.has_ids, len(columns.names), dtype)
-    num_forms = 0
-    progress.phase("reading and tokenising", titles.num_bytes)
-    for batch in titles.batches(_BATCH_RECORDS, rejects):
-        kept, rows, forms = encoder.encode(batch.records, rejects)
-        collected.add(kept, rows, forms)
-        num_forms += len(rows)
-        if num_forms > MAX_ROWS:
-            raise SourceError(f"{titles.name}: more than {MAX_ROWS} titles and aliases are not supported")
-        progress.advance(titles.bytes_read, f"{titles.records_read:,} rows")
-    return collected.finish(), encoder.end_token_id
+def check_rejects(front: FrontHalf, outcome: str = "nothing was built") -> None:
+    """Fail when there are too many bad rows, or nothing else.
+
+    Args:
+        front: What was read.
+        outcome: What the user is told has come of it.
+
+    Raises:
+        SourceError: so it is.
+    """
+    front.rejects.check(outcome)
+    if not front.num_entities:
+        raise SourceError(f"{front.rejects.source}: no good row is left\n{front.rejects.report()}")
 
 
-def _counts(assembly: Assembly, trie: TrieArrays) -> Counts:
-    return Counts(
-        entities=len(assembly.entity_order),
-        rows=assembly.num_rows,
-        postings=len(assembly.posting_rank),
-        tokens=len(assembly.tokens),
-        nodes=trie.num_nodes,
-        depth=trie.depth,
-        max_children=trie.max_children,
-    )
-
-
-def _library_version(name: str) -> str:
+@contextmanager
+def spill_folder(root: Path) -> Iterator[Path]:
+    """Yield an empty directory for a merge; it is removed afterwards."""
+    folder = root / _SPILL_DIR
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     try:
-        return version(name)
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def tokenizer_entry(tokenizer: TextTokenizer, end_token_id: int) -> TokenizerEntry:
+    """Return what a manifest says about a tokenizer; the largest id in use is not known here."""
+    return TokenizerEntry(
+        name=Path(tokenizer.source).name,
+        fingerprint=tokenizer.fingerprint,
+        vocab_size=tokenizer.vocab_size,
+        end_token_id=end_token_id,
+        max_token_id=end_token_id,
+    )
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory this process has taken so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _history(front: FrontHalf, options: BuildOptions, entities: int) -> HistoryEntry:
+    return HistoryEntry(
+        operation="build",
+        parent="",
+        sources=front.sources,
+        options=options.shaping(),
+        records=front.records,
+        duplicates=front.duplicates,
+        rejected=len(front.rejects.rows),
+        added=entities,
+        changed=0,
+        removed=0,
+    )

@@ -12,8 +12,13 @@ from pathlib import Path
 import click
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions, SourceFormat
+from index_builder.config import BuildOptions
+from index_builder.describe import describe_build, describe_plan
+from index_builder.journal import kept_records
+from index_builder.plan import BuildPlan, plan_build
 from index_builder.progress import Bar, BuildProgress, LogLines, Silent
+from index_builder.publish import work_root
+from index_builder.source_flags import SourceFlags, source_flags
 from retrieval.defaults import default_model_dir
 from retrieval.errors import GenretError, IndexDirectoryError, InputError
 from retrieval.index.versions import live_version
@@ -32,13 +37,13 @@ _ENV = "GENRET_BUILD_"
         "help_option_names": ["-h", "--help"],
     },
 )
-@click.argument("titles", metavar="TITLES", envvar=_ENV + "TITLES")
+@click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_ENV + "TITLES")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     envvar=_ENV + "OUT",
     show_envvar=True,
-    show_default="TITLES with its suffix replaced by .index",
+    show_default="the first of TITLES with its suffix replaced by .index",
     help="Index directory; an index that is there gets a new version.",
 )
 @click.option(
@@ -78,16 +83,7 @@ _ENV = "GENRET_BUILD_"
     show_default="the tokenizer's end-of-sequence token",
     help="Token that closes every title.",
 )
-@click.option(
-    "--format",
-    "source_format",
-    type=click.Choice(["auto", "tsv", "lines"]),
-    default="auto",
-    envvar=_ENV + "FORMAT",
-    show_envvar=True,
-    help="tsv: a header with `title`, optionally `entity_id` and `aliases` (separated by |), further columns "
-    "are metadata. lines: one title per line. auto: tsv if line 1 has a field `title`.",
-)
+@source_flags(_ENV)
 @click.option(
     "--max-bad-rows",
     type=click.IntRange(min=0),
@@ -121,6 +117,20 @@ _ENV = "GENRET_BUILD_"
     help="Superseded versions to keep beside the live one.",
 )
 @click.option(
+    "--no-resume",
+    is_flag=True,
+    envvar=_ENV + "NO_RESUME",
+    show_envvar=True,
+    help="Begin anew, although an earlier build of the same input was cut short and could be taken up.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    envvar=_ENV + "DRY_RUN",
+    show_envvar=True,
+    help="Read and tokenise everything, build nothing, and say what a build would make.",
+)
+@click.option(
     "--threads",
     type=click.IntRange(min=1),
     envvar=_ENV + "THREADS",
@@ -138,56 +148,80 @@ _ENV = "GENRET_BUILD_"
     "--debug", is_flag=True, envvar=_ENV + "DEBUG", show_envvar=True, help="Show tracebacks of errors."
 )
 def build_command(
-    titles: str,
+    titles: tuple[str, ...],
     out: Path | None,
     tokenizer: str | None,
     title_context: str | None,
     title_prefix: str | None,
     title_suffix: str | None,
     end_token: str | None,
-    source_format: SourceFormat,
+    flags: SourceFlags,
     max_bad_rows: int,
     rejects: Path | None,
     max_title_tokens: int,
     keep_versions: int,
+    no_resume: bool,
+    dry_run: bool,
     threads: int | None,
     as_json: bool,
     quiet: bool,
     debug: bool,
 ) -> None:
-    """Build an index from a file of TITLES ("-": standard input).
+    """Build an index from files of TITLES ("-": standard input).
 
     The new version replaces the live one in one step, once it is complete; until then, and if anything
-    fails, the live one stays as it is.
+    fails, the live one stays as it is. A build that was interrupted goes on where it was when the same
+    command runs again.
     """
     if out is None:
-        if titles == STDIN:
+        if titles[0] == STDIN and not dry_run:
             raise click.UsageError("titles from standard input have no name; say where with --out INDEX")
-        out = _beside(Path(titles))
+        out = _beside(Path("titles" if titles[0] == STDIN else titles[0]))
     if threads is not None:  # read once, when the tokenizer first needs its thread pool
         os.environ["RAYON_NUM_THREADS"] = str(threads)
+    overrides = {
+        "context": title_context,
+        "prefix": title_prefix,
+        "suffix": title_suffix,
+        "end_token": end_token,
+    }
     before = _live(out)
-    try:
+    with _answered(out, before, dry_run, debug), sigterm_as_interrupt(), _progress(quiet) as progress:
         text_tokenizer = TextTokenizer.load(tokenizer if tokenizer is not None else default_model_dir())
-        overrides = {
-            "context": title_context,
-            "prefix": title_prefix,
-            "suffix": title_suffix,
-            "end_token": end_token,
-        }
         options = BuildOptions(
             out=out,
-            format=source_format,
+            format=flags.format,
+            mapping=flags.mapping,
+            aliases=flags.aliases,
+            unescape_html=flags.unescape_html,
             rendering=_rendering(text_tokenizer, overrides),
             max_bad_rows=max_bad_rows,
             max_title_tokens=max_title_tokens,
-            rejects=rejects or out.with_name(out.name + ".rejects.tsv"),
+            rejects=None if dry_run else rejects or out.with_name(out.name + ".rejects.tsv"),
             keep_versions=keep_versions,
+            memory_limit=flags.memory_limit,
+            resume=not no_resume,
         )
-        with sigterm_as_interrupt(), _progress(quiet) as progress:
-            summary = build_index(titles, text_tokenizer, options, progress)
+        made: BuildSummary | BuildPlan
+        if dry_run:
+            made = plan_build(titles, text_tokenizer, options, progress)
+        else:
+            made = build_index(titles, text_tokenizer, options, progress)
+    if isinstance(made, BuildSummary) and made.report and not quiet:
+        click.echo(f"{made.report}\nleft out; all of them are in {made.rejects_file}", err=True)
+    if as_json:
+        click.echo(json.dumps(made.to_json(), ensure_ascii=False))
+    elif not quiet:
+        click.echo(describe_plan(made) if isinstance(made, BuildPlan) else describe_build(made))
+
+
+@contextlib.contextmanager
+def _answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Iterator[None]:
+    """Turn what may go wrong into lines and exit codes."""
+    try:
+        yield
     except KeyboardInterrupt:
-        click.echo(_interrupted(out, before), err=True)
+        click.echo("\ninterrupted" if dry_run else _interrupted(out, before), err=True)
         sys.exit(INTERRUPTED)
     except GenretError as error:
         if debug:
@@ -195,12 +229,6 @@ def build_command(
         if isinstance(error, InputError):
             raise click.UsageError(str(error)) from error
         raise click.ClickException(str(error)) from error
-    if summary.report and not quiet:
-        click.echo(f"{summary.report}\nleft out; all of them are in {summary.rejects_file}", err=True)
-    if as_json:
-        click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
-    elif not quiet:
-        click.echo(_describe(summary))
 
 
 def _beside(titles: Path) -> Path:
@@ -227,9 +255,11 @@ def _interrupted(out: Path, before: str | None) -> str:
     now = _live(out)
     if now != before:
         return f"\ninterrupted after publication: {out} is now at version {now}"
+    kept = kept_records(work_root(out))
+    go_on = f"; {kept:,} records are tokenised already: the same command goes on from there" if kept else ""
     if before is None:
-        return f"\ninterrupted: nothing was built at {out}"
-    return f"\ninterrupted: {out} is unchanged, version {before} stays live"
+        return f"\ninterrupted: nothing was built at {out}{go_on}"
+    return f"\ninterrupted: {out} is unchanged, version {before} stays live{go_on}"
 
 
 @contextlib.contextmanager
@@ -241,17 +271,3 @@ def _progress(quiet: bool) -> Iterator[BuildProgress]:
             yield bar
     else:
         yield LogLines()
-
-
-def _describe(summary: BuildSummary) -> str:
-    counts, manifest = summary.manifest.counts, summary.manifest
-    lines = [
-        f"{summary.index}: version {summary.version}",
-        f"  {counts.entities:,} entities, {counts.rows:,} rows of up to {counts.depth} tokens, "
-        f"{counts.nodes:,} trie nodes",
-        f"  {manifest.num_bytes:,} bytes, {manifest.num_bytes / counts.rows:.1f} per row",
-    ]
-    duplicates = manifest.history[-1].duplicates
-    if duplicates:
-        lines.append(f"  {duplicates:,} repeated rows counted once")
-    return "\n".join(lines)

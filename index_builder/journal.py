@@ -165,3 +165,15 @@ def describe_files(folder: Path) -> tuple[FileEntry, ...]:
         FileEntry(name, (folder / name).stat().st_size, digest_file(folder / name))
         for name in (NUMBERS_FILE, TEXTS_FILE)
     )
+
+
+def kept_records(root: Path) -> int:
+    """Return how many records the shards below a work directory hold, without a look at these."""
+    records = 0
+    for path in root.glob(f"*/{JOURNAL_FILE}"):
+        for line in path.read_bytes().splitlines(keepends=True):
+            try:
+                records = max(records, ShardEntry.from_line(line).position.records_read)
+            except (ValueError, KeyError, TypeError):  # torn
+                break
+    return records

@@ -53,9 +53,6 @@ class Run(Protocol):
     def find(self, row: Sequence[int]) -> int:
         """Return how many forms sort before `row` (the lower bound), in 0 … num_forms."""
 
-    def find_entity(self, row: Sequence[int]) -> int:
-        """Return how many entities have a title that sorts before `row`, in 0 … num_entities."""
-
     def row(self, number: int) -> tuple[int, ...]:
         """Return the row of form `number`."""
 

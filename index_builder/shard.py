@@ -107,14 +107,6 @@ class ShardRun:
         """Return how many forms sort before `row`."""
         return _lower_bound(self.num_forms, self.row, tuple(row))
 
-    def find_entity(self, row: Sequence[int]) -> int:
-        """Return how many entities have a title that sorts before `row`."""
-
-        def title(entity: int) -> tuple[int, ...]:
-            return self.row(int(self.numbers("title_form", entity, entity + 1)[0]))
-
-        return _lower_bound(self.num_entities, title, tuple(row))
-
     def forms(self, begin: int, end: int) -> FormSlice:
         """Return forms begin … end - 1."""
         offsets = self.numbers("offsets", begin, end + 1)

@@ -78,7 +78,6 @@ def sections(shape: ShardShape) -> dict[str, Section]:
     """Return the arrays of the file of numbers, in their order.
 
     tokens, offsets, entity, form: as in `FormSlice`, of all forms; offsets has F + 1 items.
-    title_form: Form number of each entity's title. Shape: (E,).
     key: Two halves of the digest of each entity's id, or title where there are no ids. Shape: (2, E).
     content: The same of everything else that is said about it. Shape: (2, E).
     file, line: Where its record stands. Shape: (E,).
@@ -89,7 +88,6 @@ def sections(shape: ShardShape) -> dict[str, Section]:
         ("offsets", np.int64, shape.forms + 1),
         ("entity", np.int32, shape.forms),
         ("form", np.int32, shape.forms),
-        ("title_form", np.int32, shape.entities),
         ("key", np.uint64, 2 * shape.entities),
         ("content", np.uint64, 2 * shape.entities),
         ("file", np.int32, shape.entities),

@@ -175,9 +175,6 @@ def _sorted_numbers(
     first_form = np.cumsum(forms) - forms
     form = (np.arange(len(record)) - first_form[record]).astype(np.int32)
     yield "form", form[order]
-    place = np.empty(len(order), dtype=np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    yield "title_form", place[first_form[entities]]
     for name in ("key", "content"):
         yield name, numbers.pop(name)[entities].T
     for name in ("file", "line"):

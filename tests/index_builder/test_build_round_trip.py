@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import build as build_module
+from index_builder import shard_maker
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from retrieval.errors import InputError, SourceError
@@ -82,7 +82,7 @@ def test_index_equals_brute_force(
 def test_batches_of_any_size_give_the_same_index(titles: list[str], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         whole = build(Path(folder), titles, ABC, "whole.index")
-        patch.setattr(build_module, "_BATCH_RECORDS", size)
+        patch.setattr(shard_maker, "_BATCH_RECORDS", size)
         pieces = build(Path(folder), titles, ABC, "pieces.index")
         assert version_files(whole) == version_files(pieces)
 
@@ -137,7 +137,7 @@ def test_token_type_is_the_smallest(vocab: int, bits: int) -> None:
 
 def test_without_ids_the_id_is_the_title(tmp_path: Path) -> None:
     summary = build(tmp_path, ["a", "b", "a"], ABC)
-    assert summary.manifest.counts.duplicates == 1
+    assert summary.manifest.history[-1].duplicates == 1
     assert not summary.manifest.stored_ids
     assert summary.manifest.file("postings.arrow") is None
     with Index.open(summary.index) as index:
@@ -170,7 +170,7 @@ def test_homonyms_without_ids_are_numbered(tmp_path: Path) -> None:
         }
         row = index.row_of(tokenizer.encode_titles(["Mercury"], Rendering())[0] or [])
         assert len(index.entities_of(row)) == 3
-    assert summary.manifest.counts.duplicates == 1
+    assert summary.manifest.history[-1].duplicates == 1
 
 
 def test_one_id_for_two_things_is_a_bad_row(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_bad_titles_after_tokenising(
     assert "--max-bad-rows 1" in str(caught.value)
     summary = build(tmp_path, ["a", title], ABC, max_bad_rows=1, **options)
     assert summary.rejected == {reason: 1}
-    assert summary.manifest.counts.rejected == 1
+    assert summary.manifest.history[-1].rejected == 1
 
 
 def test_a_title_that_merges_with_the_prompt_is_a_bad_row(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, int]) -> None:
 
 
 def test_more_entities_than_a_record_batch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("retrieval.index.entities", "index_builder.writer"):
+    for module in ("retrieval.index.entities", "index_builder.entity_writer", "index_builder.entity_survey"):
         monkeypatch.setattr(f"{module}.ENTITY_BATCH_ROWS", 4)
     titles = sorted({f"{x}{y}{z}" for x in "abc" for y in "abc" for z in "ab"})
     summary = build(tmp_path, ["title\taliases", *(f"{t}\t{t}A" for t in titles)], ABC)

@@ -1,0 +1,206 @@
+"""The options that say what is read and how: shared by every command that takes titles files."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from index_builder.memory import DEFAULT_MEMORY_LIMIT, MIB, MemoryBudget
+from retrieval.errors import InputError
+from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from retrieval.sources.column_types import ColumnType
+from retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping
+from retrieval.sources.detection import SOURCE_FORMATS, SourceFormat
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)i?b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def byte_size(text: str) -> int:
+    """Return a number of bytes, given as 512MiB, 2G or 1073741824; K, M, G and T are powers of 1024.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"expected bytes such as 512MiB, 2G or 1073741824, got {text!r}")
+    number, unit = match.groups()
+    return int(float(number) * 1024 ** _POWERS[unit.lower()])
+
+
+def typed_column(text: str) -> tuple[str, ColumnType]:
+    """Return column and type of COLUMN=TYPE; the column's name may hold "=".
+
+    Raises:
+        click.BadParameter: it is something else.
+    """
+    column, _, kind = text.rpartition("=")
+    if not column or kind not in tuple(ColumnType):
+        kinds = ", ".join(ColumnType)
+        raise click.BadParameter(f"expected COLUMN=TYPE with a type of {kinds}, got {text!r}")
+    return column, ColumnType(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFlags:
+    """What the options say.
+
+    Attributes:
+        format: How the files are read.
+        mapping: What their columns mean.
+        aliases: A second file of aliases, or None.
+        unescape_html: Whether HTML entities are resolved.
+        memory_limit: Bytes of memory the process may take.
+    """
+
+    format: SourceFormat
+    mapping: ColumnMapping
+    aliases: Path | None
+    unescape_html: bool
+    memory_limit: int
+
+
+def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
+    """Return a decorator that adds the options to a command, which gets one `SourceFlags` as `flags`.
+
+    Args:
+        prefix: Of the environment variables, such as "GENRET_BUILD_".
+    """
+
+    def decorate(command: _F) -> Callable[..., Any]:
+        options = _options()
+
+        @functools.wraps(command)
+        def with_flags(**values: Any) -> Any:
+            taken = {name: values.pop(name) for name in inspect.signature(_flags).parameters}
+            return command(flags=_flags(**taken), **values)
+
+        decorated: Callable[..., Any] = with_flags
+        for names, settings in reversed(options):
+            variable = prefix + names[0].removeprefix("--").upper().replace("-", "_")
+            decorated = click.option(*names, envvar=variable, show_envvar=True, **settings)(decorated)
+        return decorated
+
+    return decorate
+
+
+def _flags(
+    source_format: SourceFormat,
+    title_column: str,
+    id_column: str,
+    aliases_column: str,
+    alias_separator: str,
+    metadata: Sequence[str],
+    types: Sequence[tuple[str, ColumnType]],
+    alias_file: Path | None,
+    unescape_html: bool,
+    memory_limit: int,
+) -> SourceFlags:
+    columns = [column for column, _ in types]
+    twice = next((column for column in columns if columns.count(column) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"--type: column {twice!r} is given more than one type")
+    try:
+        mapping = ColumnMapping(
+            title=title_column,
+            entity_id=id_column,
+            aliases=aliases_column,
+            alias_separator=alias_separator,
+            metadata=tuple(metadata) or None,
+            types=dict(types),
+        )
+        MemoryBudget(memory_limit)
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    return SourceFlags(source_format, mapping, alias_file, unescape_html, memory_limit)
+
+
+def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Return names and settings of every option, in the order of the help."""
+    return [
+        (
+            ("--format", "source_format"),
+            {
+                "type": click.Choice(SOURCE_FORMATS),
+                "default": "auto",
+                "help": "tsv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
+                "are metadata. jsonl: one object per line. parquet: a table. lines: one title per line. "
+                "auto: what each file looks like. All may be compressed with gzip or Zstandard.",
+            },
+        ),
+        (
+            ("--title-column",),
+            {"metavar": "COLUMN", "default": TITLE, "help": "Column of titles."},
+        ),
+        (
+            ("--id-column",),
+            {
+                "metavar": "COLUMN",
+                "default": ENTITY_ID,
+                "help": "Column of ids. Without any, an entity's id is its title.",
+            },
+        ),
+        (
+            ("--aliases-column",),
+            {"metavar": "COLUMN", "default": ALIASES, "help": "Column of aliases."},
+        ),
+        (
+            ("--alias-separator",),
+            {"default": ALIAS_SEPARATOR, "help": "Between the aliases of one cell."},
+        ),
+        (
+            ("--metadata",),
+            {
+                "metavar": "COLUMN",
+                "multiple": True,
+                "show_default": "all further columns",
+                "help": "A column to keep as metadata; may be given several times.",
+            },
+        ),
+        (
+            ("--type", "types"),
+            {
+                "type": typed_column,
+                "metavar": "COLUMN=TYPE",
+                "multiple": True,
+                "show_default": "what the values are",
+                "help": "Type of a metadata column: string, int, float or bool; may be given several times. "
+                "Rows with other values are bad rows.",
+            },
+        ),
+        (
+            ("--aliases", "alias_file"),
+            {
+                "type": click.Path(path_type=Path, dir_okay=False),
+                "metavar": "FILE",
+                "show_default": "none",
+                "help": "A second file of aliases, with the columns `alias` and `entity_id` or `title`.",
+            },
+        ),
+        (
+            ("--unescape-html",),
+            {
+                "is_flag": True,
+                "default": False,
+                "help": "Resolve HTML entities such as &amp; in titles and aliases.",
+            },
+        ),
+        (
+            ("--memory-limit",),
+            {
+                "type": byte_size,
+                "metavar": "SIZE",
+                "default": f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
+                "help": "Memory the process may take, from 512MiB.",
+            },
+        ),
+    ]
