@@ -256,7 +256,8 @@ def _interrupted(out: Path, before: str | None) -> str:
     if now != before:
         return f"\ninterrupted after publication: {out} is now at version {now}"
     kept = kept_records(work_root(out))
-    go_on = f"; {kept:,} records are tokenised already: the same command goes on from there" if kept else ""
+    noun = "record is" if kept == 1 else "records are"
+    go_on = f"; {kept:,} {noun} tokenised already: the same command goes on from there" if kept else ""
     if before is None:
         return f"\ninterrupted: nothing was built at {out}{go_on}"
     return f"\ninterrupted: {out} is unchanged, version {before} stays live{go_on}"

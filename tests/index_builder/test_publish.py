@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from index_builder import build as build_module
+from index_builder import faults
 from index_builder import publish as publish_module
+from index_builder.faults import FAULT_POINTS
 from index_builder.publish import staging
 from retrieval.errors import IndexDirectoryError, SourceError
 from retrieval.index.reader import Index
@@ -83,26 +84,27 @@ def test_a_failing_build_leaves_the_live_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("step", ["write_rows", "write_trie", "write_entities", "write_postings"])
-def test_a_full_disk_at_any_file_is_one_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+@pytest.mark.parametrize("point", FAULT_POINTS[: FAULT_POINTS.index("version-renamed")])
+def test_a_full_disk_at_any_step_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     summary = build(tmp_path, ["a"], TOKENIZER)
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "staging/file")
-
-    monkeypatch.setattr(build_module.VersionWriter, step, full)
-    with pytest.raises(IndexDirectoryError, match=r"staging/file: cannot write the index: No space left"):
+    monkeypatch.setenv("GENRET_FAULT", f"{point}:enospc")
+    monkeypatch.setattr(faults, "_passages", {})
+    with pytest.raises(IndexDirectoryError, match=r"it\.index.*: cannot write the index: No space left"):
         build(tmp_path, ["b"], TOKENIZER)
     assert surfaces(summary.index) == ["a"]
     assert not (summary.index / "staging").exists()
+    monkeypatch.delenv("GENRET_FAULT")
+    build(tmp_path, ["b"], TOKENIZER)
+    assert surfaces(summary.index) == ["b"]
+    assert sorted(p.name for p in summary.index.iterdir()) == [".lock", "CURRENT", "versions"]
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize(
     ("point", "nth"),
-    [*(("_write_synced", n) for n in (1, 2)), *(("_sync_directory", n) for n in (1, 2, 3, 4))],
+    [*(("write_synced", n) for n in (1, 2)), *(("sync_directory", n) for n in (1, 2, 3, 4))],
 )
 def test_a_failure_at_any_step_of_publication_leaves_old_or_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, nth: int
@@ -181,7 +183,7 @@ def wait(*arguments):
     print("in the middle", flush=True)
     time.sleep(60)
 
-build_module.assemble = wait
+build_module.write_version = wait
 cli.TextTokenizer.load = staticmethod(lambda place: character_tokenizer("abcdefgh "))
 cli.build_command([sys.argv[1], "--out", sys.argv[2], "--tokenizer", "x"])
 """
@@ -211,6 +213,7 @@ def test_an_interrupted_build_leaves_the_live_version(
     assert process.returncode == status
     if signal_number == signal.SIGINT:
         assert "is unchanged, version" in stderr
+        assert "1 record is tokenised already" in stderr
         assert "Traceback" not in stderr
         assert not (index / "staging").exists()
     assert surfaces(index) == ["a"]
