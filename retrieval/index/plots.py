@@ -226,7 +226,12 @@ def _draw_fan_out(axes: Any, shape: IndexShape) -> None:
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.7)
     axes.legend(frameon=False)
-    _label(axes, "Fan-out per depth", "tokens written", "nodes; children per node that has any")
+    _label(
+        axes,
+        "Fan-out per depth, until a row stands alone",
+        "tokens written",
+        "nodes; children per node that has any",
+    )
 
 
 def _draw_padding(axes: Any, shape: IndexShape) -> None:

@@ -88,6 +88,14 @@ def test_draws_one_file_or_one_of_each_kind(index: Path, tmp_path: Path) -> None
                 assert file.read_bytes().startswith(magic[file.suffix.lower()])
 
 
+@pytest.mark.parametrize("titles", [["a"], ["a" * 250], ["a", "b" * 200]], ids=["one", "long", "two"])
+def test_draws_the_smallest_indexes(tmp_path: Path, titles: list[str]) -> None:
+    with Index.open(build(tmp_path, titles, TOKENIZER).index) as opened:
+        (file,) = draw(opened, tmp_path / "shape.png")
+        assert sum(level.nodes for level in IndexShape.of(opened).levels) == 1 + len(titles)
+    assert file.stat().st_size > 10_000
+
+
 def test_the_same_index_gives_the_same_bytes(index: Path, tmp_path: Path) -> None:
     import matplotlib
 
