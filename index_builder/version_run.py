@@ -57,9 +57,23 @@ class VersionRun:
 
     def entities(self, begin: int, end: int) -> pa.Table:
         """Return entities begin … end - 1: id, title, aliases and metadata, decoded."""
-        stored = self._index.entities.slice(begin, end)
+        return self._decoded(self._index.entities.slice(begin, end))
+
+    def entities_at(self, numbers: npt.NDArray[np.int64]) -> pa.Table:
+        """Return some entities in the given order, with the columns of `entities`. Shape: (n,), n > 0."""
+        return self._decoded(self._index.entities.take(numbers))
+
+    def numbers(self, entity_ids: pa.Array) -> npt.NDArray[np.int64]:
+        """Return the numbers of entities by their ids; -1 where an id is unknown."""
+        return self._index.entities.numbers(entity_ids).astype(np.int64)
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._index.close()
+
+    def _decoded(self, stored: pa.Table) -> pa.Table:
         title = stored.column(TITLE)
-        aliases = stored.column(ALIASES) if ALIASES in stored.column_names else _no_aliases(end - begin)
+        aliases = stored.column(ALIASES) if ALIASES in stored.column_names else _no_aliases(stored.num_rows)
         columns = {
             ENTITY_ID: stored.column(ENTITY_ID) if self.has_ids else title,
             TITLE: title,
@@ -71,10 +85,6 @@ class VersionRun:
                 column = column.cast(column.type.value_type)
             columns[name] = column
         return pa.table(columns)
-
-    def close(self) -> None:
-        """Let go of the index."""
-        self._index.close()
 
     def _rank(self, form: int) -> int:
         return int(np.searchsorted(self._offsets, self._offsets.dtype.type(form), side="right")) - 1

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     UNKNOWN_FIELD = "unknown field"
     NO_ALIAS = "no alias"
     UNKNOWN_ENTITY = "alias of an unknown entity"
+    UNKNOWN_ID = "unknown entity_id"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,20 +68,21 @@ class EntityTable:
         )
         return text
 
-    def numbers(self, entity_ids: Sequence[str]) -> IntArray:
+    def numbers(self, entity_ids: Sequence[str] | pa.Array) -> IntArray:
         """Look up many ids at once in one pass over the table.
+
+        Memory: some 60 bytes per id that is looked up, and 8 per entity.
 
         Returns:
             Entity numbers, -1 where an id is unknown. Shape: (len(entity_ids),), int64.
         """
-        wanted = pa.array(entity_ids, type=pa.string())
+        wanted = (
+            pa.array(entity_ids, type=pa.string()) if not isinstance(entity_ids, pa.Array) else entity_ids
+        )
         found = np.full(len(wanted), -1, dtype=np.int64)
-        begin = 0
-        for batch in self._batches:
-            positions = pc.index_in(batch.column(self._id_column), value_set=wanted)
-            hits = np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False))
-            found[positions.take(pa.array(hits)).to_numpy(zero_copy_only=False)] = hits + begin
-            begin += batch.num_rows
+        places = pc.index_in(self._table.column(self._id_column), value_set=wanted).fill_null(-1).to_numpy()
+        hits = np.flatnonzero(places >= 0)
+        found[places[hits]] = hits
         # An id asked for twice is found at its first place.
         first: IntArray = pc.index_in(wanted, value_set=wanted).to_numpy(zero_copy_only=False)
         return found[first]
@@ -117,6 +118,23 @@ class EntityTable:
     def slice(self, begin: int, end: int) -> pa.Table:
         """Return entities begin … end - 1 as they lie in the file, zero-copy."""
         return self._table.slice(begin, end - begin)
+
+    def take(self, numbers: IntArray) -> pa.Table:
+        """Return entities as they lie in the file, in the given order.
+
+        Args:
+            numbers: At least one. Shape: (n,).
+        """
+        order = np.argsort(numbers, kind="stable")
+        batch, at = np.divmod(numbers[order], ENTITY_BATCH_ROWS)
+        present, begins = np.unique(batch, return_index=True)
+        parts = [
+            self._batches[i].take(pa.array(places))
+            for i, places in zip(present.tolist(), np.split(at, begins[1:]), strict=True)
+        ]
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        return pa.Table.from_batches(parts).combine_chunks().take(pa.array(back))
 
     def _locate(self, number: int) -> tuple[pa.RecordBatch, int]:
         if not 0 <= number < len(self):

@@ -1,0 +1,93 @@
+"""Which entities an update takes away: ids from files and from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from retrieval.errors import SourceError
+from retrieval.index.manifest import FileEntry
+from retrieval.normalize import normalize
+from retrieval.rejects import Reason, Rejects
+from retrieval.sources import digest_files
+from retrieval.sources.opening import ByteStream
+from retrieval.sources.text_lines import line_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """Ids, as they were given; one may stand there twice.
+
+    Attributes:
+        entity_ids: Shape: (n,), string.
+        files: Number of the file of each among the bad rows' files. Shape: (n,).
+        lines: Its line there, from 1. Shape: (n,).
+        sources: The files.
+    """
+
+    entity_ids: pa.Array
+    files: tuple[int, ...]
+    lines: tuple[int, ...]
+    sources: tuple[FileEntry, ...]
+
+    def __len__(self) -> int:
+        return len(self.entity_ids)
+
+    def place(self, number: int, rejects: Rejects) -> str:
+        """Return where one of them was given."""
+        return f"{rejects.files[self.files[number]]}, line {self.lines[number]}"
+
+
+COMMAND_LINE = "--remove-id"
+
+
+def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], rejects: Rejects) -> Removals:
+    """Read files of ids, one per line; empty lines are passed over.
+
+    Ids are put into the same form as those of a catalogue: NFC, white space squeezed. The files are added
+    to those that `rejects` knows, and the command line as a last one, on which ids are lines.
+
+    Args:
+        paths: The files, plain or compressed.
+        entity_ids: Further ids.
+        rejects: Gets lines that are not UTF-8.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    first = len(rejects.files)
+    rejects.files = (*rejects.files, *map(str, paths), COMMAND_LINE)
+    found: list[tuple[str, int, int]] = []
+    for file, path in enumerate(paths, start=first):
+        found += [(entity_id, file, line) for line, entity_id in _read(path, file, rejects)]
+    last = len(rejects.files) - 1
+    found += [(normalize(text), last, line) for line, text in enumerate(entity_ids, start=1)]
+    return Removals(
+        entity_ids=pa.array([entity_id for entity_id, _, _ in found], type=pa.string()),
+        files=tuple(file for _, file, _ in found),
+        lines=tuple(line for _, _, line in found),
+        sources=digest_files(list(paths)),
+    )
+
+
+def _read(path: str | Path, file: int, rejects: Rejects) -> list[tuple[int, str]]:
+    if not Path(path).is_file():
+        raise SourceError(f"{path}: no such file; ids to remove are read from files, one id per line")
+    stream = ByteStream(path)
+    ids: list[tuple[int, str]] = []
+    try:
+        for first, block in line_blocks(stream, 0):
+            for line, raw in enumerate(block.split(b"\n"), start=first):
+                try:
+                    entity_id = normalize(raw.decode("utf-8"))
+                except UnicodeDecodeError as error:
+                    rejects.add(line, Reason.BAD_UTF8, raw, f"byte {error.start + 1}", file)
+                    continue
+                if entity_id:
+                    ids.append((line, entity_id))
+    finally:
+        stream.close()
+    return ids
