@@ -17,7 +17,7 @@ from pathlib import Path
 from retrieval.errors import GenretError
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
-from tests.fuzz.damage import CURRENT, Damage, read_version, write_damaged
+from tests.fuzz.damage import Damage, read_version, write_damaged
 
 # A healthy open or verify takes milliseconds; a hang is killed by the alarm.
 _LIMIT_S = 20

@@ -1,0 +1,155 @@
+"""Running `genret` in processes that may be killed, starved of disk or interrupted.
+
+A fork server imports the command once, so that a run costs little more than its work.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+from index_builder.faults import ENVIRONMENT_VARIABLE
+from index_builder.shard_maker import ShardMaker
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    ["service.main", "index_builder.cli", "retrieval.index.cli", "tests.index_fixtures"]
+)
+
+DEFAULT_LIMIT_S = 60.0
+SHARD_RECORDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """Under which a command runs.
+
+    Attributes:
+        fault: "point:action[:passage]" for `GENRET_FAULT`, or "".
+        max_file_bytes: No file can grow beyond this, as if the disk were full; None for no such bound.
+        user: Run as this user id; None for the one that runs the tests.
+        shard_records: Most records per shard, so that a small source has several; None for the usual bound.
+    """
+
+    fault: str = ""
+    max_file_bytes: int | None = None
+    user: int | None = None
+    shard_records: int | None = SHARD_RECORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended.
+
+    Attributes:
+        status: Exit code; -n when signal n ended it.
+        stdout: What it said.
+        stderr: What it complained about.
+    """
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+NORMAL = Circumstances()
+
+
+class Command:
+    """One running `genret` command.
+
+    Args:
+        arguments: Of `genret`.
+        circumstances: Under which it runs.
+    """
+
+    def __init__(self, arguments: Sequence[str], circumstances: Circumstances = NORMAL) -> None:
+        out, write_out = _CONTEXT.Pipe(duplex=False)
+        err, write_err = _CONTEXT.Pipe(duplex=False)
+        self._pipes = (out, err)
+        self.process: ForkServerProcess = _CONTEXT.Process(
+            target=_run, args=(list(arguments), circumstances, write_out, write_err)
+        )
+        self.process.start()
+        write_out.close()
+        write_err.close()
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal, if the command still runs."""
+        if self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, number)
+
+    def wait(self, limit_s: float = DEFAULT_LIMIT_S) -> Outcome:
+        """Wait for the end.
+
+        Raises:
+            TimeoutError: it took too long; the command is killed.
+        """
+        texts: dict[Connection, bytes] = dict.fromkeys(self._pipes, b"")
+        deadline = time.monotonic() + limit_s
+        with selectors.DefaultSelector() as selector:
+            for pipe in self._pipes:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map():
+                ready = selector.select(deadline - time.monotonic())
+                if not ready:
+                    self.process.kill()
+                    raise TimeoutError(f"still running after {limit_s} s: {texts}")
+                for key, _ in ready:
+                    data = os.read(key.fd, 1 << 16)
+                    texts[key.fileobj] += data  # type: ignore[index]
+                    if not data:
+                        selector.unregister(key.fileobj)
+        self.process.join(limit_s)
+        for pipe in self._pipes:
+            pipe.close()
+        out, err = (text.decode() for text in texts.values())
+        assert self.process.exitcode is not None
+        return Outcome(self.process.exitcode, out, err)
+
+
+def run(arguments: Sequence[str], circumstances: Circumstances = NORMAL) -> Outcome:
+    """Run a command to its end."""
+    return Command(arguments, circumstances).wait()
+
+
+def _run(arguments: list[str], circumstances: Circumstances, out: Connection, err: Connection) -> None:
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+    out.close()
+    err.close()
+    if circumstances.fault:
+        os.environ[ENVIRONMENT_VARIABLE] = circumstances.fault
+    if circumstances.max_file_bytes is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limit = circumstances.max_file_bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if circumstances.user is not None:
+        os.setgid(circumstances.user)
+        os.setuid(circumstances.user)
+    if circumstances.shard_records is not None:
+        _bound_shards(circumstances.shard_records)
+    from service.main import cli
+
+    sys.argv = ["genret", *arguments]
+    cli.main(args=arguments, prog_name="genret")
+
+
+def _bound_shards(records: int) -> None:
+    original = ShardMaker.__init__
+
+    def small(self: ShardMaker, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self._shard_records = records
+
+    ShardMaker.__init__ = small  # type: ignore[method-assign]

@@ -1,0 +1,186 @@
+"""Readers in other processes while versions come and go."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
+from retrieval.index import reader as reader_module
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.index.versions import list_versions
+from tests.faults.publication_reader import digest
+from tests.fuzz.rich_index import TOKENIZER, lines
+from tests.index_fixtures import build
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Reader:
+    """A process that holds one version open."""
+
+    def __init__(self, index: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.publication_reader", str(index)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        self.version = self._answer()["version"]
+
+    def read(self) -> str:
+        """Let it read everything; return the digest of that."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        answer = self._answer()
+        assert answer["version"] == self.version
+        return answer["digest"]
+
+    def _answer(self) -> dict[str, str]:
+        assert self.process.stdout is not None
+        answer: dict[str, str] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        self.process.communicate(timeout=30)
+        assert self.process.returncode == 0
+
+
+@contextmanager
+def reader(index: Path) -> Iterator[Reader]:
+    opened = Reader(index)
+    try:
+        yield opened
+        opened.close()
+    finally:
+        opened.process.kill()
+        opened.process.communicate()
+
+
+def digest_of(index: Path) -> str:
+    with Index.open(index) as opened:
+        return digest(opened)
+
+
+def test_a_reader_keeps_its_version_while_two_are_published_and_it_is_removed(tmp_path: Path) -> None:
+    first = build(tmp_path, lines(20), TOKENIZER)
+    before = digest_of(first.index)
+    with reader(first.index) as held:
+        assert held.version == first.version
+        assert held.read() == before
+        second = build(tmp_path, lines(30), TOKENIZER)
+        assert held.read() == before
+        with reader(first.index) as newer:
+            assert newer.version == second.version
+            third = build(tmp_path, lines(40), TOKENIZER, keep_versions=0)
+            assert list_versions(first.index) == [third.version]
+            assert not (first.index / "versions" / first.version).exists()
+            assert held.read() == before
+            assert newer.read() not in (before, digest_of(first.index))
+        with reader(first.index) as newest:
+            assert newest.version == third.version
+            assert newest.read() == digest_of(first.index) != before
+        assert held.read() == before
+
+
+def _open_on_and_on(index: Path, stop: Connection, answer: Connection) -> None:
+    seen: dict[str, int] = {}
+    error = ""
+    answer.send("ready")
+    while not error and not stop.poll():
+        try:
+            with Index.open(index) as opened:
+                seen[opened.version] = seen.get(opened.version, 0) + 1
+                if opened.num_entities != len(opened.entities.column("title")):
+                    error = "the entities are not those of the version"
+                opened.surface(opened.num_rows - 1)
+            report = verify(index)
+            if not report.ok:
+                error = f"verify: {report.problems}"
+        except GenretError as failure:
+            error = f"{type(failure).__name__}: {failure}"
+    answer.send((seen, error))
+
+
+def test_opening_in_a_loop_never_meets_a_broken_index(tmp_path: Path) -> None:
+    index = build(tmp_path, lines(20), TOKENIZER).index
+    context = multiprocessing.get_context("forkserver")
+    stopped, stop = context.Pipe(duplex=False)
+    answer, answered = context.Pipe(duplex=False)
+    process = context.Process(target=_open_on_and_on, args=(index, stopped, answered), daemon=True)
+    process.start()
+    assert answer.recv() == "ready"
+    published = [
+        build(tmp_path, lines(20 + number % 7), TOKENIZER, keep_versions=0).version for number in range(1, 25)
+    ]
+    stop.send(True)
+    seen, error = answer.recv()
+    process.join(30)
+    assert error == ""
+    assert process.exitcode == 0
+    assert len(set(seen) & set(published)) > 2, "the reader must have run during the publications"
+
+
+def test_opening_starts_again_when_the_version_is_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path, lines(20), TOKENIZER)
+    real = reader_module.read_manifest
+    attempts: list[str] = []
+
+    def publishes_first(folder: Path) -> object:
+        attempts.append(folder.name)
+        if len(attempts) < 4:
+            build(tmp_path, lines(20 + len(attempts)), TOKENIZER, keep_versions=0)
+        return real(folder)
+
+    monkeypatch.setattr(reader_module, "read_manifest", publishes_first)
+    with Index.open(tmp_path / "it.index") as opened:
+        assert opened.num_entities == 23
+    assert attempts[-1] == list_versions(tmp_path / "it.index")[0]
+
+
+def test_opening_gives_up_when_every_version_is_removed_under_its_hands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path, ["b"], TOKENIZER)
+    attempts = 0
+
+    def always_late(folder: Path) -> object:
+        nonlocal attempts
+        attempts += 1
+        build(tmp_path, ["a" * attempts], TOKENIZER, keep_versions=0)
+        raise IndexFormatError("this version is gone")
+
+    monkeypatch.setattr(reader_module, "read_manifest", always_late)
+    with pytest.raises(IndexFormatError, match="this version is gone"):
+        Index.open(tmp_path / "it.index")
+    assert attempts == 20
+
+
+def test_a_broken_version_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = build(tmp_path, ["a"], TOKENIZER)
+    (summary.index / "versions" / summary.version / "trie.arrow").unlink()
+    calls = 0
+    real = reader_module.read_manifest
+
+    def counted(folder: Path) -> object:
+        nonlocal calls
+        calls += 1
+        return real(folder)
+
+    monkeypatch.setattr(reader_module, "read_manifest", counted)
+    with pytest.raises(IndexDirectoryError, match=r"trie\.arrow"):
+        Index.open(summary.index)
+    assert calls == 1
