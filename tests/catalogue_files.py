@@ -42,7 +42,7 @@ def jsonl(entities: Sequence[Entity], metadata: Sequence[str]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
-def parquet(entities: Sequence[Entity], metadata: Sequence[str], rows_per_group: int = 3) -> bytes:
+def parquet(entities: Sequence[Entity], metadata: Sequence[str]) -> bytes:
     columns = {
         "entity_id": pa.array([e[0] for e in entities], pa.string()),
         "title": pa.array([e[1] for e in entities], pa.string()),
@@ -50,7 +50,7 @@ def parquet(entities: Sequence[Entity], metadata: Sequence[str], rows_per_group:
         **{name: pa.array([e[3][n] for e in entities], pa.string()) for n, name in enumerate(metadata)},
     }
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, row_group_size=rows_per_group)
+    pq.write_table(pa.table(columns), sink, row_group_size=3 if len(entities) < 100 else 500)
     return sink.getvalue().to_pybytes()
 
 

@@ -35,7 +35,7 @@ def key_hash(key: str) -> int:
 
 
 class AliasFile:
-    """Aliases of a second file, in memory: 32 bytes beside the two texts for each alias.
+    """Aliases of a second file, in memory: some 32 bytes beside the two texts for each alias.
 
     The file is TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `alias` and
     `entity_id` or `title` (in any case). The text policy is that of catalogues.

@@ -142,6 +142,7 @@ def plan_columns(
     """
     places = [_places(names, mapping, where) for where, names in headers]
     _require_ids_everywhere(headers, places)
+    _require(headers, mapping.entity_id, ENTITY_ID, any(place[1] is not None for place in places))
     _require(headers, mapping.aliases, ALIASES, any(place[2] is not None for place in places))
     found: dict[str, None] = {}
     per_file = []

@@ -44,7 +44,7 @@ def open_rows(
             if source_format not in ("auto", "parquet"):
                 raise SourceError(f"{stream.name}: this is a Parquet file; expected {source_format}")
             return ParquetReader(path, stream)
-        if source_format == "parquet":
+        if source_format == "parquet" or (source_format == "auto" and _suffix(path) == ".parquet"):
             raise SourceError(f"{stream.name}: this is no Parquet file: it does not begin with PAR1")
         first = first_line(stream)
         if source_format == "jsonl" or (source_format == "auto" and _is_json(first, path, stream.name)):

@@ -38,11 +38,12 @@ class ParquetReader:
         if stream.is_read_once or stream.is_compressed:
             self._spooled = stream.spool()
         try:
-            self._file = pq.ParquetFile(self._spooled or str(path))
+            self._file = pq.ParquetFile(self._spooled or str(path), page_checksum_verification=True)
         except (OSError, pa.ArrowException) as error:
             self._close_spooled()
             raise SourceError(f"{self.name}: damaged or cut off Parquet file: {_one_line(error)}") from error
-        self.names = tuple(self._file.schema_arrow.names)
+        self._schema = self._file.schema_arrow
+        self.names = tuple(self._schema.names)
         self._used: tuple[int, ...] = tuple(range(len(self.names)))
         self._rows_read = 0
 
@@ -66,7 +67,7 @@ class ParquetReader:
         """
         self._used = tuple(used)
         for place in self._used:
-            field = self._file.schema_arrow.field(place)
+            field = self._schema.field(place)
             is_list = pa.types.is_list(field.type) or pa.types.is_large_list(field.type)
             if pa.types.is_nested(field.type) and not is_list:
                 raise SourceError(
@@ -133,7 +134,14 @@ def _cells(column: pa.Array) -> list[Cell]:
         kind = column.type
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         column = pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1)
-    cells: list[Cell] = column.to_pylist()
+    try:
+        cells: list[Cell] = column.to_pylist()
+    except UnicodeDecodeError:
+        # Arrow does not look into strings when it reads them; as bytes they make their own rows bad.
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        return list(
+            column.cast(pa.large_list(pa.large_binary()) if is_list else pa.large_binary()).to_pylist()
+        )
     if pa.types.is_floating(kind):
         # NaN is how tables without nulls say that a value is missing.
         return [None if isinstance(cell, float) and math.isnan(cell) else cell for cell in cells]

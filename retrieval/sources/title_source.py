@@ -16,7 +16,7 @@ from retrieval.normalize import NormalizationReport
 from retrieval.rejects import Rejects
 from retrieval.sources.alias_file import AliasFile
 from retrieval.sources.column_types import Kinds
-from retrieval.sources.columns import ColumnMapping, plan_columns
+from retrieval.sources.columns import ColumnMapping, Layout, plan_columns
 from retrieval.sources.detection import SourceFormat, open_rows
 from retrieval.sources.digests import FileState, digest_file
 from retrieval.sources.opening import STDIN, display_name, is_read_once
@@ -55,11 +55,14 @@ class TitleSource:
         self._reader: RowReader | None = None
         self._start = Position()
         self._bytes_before = 0
-        headers = []
         try:
-            for path in paths:
-                headers.append((display_name(path), self._header(path)))
+            readers = [self._first_look(path) for path in paths]
+            headers = [
+                (display_name(path), reader.names) for path, reader in zip(paths, readers, strict=True)
+            ]
             self.columns, self._layouts = plan_columns(headers, mapping)
+            for reader, layout in zip(readers, self._layouts, strict=True):
+                self._restrict(reader, layout)
         except BaseException:
             self.close()
             raise
@@ -165,14 +168,17 @@ class TitleSource:
     ) -> None:
         self.close()
 
-    def _header(self, path: str | Path) -> tuple[str, ...]:
-        """Return the columns of a file. It is opened again for reading: there may be many files."""
+    def _first_look(self, path: str | Path) -> RowReader:
+        """Find out the columns of a file. It is opened again for reading: there may be many files."""
         reader = open_rows(path, self._format, (self._mapping.title,))
         if is_read_once(path):
             self._kept[str(path)] = reader
         else:
             reader.close()
-        return reader.names
+        return reader
+
+    def _restrict(self, reader: RowReader, layout: Layout) -> None:
+        reader.restrict(layout.used, ignore_others=self._mapping.metadata is not None)
 
     def _chunks(self, file: int) -> Iterator[tuple[RecordMaker, RowChunk]]:
         path, layout = self._paths[file], self._layouts[file]
@@ -183,7 +189,7 @@ class TitleSource:
         try:
             if len(reader.names) != layout.count:
                 raise SourceError(f"{display_name(path)}: the file changed while it was read")
-            reader.restrict(layout.used, ignore_others=self._mapping.metadata is not None)
+            self._restrict(reader, layout)
             maker = RecordMaker(
                 file, layout, self.columns, self._mapping.alias_separator, self._unescape_html
             )

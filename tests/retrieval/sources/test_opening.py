@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrieval.errors import SourceError
+from retrieval.sources import digest_files, open_source
+from retrieval.sources.opening import ByteStream
+from tests.catalogue_files import COMPRESSIONS, Entity, compressed, read_all, write_catalogue
+
+ENTITIES: list[Entity] = [(f"q{i}", f"title {i * 7919 % 997} of {i}", (), (str(i),)) for i in range(3000)]
+
+
+def content(file: Path) -> bytes:
+    stream = ByteStream(file)
+    try:
+        return b"".join(stream.blocks())
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_content_comes_back(tmp_path: Path, compression: str) -> None:
+    data = os.urandom(1000) + b"ab" * 1_000_000
+    file = tmp_path / "x"
+    file.write_bytes(compressed(data, compression))
+    assert content(file) == data
+    stream = ByteStream(file)
+    assert stream.peek(10)[:10] == data[:10]
+    assert stream.is_compressed == bool(compression)
+    assert b"".join(stream.blocks()) == data
+    stream.close()
+
+
+@pytest.mark.parametrize("compression", [".gz", ".zst"])
+def test_several_streams_in_one_file(tmp_path: Path, compression: str) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(compressed(b"one\n", compression) + compressed(b"two\n" * 100_000, compression))
+    assert content(file) == b"one\n" + b"two\n" * 100_000
+
+
+def test_zeros_behind_gzip_are_padding(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(gzip.compress(b"one\n") + bytes(1000))
+    assert content(file) == b"one\n"
+
+
+def test_a_small_file_of_much_content_comes_in_small_blocks(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(gzip.compress(bytes(50_000_000)))
+    stream = ByteStream(file)
+    assert max(map(len, stream.blocks())) <= 1 << 18
+    stream.close()
+
+
+@pytest.mark.parametrize("name", ["c.tsv.gz", "c.tsv.zst", "c.parquet", "c.parquet.gz"])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.floats(0, 1, exclude_max=True))
+def test_a_cut_off_file_is_an_error_that_names_it(tmp_path: Path, name: str, cut: float) -> None:
+    stem, suffix = name.split(".", 1)
+    source_format, _, compression = suffix.partition(".")
+    file = write_catalogue(
+        tmp_path, f"{stem}.{source_format}", ENTITIES, ("n",), f".{compression}" if compression else ""
+    )
+    data = file.read_bytes()
+    # What is left of a compressed file has to be long enough to be known for one.
+    least = 4 if compression else 0
+    file.write_bytes(data[: max(least, int(len(data) * cut))])
+    with pytest.raises(SourceError) as caught, open_source(file) as source:
+        read_all(source, 1000, 0)
+    assert str(file) in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["c.tsv.gz", "c.tsv.zst", "c.parquet"])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_an_error_or_bad_rows_never_a_crash(
+    tmp_path: Path, name: str, place: float, bit: int
+) -> None:
+    stem, suffix = name.split(".", 1)
+    source_format, _, compression = suffix.partition(".")
+    file = write_catalogue(
+        tmp_path, f"{stem}.{source_format}", ENTITIES, ("n",), f".{compression}" if compression else ""
+    )
+    data = bytearray(file.read_bytes())
+    data[int(len(data) * place)] ^= 1 << bit
+    file.write_bytes(bytes(data))
+    message = str(file)
+    try:
+        with open_source(file) as source:
+            read_all(source, 1000, 5000)
+    except SourceError as error:
+        message = str(error)
+    assert str(file) in message
+
+
+def test_the_error_says_where_the_stream_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "c.tsv.gz"
+    data = gzip.compress(b"title\n" + b"".join(os.urandom(6).hex().encode() + b"\n" for _ in range(50_000)))
+    file.write_bytes(data[:-20_000])
+    where = rf"cut off near byte {len(data) - 20_000} of the file, after \d+ bytes"
+    with open_source(file) as source, pytest.raises(SourceError, match=where):
+        read_all(source)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"PK\x03\x04", "zip"),
+        (b"BZh91AY", "bzip2"),
+        (b"\xfd7zXZ\x00", "xz"),
+        (b"ARROW1\x00\x00", "Arrow IPC"),
+        ("title\nA".encode("utf-16"), "UTF-16"),
+        (gzip.compress(gzip.compress(b"title\nA\n")), "a gzip file inside gzip"),
+        (gzip.compress(b""), "the file is empty"),
+        (bytes(pa.compress(b"PK\x03\x04", codec="zstd", asbytes=True)), "zip archive inside Zstandard"),
+    ],
+)
+def test_other_formats_are_refused_by_name(tmp_path: Path, data: bytes, message: str) -> None:
+    file = tmp_path / "c"
+    file.write_bytes(data)
+    with pytest.raises(SourceError, match=message) as caught:
+        open_source(file)
+    assert str(file) in str(caught.value)
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    data = gzip.compress(b"title\n" + b"some title\n" * 100_000)
+    thread = threading.Thread(target=pipe.write_bytes, args=(data,))
+    thread.start()
+    with open_source(pipe) as source:
+        assert source.num_bytes is None
+        assert len(read_all(source, 10_000)[0]) == 100_000
+        entry = source.entries()[0]
+    thread.join()
+    (tmp_path / "file").write_bytes(data)
+    same = digest_files([tmp_path / "file"])[0]
+    assert (entry.bytes, entry.xxh3_128) == (same.bytes, same.xxh3_128)
+
+
+def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "c.txt"
+    file.write_bytes(b"A\n")
+    with open_source(file) as source:
+        read_all(source)
+        assert source.entries()[0].bytes == 2
+        file.write_bytes(b"A\nB\n")
+        with pytest.raises(SourceError, match="changed while it was read"):
+            source.entries()
+
+
+def test_digests_of_regular_files_only(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="read only once"):
+        digest_files(["-"])
+    with pytest.raises(SourceError, match="no such file"):
+        digest_files([tmp_path / "absent"])
