@@ -59,7 +59,7 @@ def staging(index: Path) -> Iterator[Path]:
             finally:
                 _tidy(index, folder, fresh)
     except OSError as error:
-        where = error.filename or index
+        where = error.filename2 or error.filename or index  # of a rename, its target
         raise IndexDirectoryError(f"{where}: cannot write the index: {error.strerror or error}") from error
 
 
