@@ -99,6 +99,7 @@ _ADDRESS = click.option(
 @click.option(
     "--filter",
     "predicate",
+    envvar="GENRET_QUERY_FILTER",
     help="Only entities for which this is true: kind = 'film' and year >= 1990",
     show_default="all entities",
     show_envvar=True,

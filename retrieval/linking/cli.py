@@ -61,6 +61,7 @@ _LOG_EVERY_S = 5.0
 @click.option(
     "--filter",
     "predicate",
+    envvar="GENRET_LINK_FILTER",
     help="Link to entities for which this is true: kind = 'city' and population > 100000",
     show_default="all entities",
     show_envvar=True,

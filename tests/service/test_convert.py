@@ -36,6 +36,9 @@ REQUESTS = st.builds(
     top_m=st.none() | st.integers(1, 2**31 - 1),
     seed=st.none() | INT64,
     prompt=st.none() | TEXT.filter(bool),
+    filter=st.none() | st.sampled_from(["kind = 'film'", "year >= 1990 or not \"a b\" is null"]),
+    allow_ids=st.none() | st.lists(TEXT, max_size=3).map(tuple),
+    deny_ids=st.lists(TEXT, max_size=3).map(tuple),
 )
 CANDIDATES = st.builds(
     Candidate,
@@ -90,6 +93,29 @@ def sorted_values(candidate: Candidate) -> list[object]:
 
 def test_unset_options_take_the_librarys_defaults() -> None:
     assert request_from_proto(pb.RetrieveRequest(query="q")) == RetrieveRequest("q")
+
+
+def test_no_list_of_allowed_ids_is_not_an_empty_one() -> None:
+    assert request_from_proto(pb.RetrieveRequest(query="q")).allow_ids is None
+    nobody = pb.RetrieveRequest(query="q", allow_entity_ids=pb.EntityIds())
+    assert request_from_proto(nobody).allow_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (pb.RetrieveRequest(query="q", filter="kind ="), "filter"),
+        (
+            pb.RetrieveRequest(query="q", allow_entity_ids=pb.EntityIds(ids=["x"] * 100_001)),
+            "allow_entity_ids.ids",
+        ),
+        (pb.RetrieveRequest(query="q", deny_entity_ids=["x"] * 100_001), "deny_entity_ids"),
+    ],
+)
+def test_filters_out_of_range_name_the_field_of_the_message(message: pb.RetrieveRequest, field: str) -> None:
+    with pytest.raises(InputError) as error:
+        request_from_proto(message)
+    assert error.value.field == field
 
 
 def test_a_method_of_the_future_is_refused() -> None:

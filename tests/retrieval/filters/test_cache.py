@@ -1,0 +1,121 @@
+"""Filters are kept within a bound on their bytes, the least recently used going first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from decoding.row_filter import RowFilter
+from retrieval.errors import InputError
+from retrieval.filters.cache import FilterCache
+from retrieval.filters.entity_filter import EntityFilter
+from retrieval.filters.restriction import FilterKey
+
+ROWS = 9
+
+
+def some_filter(rows: int = ROWS) -> EntityFilter:
+    mask = np.ones(rows, dtype=np.bool_)
+    return EntityFilter(mask, rows, RowFilter.from_mask(mask))
+
+
+SIZE = some_filter().num_bytes
+
+
+def key(name: str) -> FilterKey:
+    return FilterKey(name, "", "")
+
+
+def refuse() -> EntityFilter:
+    raise AssertionError("made again")
+
+
+def test_bytes_are_those_of_mask_and_counts() -> None:
+    assert SIZE == ROWS + 4 * (ROWS + 1)
+
+
+def test_what_is_kept_is_not_made_again() -> None:
+    cache = FilterCache()
+    made = cache.get(key("a"), some_filter)
+    assert cache.get(key("a"), refuse) is made
+    assert cache.get(FilterKey("a", "x", ""), some_filter) is not made
+    stats = cache.stats
+    assert (stats.hits, stats.misses, stats.evictions) == (1, 2, 0)
+    assert (stats.num_filters, stats.num_bytes, stats.max_bytes) == (2, 2 * SIZE, 256 * 2**20)
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    cache = FilterCache(2 * SIZE)
+    a = cache.get(key("a"), some_filter)
+    cache.get(key("b"), some_filter)
+    cache.get(key("a"), refuse)
+    cache.get(key("c"), some_filter)
+    assert cache.get(key("a"), refuse) is a
+    cache.get(key("c"), refuse)
+    b = cache.get(key("b"), some_filter)
+    assert cache.get(key("b"), refuse) is b
+    assert (cache.stats.num_filters, cache.stats.num_bytes, cache.stats.evictions) == (2, 2 * SIZE, 2)
+
+
+@pytest.mark.parametrize("bound", [0, SIZE - 1])
+def test_a_filter_beyond_the_bound_is_used_and_not_kept(bound: int) -> None:
+    cache = FilterCache(bound)
+    assert cache.get(key("a"), some_filter) is not cache.get(key("a"), some_filter)
+    assert (cache.stats.misses, cache.stats.num_filters, cache.stats.num_bytes) == (2, 0, 0)
+
+
+def test_a_large_filter_displaces_nothing_when_it_does_not_fit() -> None:
+    cache = FilterCache(SIZE)
+    a = cache.get(key("a"), some_filter)
+    cache.get(key("large"), lambda: some_filter(10 * ROWS))
+    assert cache.get(key("a"), refuse) is a
+
+
+def test_what_cannot_be_made_leaves_no_trace() -> None:
+    cache = FilterCache()
+
+    def fail() -> EntityFilter:
+        raise InputError("filter", "no")
+
+    with pytest.raises(InputError):
+        cache.get(key("a"), fail)
+    assert cache.stats.num_filters == 0
+    cache.get(key("a"), some_filter)
+
+
+def test_clearing_keeps_the_counts() -> None:
+    cache = FilterCache()
+    cache.get(key("a"), some_filter)
+    cache.clear()
+    assert (cache.stats.num_filters, cache.stats.num_bytes, cache.stats.misses) == (0, 0, 1)
+    cache.get(key("a"), some_filter)
+    assert cache.stats.num_bytes == SIZE
+
+
+def test_several_threads() -> None:
+    cache = FilterCache(3 * SIZE)
+
+    def work(seed: int) -> Callable[[], None]:
+        def run() -> None:
+            for step in range(300):
+                cache.get(key(str((step * seed) % 7)), some_filter)
+
+        return run
+
+    threads = [threading.Thread(target=work(seed)) for seed in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stats = cache.stats
+    assert stats.hits + stats.misses == 1200
+    assert stats.num_bytes == stats.num_filters * SIZE <= 3 * SIZE
+
+
+@pytest.mark.parametrize("bound", [-1, 1.5, True, None])
+def test_bounds_that_are_none(bound: object) -> None:
+    with pytest.raises(InputError, match="filter_cache_bytes: must be an integer of at least 0"):
+        FilterCache(bound)  # type: ignore[arg-type]
