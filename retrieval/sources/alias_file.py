@@ -98,17 +98,24 @@ class AliasFile:
         hashes = np.fromiter(map(key_hash, keys), dtype=np.uint64, count=len(keys))
         begin = np.searchsorted(self._hashes, hashes, side="left")
         end = np.searchsorted(self._hashes, hashes, side="right")
+        counts = end - begin
+        if not counts.any():
+            return list(records)
+        owners = np.repeat(np.arange(len(records)), counts)
+        numbers = np.arange(len(owners)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)
+        found_keys, found = (
+            array.take(pa.array(numbers)).to_pylist() for array in (self._keys, self._aliases)
+        )
+        more: dict[int, list[str]] = {}
+        for owner, key, alias in zip(owners.tolist(), found_keys, found, strict=True):
+            if key == keys[owner]:  # else another key of the same hash
+                more.setdefault(owner, []).append(alias)
         joined = list(records)
-        for i in np.flatnonzero(end > begin).tolist():
-            record = joined[i]
-            more = [
-                self._aliases[at].as_py()
-                for at in range(int(begin[i]), int(end[i]))
-                if self._keys[at].as_py() == keys[i]  # else another key of the same hash
-            ]
-            forms = dict.fromkeys((*record.aliases, *more))
+        for owner, aliases in more.items():
+            record = records[owner]
+            forms = dict.fromkeys((*record.aliases, *aliases))
             forms.pop(record.title, None)
-            joined[i] = record._replace(aliases=tuple(forms))
+            joined[owner] = record._replace(aliases=tuple(forms))
         return joined
 
     def unknown(self, key_hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

@@ -50,7 +50,7 @@ class RecordMaker:
         self._separator = alias_separator
         self._unescape = unescape_html
         self._is_declared = any(declared is not None for declared in columns.declared)
-        self._can_be_quick = layout.aliases is None and not unescape_html and not self._is_declared
+        self._can_be_quick = not unescape_html and not self._is_declared
         self._typed_kinds = [Kinds.NONE] * len(columns.names)
         self._counts = _Counts()
 
@@ -108,10 +108,14 @@ class RecordMaker:
         if "" in titles:
             return None
         self._counts.html_entities += sum(map(find_html_entity, titles)) if "&" in "".join(titles) else 0
+        aliases: Iterable[tuple[str, ...]] = repeat(())
+        if layout.aliases is not None:
+            cells = zip(columns[layout.aliases], titles, strict=True)
+            aliases = [_split_aliases(cell, self._separator, title) if cell else () for cell, title in cells]
         metadata: Iterable[tuple[str | None, ...]] = repeat(())
         if layout.metadata:
             metadata = zip(*(_nullable(columns, place, len(rows)) for place in layout.metadata), strict=True)
-        fields = zip(repeat(self._file), range(first, first + len(rows)), ids, titles, repeat(()), metadata)
+        fields = zip(repeat(self._file), range(first, first + len(rows)), ids, titles, aliases, metadata)
         # As Record(*fields) does, without a call from Python for each.
         return list(map(tuple.__new__, repeat(Record), fields))
 
@@ -125,7 +129,7 @@ class RecordMaker:
             raise Refusal(Reason.NO_ENTITY_ID)
         aliases: tuple[str, ...] = ()
         if layout.aliases is not None and cells[layout.aliases]:
-            aliases = self._aliases(cells[layout.aliases].split(self._separator), title)
+            aliases = self._aliases(normalize(cells[layout.aliases]).split(self._separator), title)
         metadata = [None if i is None else normalize(cells[i]) or None for i in layout.metadata]
         if self._is_declared:
             metadata = [self._declared(number, cell) for number, cell in enumerate(metadata)]
@@ -195,6 +199,14 @@ _ARTICLE = {
     ColumnType.BOOL: "true or false",
     ColumnType.STRING: "a string",
 }
+
+
+def _split_aliases(cell: str, separator: str, title: str) -> tuple[str, ...]:
+    """Return the aliases of a cell that is normalized; its parts are too, but for their ends."""
+    forms = dict.fromkeys(map(str.strip, cell.split(separator)))
+    forms.pop("", None)
+    forms.pop(title, None)
+    return tuple(forms)
 
 
 def _nullable(columns: Sequence[Sequence[str]], place: int | None, count: int) -> Iterable[str | None]:

@@ -77,7 +77,7 @@ def alias_texts(value: Cell, separator: str) -> list[str]:
         Refusal: it is neither.
     """
     if isinstance(value, str | bytes):
-        return value_text(value).split(separator)
+        return normalize(value_text(value)).split(separator)
     if isinstance(value, list):
         return [name_text(item, "aliases") for item in value]
     raise Refusal(Reason.BAD_VALUE, f"aliases: expected a list of strings, got {json_kind(value)}")

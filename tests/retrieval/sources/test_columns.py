@@ -3,8 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from retrieval.errors import InputError, SourceError
+from retrieval.normalize import normalize
 from retrieval.sources import ColumnMapping, ColumnType, Record, open_source
 from tests.catalogue_files import read_all
 
@@ -138,3 +141,30 @@ def test_comma_separated_files_are_not_taken_for_titles(tmp_path: Path) -> None:
         open_source(file)
     with open_source(file, source_format="lines") as source:
         assert [record.title for record in read_all(source)[0]] == ["id,title", "1,a"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cells=st.lists(
+        st.tuples(st.text("ab é\u0301", min_size=1, max_size=4), st.text("ab é\u0301|;\u00a0", max_size=9)),
+        min_size=1,
+        max_size=30,
+    ),
+    separator=st.sampled_from(["|", ";", "; ", "b"]),
+)
+def test_aliases_are_split_the_same_way_whether_a_block_needs_changes_or_not(
+    tmp_path: Path, cells: list[tuple[str, str]], separator: str
+) -> None:
+    kept = [(title, cell) for title, cell in cells if normalize(title)]
+    rows = "a\t\n" + "".join(f"{title}\t{cell}\n" for title, cell in kept)
+    odd = "\u200b\t\n"  # sends its neighbours the slow way
+    for data, last in ((rows, len(kept) + 1), (rows + odd, len(kept) + 1)):
+        with open_source(
+            write(tmp_path, f"title\taliases\n{data}"), ColumnMapping(alias_separator=separator)
+        ) as source:
+            records, rejects = read_all(source)
+        assert not rejects.rows
+        for record, (title, cell) in zip(records[1:last], kept, strict=True):
+            parts = [normalize(part) for part in normalize(cell).split(separator)]
+            wanted = dict.fromkeys(part for part in parts if part and part != normalize(title))
+            assert (record.title, record.aliases) == (normalize(title), tuple(wanted))
