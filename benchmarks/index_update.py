@@ -1,0 +1,164 @@
+"""An update of one per cent of an index against building the final catalogue anew.
+
+    python benchmarks/index_update.py                                   # 907,150 titles of English Wikipedia
+    python benchmarks/index_update.py --titles six_million.parquet --work /large/disk
+
+Entities have ids and a kind. A third of the share is added, a third removed, and a third gets new titles. The
+catalogue from before is built once; in every round a copy of its index is updated and the catalogue from
+afterwards is built anew, each in a process of its own. Fails unless the updated index verifies and has the
+bytes of the one that was built anew, apart from the manifest's history.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from harness.processes import Usage, measured
+from harness.report import Spread, announce, command_line, environment, write_json
+from harness.titles import batches, input_options, titles_file, tokenizer_file
+
+from retrieval.index.digests import digest_file
+from retrieval.index.layout import MANIFEST_FILE
+from retrieval.index.versions import version_dir
+
+_GENRET = "from service.main import cli; cli()"
+_KINDS = ("person", "place", "work", "event", "organisation", "species", "other")
+_HEADER = "entity_id\ttitle\tkind\n"
+_MIB = 1 << 20
+
+
+@click.command(context_settings={"show_default": True})
+@input_options
+@click.option("--memory-limit", default="2GiB", help="Passed to builds and updates.")
+@click.option(
+    "--share", type=click.FloatRange(0, 0.5, min_open=True), default=0.01, help="Part that changes."
+)
+@click.option("--repeats", type=click.IntRange(min=1), default=3, help="Rounds.")
+def main(
+    data: Path,
+    titles: Path | None,
+    tokenizer: Path | None,
+    limit: int | None,
+    work: Path | None,
+    json_file: Path | None,
+    memory_limit: str,
+    share: float,
+    repeats: int,
+) -> None:
+    """Update an index and build the final catalogue anew, in turn, and compare."""
+    facts = environment("numpy", "pyarrow", "tokenizers")
+    announce(facts)
+    options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--memory-limit", memory_limit, "--quiet"]
+    with tempfile.TemporaryDirectory(dir=work) as name:
+        folder = Path(name)
+        counts = write_catalogues(folder, batches(titles_file(data, titles), limit), share)
+        click.echo(", ".join(f"{number:,} {what}" for what, number in counts.items()))
+        before = genret("build", folder / "before.tsv", "--out", folder / "before.index", *options)
+        update: list[Usage] = []
+        anew: list[Usage] = []
+        for n in range(repeats):
+            updated, fresh = folder / "updated.index", folder / "fresh.index"
+            shutil.copytree(folder / "before.index", updated)
+            update.append(
+                genret(
+                    "update",
+                    updated,
+                    *("--add", folder / "add.tsv", "--remove", folder / "remove.txt"),
+                    *options,
+                )
+            )
+            anew.append(genret("build", folder / "after.tsv", "--out", fresh, *options))
+            if n == 0:
+                compare(updated, fresh)
+                genret("verify", updated)
+                click.echo("the updated index verifies and has the bytes of the one built anew")
+            click.echo(f"round {n + 1}: " + ", ".join(f"{run[-1].seconds:.1f} s" for run in (update, anew)))
+            shutil.rmtree(updated)
+            shutil.rmtree(fresh)
+    figures = {
+        **counts,
+        "memory_limit": memory_limit,
+        "build_before_s": Spread.of([before.seconds]),
+        "update_s": Spread.of([run.seconds for run in update]),
+        "update_cpu_s": Spread.of([run.cpu_seconds for run in update]),
+        "update_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in update]),
+        "build_anew_s": Spread.of([run.seconds for run in anew]),
+        "build_anew_cpu_s": Spread.of([run.cpu_seconds for run in anew]),
+        "build_anew_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in anew]),
+        "build_anew_over_update": Spread.of_ratios(
+            [run.seconds for run in anew], [run.seconds for run in update]
+        ),
+    }
+    for what, value in figures.items():
+        click.echo(f"{what}: {value.text() if isinstance(value, Spread) else value}")
+    write_json(json_file, command_line(), facts, figures)
+
+
+def write_catalogues(folder: Path, titles: Iterable[list[str]], share: float) -> dict[str, int]:
+    """Write before.tsv, add.tsv, remove.txt and after.tsv; return how many entities each step touches.
+
+    Which entity meets which fate follows from its number alone, so that they are spread evenly.
+    """
+    period = round(3 / share)  # of so many entities one is added, one removed and one gets another title
+    number = 0
+    counts = dict.fromkeys(("before", "added", "removed", "changed", "after"), 0)
+    names = ("before.tsv", "add.tsv", "remove.txt", "after.tsv")
+    files = {name: (folder / name).open("w", encoding="utf-8") for name in names}
+    for name, file in files.items():
+        file.write("" if name == "remove.txt" else _HEADER)
+    for batch in titles:
+        for title in batch:
+            fate = number % period
+            line = f"E{number}\t{title}\t{_KINDS[number % len(_KINDS)]}\n"
+            changed = f"E{number}\t{title} (changed)\t{_KINDS[number % len(_KINDS)]}\n"
+            if fate != 0:
+                files["before.tsv"].write(line)
+                counts["before"] += 1
+            if fate in (0, 2):
+                files["add.tsv"].write(line if fate == 0 else changed)
+                counts["added" if fate == 0 else "changed"] += 1
+            if fate == 1:
+                files["remove.txt"].write(f"E{number}\n")
+                counts["removed"] += 1
+            else:
+                files["after.tsv"].write(changed if fate == 2 else line)
+                counts["after"] += 1
+            number += 1
+    for file in files.values():
+        file.close()
+    return counts
+
+
+def genret(*arguments: object) -> Usage:
+    """Run a command as a user would."""
+    return measured([sys.executable, "-c", _GENRET, *map(str, arguments)])
+
+
+def compare(updated: Path, fresh: Path) -> None:
+    """Fail unless both live versions have the same files, and manifests that differ in history alone."""
+    ours, theirs = _content(version_dir(updated)), _content(version_dir(fresh))
+    differing = sorted(name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name))
+    if differing:
+        raise click.ClickException(f"the updated index differs from the one built anew in {differing}")
+
+
+def _content(version: Path) -> dict[str, Any]:
+    manifest = json.loads((version / MANIFEST_FILE).read_text())
+    del manifest["history"]
+    files = {
+        str(file.relative_to(version)): digest_file(file)
+        for file in version.rglob("*")
+        if file.is_file() and file.name != MANIFEST_FILE
+    }
+    return {**files, MANIFEST_FILE: manifest}
+
+
+if __name__ == "__main__":
+    main()
