@@ -20,7 +20,7 @@ from retrieval.index.reader import Index
 from retrieval.index.versions import list_versions
 
 _STAGING_DIR = "staging"
-_DAMAGED_DIR = "staging.damaged"
+_REMOVED_DIR = "staging.removed"
 _LOCK_FILE = ".lock"
 
 
@@ -53,6 +53,7 @@ def staging(index: Path) -> Iterator[Path]:
             fault_point("locked")
             folder = index / _STAGING_DIR
             shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(index / _REMOVED_DIR, ignore_errors=True)
             folder.mkdir()
             try:
                 yield folder
@@ -80,8 +81,7 @@ def publish(index: Path, folder: Path, manifest: Manifest) -> str:
     versions.mkdir(exist_ok=True)
     target = versions / version
     if target.exists() and not _is_intact(target):
-        damaged = folder.with_name(_DAMAGED_DIR)
-        shutil.rmtree(damaged, ignore_errors=True)
+        damaged = index / _REMOVED_DIR
         target.rename(damaged)
         folder.rename(target)
         shutil.rmtree(damaged, ignore_errors=True)
@@ -107,12 +107,15 @@ def point_to(index: Path, version: str) -> None:
 def prune(index: Path, live: str, keep: int) -> None:
     """Remove all but the live and the `keep` most recently published other versions.
 
-    A reader that has an old version open keeps its mapping.
+    A reader that has an old version open keeps its mapping. A version goes away as a whole: what a death
+    has half removed lies where nobody takes it for a version.
     """
     fault_point("pruning")
+    removed = index / _REMOVED_DIR
     superseded = [version for version in list_versions(index) if version != live]
     for version in superseded[keep:]:
-        shutil.rmtree(index / VERSIONS_DIR / version, ignore_errors=True)
+        (index / VERSIONS_DIR / version).rename(removed)
+        shutil.rmtree(removed)
 
 
 def _refuse_foreign(index: Path) -> None:
@@ -120,7 +123,7 @@ def _refuse_foreign(index: Path) -> None:
         raise IndexDirectoryError(f"{index}: is a file; expected an index directory or nothing")
     if not _is_unpublished(index):
         return
-    ours = {VERSIONS_DIR, _STAGING_DIR, _DAMAGED_DIR, WORK_DIR, _LOCK_FILE, CURRENT_FILE + ".new"}
+    ours = {VERSIONS_DIR, _STAGING_DIR, _REMOVED_DIR, WORK_DIR, _LOCK_FILE, CURRENT_FILE + ".new"}
     foreign = sorted(entry.name for entry in index.iterdir() if entry.name not in ours)
     if foreign:
         raise IndexDirectoryError(

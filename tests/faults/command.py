@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from index_builder import merge
 from index_builder.faults import ENVIRONMENT_VARIABLE
 from index_builder.shard_maker import ShardMaker
 
@@ -28,6 +29,7 @@ _CONTEXT.set_forkserver_preload(
 
 DEFAULT_LIMIT_S = 60.0
 SHARD_RECORDS = 12
+BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,15 @@ class Circumstances:
         fault: "point:action[:passage]" for `GENRET_FAULT`, or "".
         max_file_bytes: No file can grow beyond this, as if the disk were full; None for no such bound.
         user: Run as this user id; None for the one that runs the tests.
-        shard_records: Most records per shard, so that a small source has several; None for the usual bound.
+        shard_records: Most records per shard, so that a small source has several.
+        block_bytes: Size of a range of the merge, so that a small index has several.
     """
 
     fault: str = ""
     max_file_bytes: int | None = None
     user: int | None = None
-    shard_records: int | None = SHARD_RECORDS
+    shard_records: int = SHARD_RECORDS
+    block_bytes: int = BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,18 @@ class Command:
     def __init__(self, arguments: Sequence[str], circumstances: Circumstances = NORMAL) -> None:
         out, write_out = _CONTEXT.Pipe(duplex=False)
         err, write_err = _CONTEXT.Pipe(duplex=False)
+        self._begun, began = _CONTEXT.Pipe(duplex=False)
         self._pipes = (out, err)
         self.process: ForkServerProcess = _CONTEXT.Process(
-            target=_run, args=(list(arguments), circumstances, write_out, write_err)
+            target=_run, args=(list(arguments), circumstances, write_out, write_err, began)
         )
         self.process.start()
-        write_out.close()
-        write_err.close()
+        for pipe in (write_out, write_err, began):
+            pipe.close()
+
+    def begin(self) -> None:
+        """Wait until the command itself runs."""
+        self._begun.recv()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal, if the command still runs."""
@@ -111,7 +120,7 @@ class Command:
                     if not data:
                         selector.unregister(key.fileobj)
         self.process.join(limit_s)
-        for pipe in self._pipes:
+        for pipe in (*self._pipes, self._begun):
             pipe.close()
         out, err = (text.decode() for text in texts.values())
         assert self.process.exitcode is not None
@@ -123,7 +132,9 @@ def run(arguments: Sequence[str], circumstances: Circumstances = NORMAL) -> Outc
     return Command(arguments, circumstances).wait()
 
 
-def _run(arguments: list[str], circumstances: Circumstances, out: Connection, err: Connection) -> None:
+def _run(
+    arguments: list[str], circumstances: Circumstances, out: Connection, err: Connection, began: Connection
+) -> None:
     os.dup2(out.fileno(), 1)
     os.dup2(err.fileno(), 2)
     out.close()
@@ -137,11 +148,13 @@ def _run(arguments: list[str], circumstances: Circumstances, out: Connection, er
     if circumstances.user is not None:
         os.setgid(circumstances.user)
         os.setuid(circumstances.user)
-    if circumstances.shard_records is not None:
-        _bound_shards(circumstances.shard_records)
+    _bound_shards(circumstances.shard_records)
+    merge._MOST_BLOCK_BYTES = circumstances.block_bytes
     from service.main import cli
 
     sys.argv = ["genret", *arguments]
+    began.send(True)
+    began.close()
     cli.main(args=arguments, prog_name="genret")
 
 

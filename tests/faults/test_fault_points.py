@@ -50,7 +50,7 @@ _OTHERS = [
 LATER_PASSAGES = [
     pytest.param(scenario, f"{point}:kill:{passage}", id=f"{scenario.name}-{point}-{passage}")
     for scenario in (FRESH, OVER, UPDATE)
-    for point in ("shard-writing", "shard-written", "shard-journalled")
+    for point in ("shard-writing", "shard-written", "shard-journalled", "block-merged")
     for passage in (2, 3)
 ]
 

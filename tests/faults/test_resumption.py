@@ -1,0 +1,111 @@
+"""What a killed command had tokenised is not tokenised again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults.command import SHARD_RECORDS, Circumstances, Outcome
+from tests.faults.stage import (
+    FRESH,
+    OVER,
+    UPDATE,
+    Scenario,
+    Stage,
+    check_success_after,
+    tree,
+)
+
+pytestmark = pytest.mark.fault
+
+
+def resumed_shards(outcome: Outcome) -> int:
+    """Return how many shards a command said it took up."""
+    found = re.search(
+        r"resuming: (\d+) records in (\d+) shards? (?:is|are) already tokenised", outcome.stderr
+    )
+    if found is None:
+        assert "resuming" not in outcome.stderr
+        return 0
+    shards = int(found[2])
+    assert (shards - 1) * SHARD_RECORDS < int(found[1]) <= shards * SHARD_RECORDS
+    return shards
+
+
+@pytest.mark.parametrize("scenario", [FRESH, OVER, UPDATE], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    ("fault", "resumed"),
+    [
+        ("shard-writing:kill:1", 0),
+        ("shard-writing:kill:3", 2),
+        ("shard-written:kill:2", 1),
+        ("shard-journalled:kill:1", 1),
+        ("shard-journalled:kill:2", 2),
+        ("shard-journalled:interrupt:2", 2),
+        ("shard-written:enospc:2", 1),
+    ],
+)
+def test_journalled_shards_are_taken_up(
+    stage: Stage, tmp_path: Path, scenario: Scenario, fault: str, resumed: int
+) -> None:
+    prepared = stage.prepared(scenario)
+    index = stage.fresh_copy(prepared, tmp_path / "it.index")
+    stage.run(scenario.command, index, Circumstances(fault=fault))
+    outcome = check_success_after(stage, prepared, index)
+    assert outcome is not None
+    assert resumed_shards(outcome) == resumed
+
+
+def test_a_second_death_takes_up_more(stage: Stage, tmp_path: Path) -> None:
+    prepared = stage.prepared(FRESH)
+    index = tmp_path / "it.index"
+    stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:1"))
+    outcome = stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:2"))
+    assert resumed_shards(outcome) == 1
+    outcome = stage.run(FRESH.command, index, Circumstances(fault="merge-started:kill"))
+    assert resumed_shards(outcome) == 3
+    last = check_success_after(stage, prepared, index)
+    assert last is not None
+    assert resumed_shards(last) == -(-40 // SHARD_RECORDS)
+
+
+def test_other_work_is_not_taken_up(stage: Stage, tmp_path: Path) -> None:
+    """A build of another source begins anew, and takes the work of the first away."""
+    index = tmp_path / "it.index"
+    stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:2"))
+    prepared = stage.prepared(OVER)
+    shutil.copytree(prepared.template, index, dirs_exist_ok=True)
+    outcome = check_success_after(stage, prepared, index)
+    assert outcome is not None
+    assert resumed_shards(outcome) == 0
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "journal", "half a line"])
+def test_damaged_work_is_done_again(stage: Stage, tmp_path: Path, damage: str) -> None:
+    prepared = stage.prepared(FRESH)
+    index = tmp_path / "it.index"
+    stage.run(FRESH.command, index, Circumstances(fault="shard-journalled:kill:3"))
+    numbers = sorted(index.rglob("numbers"))[1]
+    journal = next(index.rglob("journal.jsonl"))
+    data = numbers.read_bytes()
+    expected = 1
+    match damage:
+        case "flip":
+            numbers.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+        case "truncate":
+            numbers.write_bytes(data[:-1])
+        case "remove":
+            shutil.rmtree(numbers.parent)
+        case "journal":
+            lines = journal.read_bytes().splitlines(keepends=True)
+            journal.write_bytes(lines[0] + b"nonsense\n" + lines[2])
+        case "half a line":
+            journal.write_bytes(journal.read_bytes()[:-5])
+            expected = 2
+    outcome = check_success_after(stage, prepared, index)
+    assert outcome is not None
+    assert resumed_shards(outcome) == expected
+    assert "work" not in {name.split("/")[0] for name in tree(index)}

@@ -1,0 +1,134 @@
+"""Signals at random moments, over and over on one index: it is always one of the two it may be, and sound."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.index.versions import list_versions
+from retrieval.interruption import INTERRUPTED
+from tests.faults.command import Outcome
+from tests.faults.stage import FRESH, OVER, Stage, check_no_traceback, live_of
+from tests.fuzz.rich_index import lines
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+_TOKENIZER = ("--tokenizer", "{folder}/tokenizer.json")
+_ADD = ("update", "{index}", *_TOKENIZER, "--add", "{folder}/more.tsv", "--keep-versions", "1")
+_REMOVE = ("update", "{index}", "--remove", "{folder}/gone.txt", "--ignore-missing", "--keep-versions", "1")
+
+Content = frozenset[tuple[str, str]]
+
+
+def pairs(rows: list[str]) -> Content:
+    """Return (id, title) of the rows of a titles file without its header."""
+    return frozenset((cells[0], " ".join(cells[1].split())) for cells in (row.split("\t") for row in rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command, and what it makes of an index."""
+
+    command: tuple[str, ...]
+    replaces: Content | None = None
+    adds: Content = frozenset()
+    removes: frozenset[str] = frozenset()
+
+    def applied_to(self, content: Content) -> Content:
+        if self.replaces is not None:
+            return self.replaces
+        gone = self.removes | {entity_id for entity_id, _ in self.adds}
+        return self.adds | {pair for pair in content if pair[0] not in gone}
+
+
+def steps(stage: Stage) -> list[Step]:
+    more = (stage.folder / "more.tsv").read_text().splitlines()[1:]
+    gone = (stage.folder / "gone.txt").read_text().split()
+    return [
+        Step(FRESH.command, replaces=pairs(lines(40)[1:])),
+        Step(OVER.command, replaces=pairs(lines(47)[1:])),
+        Step(_ADD, adds=pairs(more)),
+        Step(_REMOVE, removes=frozenset(gone)),
+    ]
+
+
+def content_of(index: Path) -> Content:
+    """Return (id, title) of every entity of the live version, which must be sound."""
+    report = verify(index)
+    assert report.ok, report.problems
+    with Index.open(index) as opened:
+        entities = [opened.entity(number) for number in range(opened.num_entities)]
+    return frozenset((entity.entity_id, entity.title) for entity in entities)
+
+
+def struck(stage: Stage, step: Step, index: Path, delay_s: float, number: signal.Signals) -> Outcome:
+    """Run a command and send it a signal after a while."""
+    command = stage.start(step.command, index)
+    command.begin()
+    time.sleep(delay_s)
+    command.kill(number)
+    return command.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_storm_of_signals(stage: Stage, tmp_path: Path, number: signal.Signals, seed: int) -> None:
+    generator = random.Random(seed)
+    choices = steps(stage)
+    index = tmp_path / "it.index"
+    begun = time.monotonic()
+    assert stage.run(FRESH.command, index).status == 0
+    usual_s = time.monotonic() - begun
+    content = content_of(index)
+    stopped = published = 0
+    for _ in range(60):
+        step = generator.choice(choices)
+        outcome = struck(stage, step, index, generator.uniform(0, 1.3 * usual_s), number)
+        wanted = step.applied_to(content)
+        found = content_of(index)
+        assert found in (content, wanted), (step.command, outcome)
+        if outcome.status == 0:
+            assert found == wanted
+        elif number == signal.SIGKILL:
+            assert outcome.status == -signal.SIGKILL
+        else:
+            assert outcome.status == INTERRUPTED, outcome
+            check_no_traceback(outcome)
+            assert not (index / "staging").exists()
+        stopped += outcome.status != 0
+        published += found != content
+        content = found
+    assert stopped > 10
+    assert published > 5
+    for version in list_versions(index):
+        assert verify(index / "versions" / version).ok, "what a death has half removed is no version"
+    assert stage.run(FRESH.command, index).status == 0
+    assert content_of(index) == pairs(lines(40)[1:])
+    assert sorted(path.name for path in index.iterdir()) == [".lock", "CURRENT", "versions"]
+
+
+def test_a_storm_over_a_first_build(stage: Stage, tmp_path: Path) -> None:
+    """A build that dies again and again before there is any index comes to its end at last."""
+    generator = random.Random(3)
+    index = tmp_path / "it.index"
+    wanted = pairs(lines(40)[1:])
+    for attempt in range(200):
+        outcome = struck(
+            stage, Step(FRESH.command), index, 0.01 * attempt * generator.random(), signal.SIGKILL
+        )
+        if live_of(index) is not None:
+            assert content_of(index) == wanted
+        if outcome.status == 0:
+            break
+    else:
+        raise AssertionError("it never ended")
+    assert attempt > 3
+    shutil.rmtree(index)
