@@ -46,6 +46,13 @@ from retrieval.types import Mention, RetrievalResult, RetrieveRequest
         ({"temperature": "hot"}, "temperature", "must be a number, got 'hot'"),
         ({"temperature": None}, "temperature", "must be a number, got None"),
         ({"prompt": 3}, "prompt", "must be text, got int"),
+        ({"filter": b"x"}, "filter", "must be text, got bytes"),
+        ({"filter": " "}, "filter", "must not be empty"),
+        ({"filter": "x = '\ud800'"}, "filter", "not valid Unicode: half a surrogate pair at character 6"),
+        ({"filter": "x ="}, "filter", "at character 4: expected a value, got the end"),
+        ({"allow_ids": "Q1"}, "allow_ids", "must be a sequence of ids, got str"),
+        ({"deny_ids": None}, "deny_ids", "must be a sequence of ids, got NoneType"),
+        ({"deny_ids": ("a", 1)}, "deny_ids[1]", "must be text, got int"),
     ],
 )
 def test_wrong_field_is_named_with_what_was_expected_and_got(
@@ -85,6 +92,13 @@ def test_numpy_numbers_become_plain_ones() -> None:
     )
     assert [type(v) for v in (request.k, request.seed, request.temperature)] == [int, int, float]
     assert request == RetrieveRequest("x", k=3, seed=7, temperature=0.5)
+
+
+def test_lists_of_ids_become_tuples() -> None:
+    request = RetrieveRequest("x", allow_ids=["a"], deny_ids={"b"})  # type: ignore[arg-type]
+    assert (request.allow_ids, request.deny_ids) == (("a",), ("b",))
+    assert not request.restriction.is_open
+    assert RetrieveRequest("x").restriction.is_open
 
 
 def test_limits_are_those_of_the_decoders() -> None:

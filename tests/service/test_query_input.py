@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 import pytest
 
-from service.cli import _BATCH_ITEMS, _arrivals, _batches
+from service.cli import _BATCH_ID_BYTES, _BATCH_ITEMS, _arrivals, _batches, _most_items
 
 
 class Pipe(io.BytesIO):
@@ -68,3 +68,10 @@ def test_calls_are_of_bounded_size_and_in_order(monkeypatch: pytest.MonkeyPatch)
     assert batches[-1] == ["last"]
     assert max(map(len, batches)) == _BATCH_ITEMS
     assert flat(batches) == ["one", "two", *lines, "last"]
+
+
+def test_long_lists_of_ids_make_short_calls() -> None:
+    assert _most_items((), ()) == _BATCH_ITEMS
+    assert _most_items(["é" * 98] * 100, ["x" * 196] * 100) == _BATCH_ID_BYTES // (2 * 100 * 200)
+    assert _most_items(["x" * 100] * 100_000) == 1
+    assert [len(batch) for batch in _batches(["q"] * 5, most=2)] == [2, 2, 1]

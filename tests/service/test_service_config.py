@@ -54,6 +54,7 @@ def test_plaintext_beyond_loopback_must_be_asked_for(host: str) -> None:
         (lambda: ServerConfig(indexes=ONE, port=65_536), "port"),
         (lambda: ServerConfig(indexes=ONE, port=-1), "port"),
         (lambda: ServerConfig(indexes=ONE, max_request_seconds=0), "max_request_seconds"),
+        (lambda: ServerConfig(indexes=ONE, filter_cache_mib=-1), "filter_cache"),
         (lambda: ServerConfig(indexes=ONE, drain_seconds=float("nan")), "drain_seconds"),
         (lambda: BatchLimits(max_size=0), "max_batch_size"),
         (lambda: BatchLimits(max_tokens=0), "max_batch_tokens"),

@@ -125,6 +125,24 @@ def test_summary_as_json_is_alone_on_stdout(link: Link) -> None:
     assert [row["entity_id"] for row in rows("out.jsonl")] == [None] * 3
 
 
+def test_a_filter_applies_to_every_mention(link: Link) -> None:
+    assert link("m.jsonl", "--out", "out.parquet", "--filter", "kind = 'river'").exit_code == 0
+    found = pq.read_table("out.parquet").to_pylist()
+    assert len(found) == 3
+    assert {row["entity_id"] for row in found} <= {"Q7", "Q8"}
+    options = json.loads(pq.read_schema("out.parquet").metadata[b"genret.options"])
+    assert options["filter"] == "kind = 'river'"
+
+
+def test_a_filter_that_does_not_fit_the_index_writes_nothing(link: Link) -> None:
+    result = link("m.jsonl", "--out", "out.jsonl", "--filter", "year > 3")
+    assert result.exit_code == 2
+    assert "--filter: at character 1: unknown column 'year'; the index has: entity_id, kind, title" in (
+        result.stderr
+    )
+    assert not Path("out.jsonl").exists()
+
+
 def test_gzip_and_standard_input(link: Link) -> None:
     Path("m.jsonl.gz").write_bytes(gzip.compress(TEXT.encode()))
     assert link("m.jsonl", "--out", "a.jsonl").exit_code == 0
@@ -185,6 +203,10 @@ def test_no_mentions_give_an_empty_output(link: Link) -> None:
         (["m.jsonl", "--out", "out.jsonl", "-k", "many"], "Invalid value for '-k'"),
         (["m.jsonl", "--out", "out.jsonl", "--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
         (["m.jsonl", "--out", "out.jsonl", "--method", "x"], "Invalid value for '--method'"),
+        (
+            ["m.jsonl", "--out", "out.jsonl", "--filter", "kind ="],
+            "--filter: at character 7: expected a value, got the end",
+        ),
         (["m.jsonl"], "Missing option '--out'"),
         (["--out", "out.jsonl"], "Missing argument 'MENTIONS'"),
     ],

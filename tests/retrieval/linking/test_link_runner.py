@@ -163,6 +163,12 @@ def test_nothing_to_link() -> None:
     assert run.sheet.rows == []
 
 
+def test_every_mention_has_the_filter() -> None:
+    run = Run(["a", "b"], k=3, filter="kind = 'x'")
+    run()
+    assert [request.filter for batch in run.echo.batches for request in batch] == ["kind = 'x'"] * 2
+
+
 def test_seed_is_for_disc_only() -> None:
     for method, seed in (("beam", None), ("disc", 5)):
         run = Run(["a"], method=method, seed=5, k=3)
@@ -176,6 +182,7 @@ def test_seed_is_for_disc_only() -> None:
         ({"k": 0}, r"k: must be in \[1, 1000\], got 0"),
         ({"method": "x"}, "method: must be one of beam, disc; got 'x'"),
         ({"beam_size": 0}, "beam_size: must be in"),
+        ({"filter": "a b"}, "filter: at character 3: expected a comparison"),
         ({"seed": 2**64}, "seed: must be in"),
         ({"batch_size": 0}, "batch_size: must be at least 1, got 0"),
         ({"max_bad_rows": -1}, "max_bad_rows: must be at least 0, got -1"),

@@ -1,0 +1,221 @@
+"""Filters through the retriever: what is refused, what is shared, and what is never decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
+from retrieval.errors import InputError
+from retrieval.filters import store
+from retrieval.index.reader import Index
+from retrieval.text import TextTokenizer
+from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
+from tests.fakes import TableModel, TableSession
+
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+CONFIG = checkpoint_config()
+HAS = "the index has: entity_id, kind, title"
+
+
+class CountingModel(TableModel):
+    """Counts the prompts it is given."""
+
+    num_prompts = 0
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+        self.num_prompts += len(prompts)
+        return super().prefill(prompts)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
+
+
+@pytest.fixture
+def retriever(folder: Path) -> Iterator[Retriever]:
+    table = TableModel.random(TOKENIZER.vocab_size, seed=1)
+    model = CountingModel(TOKENIZER.vocab_size, table.logits)
+    with Retriever(Index.open(folder), model, TOKENIZER, CONFIG) as opened:
+        yield opened
+
+
+def ids(result: Any) -> set[str]:
+    assert isinstance(result, RetrievalResult)
+    return {candidate.entity_id for candidate in result.candidates}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"filter": "kind = 'city'"}, {"Q4", "Q5", "Q6"}),
+        ({"filter": "entity_id in ('Q1', 'Q7')"}, {"Q1", "Q7"}),
+        ({"filter": "title like 'Merc%' and kind != 'planet'"}, {"Q10"}),
+        ({"allow_ids": ["Q1", "Q2", "nobody"]}, {"Q1", "Q2"}),
+        ({"filter": "kind = 'city'", "deny_ids": ["Q5", "Q1", "nobody"]}, {"Q4", "Q6"}),
+        ({"filter": "kind = 'city'", "allow_ids": ["Q1", "Q5", "Q6"], "deny_ids": ["Q6"]}, {"Q5"}),
+    ],
+)
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_answers_pass_all_three(
+    retriever: Retriever, method: str, options: dict[str, Any], expected: set[str]
+) -> None:
+    sampled = {"num_samples": 256, "seed": 1, "temperature": 20.0} if method == "disc" else {}
+    first, second = retriever.retrieve(["one", "two"], k=12, method=method, **sampled, **options)
+    assert ids(first) <= expected
+    assert ids(second) <= expected
+    if method == "beam":
+        assert ids(first) == ids(second) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"filter": "knd = 'x'"},
+            f"filter: at character 1: unknown column 'knd', did you mean 'kind'? {HAS}",
+        ),
+        ({"filter": "year = 3"}, f"filter: at character 1: unknown column 'year'; {HAS}"),
+        (
+            {"filter": "kind > 3"},
+            "filter: at character 8: column 'kind' is string, got a number: 3; "
+            "text stands in single quotes: '3'",
+        ),
+        ({"filter": "kind = 'x"}, "filter: at character 8: this string is not closed; expected another '"),
+        ({"filter": ""}, "filter: must not be empty"),
+        ({"filter": 3}, "filter: must be text, got int"),
+        ({"filter": "x" * 20_000}, None),
+        ({"allow_ids": "Q1"}, "allow_ids: must be a sequence of ids, got str"),
+        ({"deny_ids": [3]}, "deny_ids[0]: must be text, got int"),
+        ({"deny_ids": ["x"] * 100_001}, "deny_ids: at most 100,000 ids, got 100,001"),
+        ({"deny_ids": None}, "deny_ids: must be a sequence of ids, got NoneType"),
+    ],
+)
+def test_wrong_filters_are_refused_before_anything_is_decoded(
+    retriever: Retriever, options: dict[str, Any], message: str | None
+) -> None:
+    calls = [
+        lambda: retriever.retrieve(["one", "two"], **options),
+        lambda: retriever.link(Mention("one"), **options),
+    ]
+    for call in calls:
+        with pytest.raises(InputError) as error:
+            call()
+        assert message is None or str(error.value) == message
+    assert retriever.model.num_prompts == 0  # type: ignore[attr-defined]
+    assert retriever.filters.stats.misses == 0
+
+
+def test_a_bad_predicate_fails_its_request_alone(retriever: Retriever) -> None:
+    requests = [
+        RetrieveRequest("one", filter="kind = 'city'"),
+        RetrieveRequest("two", filter="year > 3"),
+        RetrieveRequest("three"),
+    ]
+    good, bad, open_ = retriever.retrieve_batch(requests)
+    assert ids(good) == {"Q4", "Q5", "Q6"}
+    assert isinstance(bad, InputError)
+    assert bad.field == "filter"
+    assert len(ids(open_)) == 10
+    with pytest.raises(InputError):  # what the service asks before a request is queued
+        retriever.prompt_tokens(requests[1])
+    with pytest.raises(InputError):
+        retriever.check_filter("year > 3")
+    retriever.check_filter("kind > 'a'")
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_an_empty_filter_is_no_match_without_a_forward(retriever: Retriever, method: str) -> None:
+    options: list[dict[str, Any]] = [{"filter": "kind = 'poem'"}, {"allow_ids": ()}, {"filter": "null"}]
+    requests = [RetrieveRequest("x", method=method, **entry) for entry in options]
+    replies = retriever.retrieve_batch(requests)
+    for reply in replies:
+        assert isinstance(reply, RetrievalResult)
+        assert reply.no_match
+        assert reply.method == method
+        if method == "beam":
+            assert reply.certified
+        else:
+            assert (reply.mass, reply.mass_stderr, reply.num_draws) == (0.0, 0.0, 0)
+            assert reply.seed is not None
+    assert retriever.model.num_prompts == 0  # type: ignore[attr-defined]
+    mixed = retriever.retrieve_batch([*requests, RetrieveRequest("y", method=method), requests[0]])
+    assert [isinstance(r, RetrievalResult) and r.no_match for r in mixed] == [True] * 3 + [False, True]
+    assert retriever.model.num_prompts == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_mixed_filters_in_one_batch_answer_each_as_if_alone(retriever: Retriever, method: str) -> None:
+    filters = ["kind = 'city'", None, "kind in ('work', 'river')", "title >= 'M'", None, "kind = 'city'"]
+    requests = [
+        RetrieveRequest(f"query {n}", k=3, method=method, seed=n, num_samples=8, filter=text)
+        for n, text in enumerate(filters)
+    ]
+    requests[1] = replace(requests[1], deny_ids=("Q1", "Q4"))
+    for request, together in zip(requests, retriever.retrieve_batch(requests), strict=True):
+        (alone,) = retriever.retrieve_batch([request])
+        assert isinstance(alone, RetrievalResult)
+        assert isinstance(together, RetrievalResult)
+        assert [(c.entity_id, c.surface, c.probability) for c in together.candidates] == [
+            (c.entity_id, c.surface, c.probability) for c in alone.candidates
+        ]
+        assert together.certified == alone.certified
+        assert together.mass == pytest.approx(alone.mass)
+
+
+def test_one_filter_is_made_once(retriever: Retriever) -> None:
+    spellings = ["kind = 'city' and title > 'A'", "title > 'A' AND (kind == 'city')"]
+    for text in [*spellings, *spellings]:
+        retriever.retrieve(["one", "two"], filter=text)
+    stats = retriever.filters.stats
+    assert (stats.misses, stats.num_filters) == (1, 1)
+    assert stats.hits == 3
+    assert stats.num_bytes == 12 + 4 * (retriever.index.num_rows + 1)
+    retriever.close()
+    assert retriever.filters.stats.num_bytes == 0
+
+
+def test_filters_that_do_not_fit_together_share_no_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_MAX_BATCH_BYTES", 1)
+    model = TableModel.random(TOKENIZER.vocab_size, seed=1)
+    kinds = ["work", "city", "river", "work", "work"]
+    with Retriever(Index.open(folder), model, TOKENIZER, CONFIG, filter_cache_bytes=0) as retriever:
+        requests = [RetrieveRequest("x", k=3, filter=f"kind = '{kind}'") for kind in kinds]
+        replies = retriever.retrieve_batch([*requests, RetrieveRequest("x", k=12)])
+        assert [ids(reply) for reply in replies[:2]] == [{"Q1", "Q2", "Q3"}, {"Q4", "Q5", "Q6"}]
+        assert [ids(reply) for reply in replies[3:5]] == [{"Q1", "Q2", "Q3"}] * 2
+        assert len(ids(replies[5])) == 12
+        assert retriever.filters.stats.misses == 4  # neighbours share, the first "work" is gone by then
+        assert retriever.filters.stats.num_filters == 0
+
+
+def test_every_index_has_filters_of_its_own(folder: Path) -> None:
+    model = TableModel.random(TOKENIZER.vocab_size, seed=1)
+    with (
+        Retriever(Index.open(folder), model, TOKENIZER, CONFIG, filter_cache_bytes=1000) as first,
+        first.open_another(folder) as second,
+    ):
+        first.retrieve("x", filter="kind = 'city'")
+        assert second.filters.stats.misses == 0
+        assert second.filters.stats.max_bytes == 1000
+
+
+def test_links_are_to_allowed_entities(retriever: Retriever) -> None:
+    (linked,) = retriever.link(Mention("Amazon"), k=5, filter="kind = 'river'", deny_ids=["Q7"])
+    assert ids(linked) == {"Q8"}
+    request = retriever.link_request(Mention("Amazon"), filter="kind = 'river'", allow_ids=("Q7",))
+    (reply,) = retriever.retrieve_batch([request])
+    assert ids(reply) == {"Q7"}
+
+
+def test_a_negative_cache_is_refused(folder: Path) -> None:
+    model = TableModel.random(TOKENIZER.vocab_size, seed=1)
+    with Index.open(folder) as index, pytest.raises(InputError, match="filter_cache_bytes: must be"):
+        Retriever(index, model, TOKENIZER, CONFIG, filter_cache_bytes=-1)
