@@ -1,0 +1,146 @@
+"""A dry run says what the real build then does."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index_builder import plan as plan_module
+from index_builder.build import build_index
+from index_builder.cli import build_command
+from index_builder.config import BuildOptions
+from index_builder.describe import describe_plan
+from index_builder.faults import ENVIRONMENT_VARIABLE
+from index_builder.plan import plan_build
+from retrieval.errors import IndexDirectoryError, SourceError
+from retrieval.index.layout import ROWS_DIR
+from tests.index_fixtures import character_tokenizer, write_titles
+
+ABC = character_tokenizer("abcdefgh A")
+WORDS = st.text("abcA", min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(WORDS, WORDS, st.sampled_from(["", "1", "x"])), min_size=1, max_size=20),
+    st.integers(1, 30),
+)
+def test_the_figures_are_those_of_the_build(entries: list[tuple[str, str, str]], shard_records: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lines = ["title\taliases\tkind", *("\t".join(entry) for entry in entries)]
+        source = write_titles(Path(folder) / "titles.tsv", lines)
+        options = BuildOptions(
+            out=Path(folder) / "it.index",
+            max_title_tokens=5,
+            max_bad_rows=20,
+            rejects=Path(folder) / "bad.tsv",
+            shard_records=shard_records,
+        )
+        plan = plan_build(source, ABC, options)
+        assert [p.name for p in Path(folder).iterdir()] == ["titles.tsv"]
+        if not plan.entities:
+            return
+        summary = build_index(source, ABC, options)
+    counts, history = summary.manifest.counts, summary.manifest.history[-1]
+    assert (plan.entities, plan.rows) == (counts.entities, counts.rows)
+    assert (plan.records, plan.duplicates) == (history.records, history.duplicates)
+    assert plan.rejected == summary.rejected
+    assert plan.lengths == {bucket.length: bucket.rows for bucket in summary.manifest.buckets}
+    assert plan.columns == summary.manifest.metadata
+    assert plan.num_bytes == summary.manifest.num_bytes
+    assert plan.sample_share == 1
+    over_long = [
+        (len(form) + 1, number)
+        for number, (title, alias, _) in enumerate(entries, start=2)
+        for form in (title, alias)
+        if len(form) + 1 > 5
+    ]
+    assert (plan.longest is not None) == bool(over_long)
+    if plan.longest is not None:
+        assert plan.longest.tokens == max(tokens for tokens, _ in over_long)
+
+
+def test_sizes_of_a_large_catalogue_are_estimated_from_a_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "_SAMPLE_FORMS", 1600)
+    titles = [f"{a}{b}{c}{d}" for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh" for d in "abcdefgh"]
+    source = write_titles(tmp_path / "titles.tsv", ["title\tkind", *(f"{t}\t{t[:2]}" for t in titles)])
+    options = BuildOptions(out=tmp_path / "it.index", shard_records=1000)
+    plan = plan_build(source, ABC, options)
+    summary = build_index(source, ABC, options)
+    assert 0.1 < plan.sample_share < 0.9
+    assert (plan.entities, plan.rows) == (4096, 4096)
+    sizes = {"rows": 0, "trie": 0, "entities": 0, "postings": 0}
+    for file in summary.manifest.files:
+        sizes[file.name.removesuffix(".arrow") if ROWS_DIR not in file.name else "rows"] += file.bytes
+    for part, size in sizes.items():
+        assert plan.bytes[part] == pytest.approx(size, rel=0.3)
+
+
+def test_an_existing_index_is_not_touched(tmp_path: Path) -> None:
+    options = BuildOptions(out=tmp_path / "it.index")
+    build_index(write_titles(tmp_path / "one.tsv", ["a"]), ABC, options)
+    before = {p: p.stat().st_mtime_ns for p in options.out.rglob("*")}
+    plan_build(write_titles(tmp_path / "two.tsv", ["b"]), ABC, options)
+    assert {p: p.stat().st_mtime_ns for p in options.out.rglob("*")} == before
+
+
+def test_a_plan_says_that_the_build_would_fail(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "t.tsv", ["a", "", "aaaaaaaa"])
+    plan = plan_build(source, ABC, BuildOptions(out=tmp_path / "it.index", max_title_tokens=4))
+    text = describe_plan(plan)
+    assert "2 bad rows: 1 × no title, 1 × over-long title" in text
+    assert "longest over-long title: 9 tokens" in text
+    assert "t.tsv line 3: 'aaaaaaaa'" in text
+    assert "a build would fail: 2 bad rows, allowed: 0" in text
+
+
+def test_nothing_but_bad_rows_has_a_plan_too(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "t.tsv", ["title\tkind", "\ta", "\tb"])
+    plan = plan_build(source, ABC, BuildOptions(out=tmp_path / "it.index"))
+    assert (plan.records, plan.entities, plan.rows, plan.num_bytes) == (2, 0, 0, 0)
+    describe_plan(plan)
+    with pytest.raises(SourceError, match="no such file"):
+        plan_build(tmp_path / "absent", ABC, BuildOptions(out=tmp_path / "it.index"))
+
+
+@pytest.mark.fault
+def test_a_full_directory_for_temporary_files_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "shard-writing:enospc")
+    monkeypatch.setattr("index_builder.faults._passages", {})
+    source = write_titles(tmp_path / "t.tsv", ["a"])
+    with pytest.raises(IndexDirectoryError, match=r"temporary files: No space left.*TMPDIR"):
+        plan_build(source, ABC, BuildOptions(out=tmp_path / "it.index"))
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_the_command(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    ABC._markup.save(str(checkpoint / "tokenizer.json"))
+    (checkpoint / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    source = write_titles(tmp_path / "t.tsv", ["title\tyear", "a\t1", "b\t2", "b\t2", "b\t3"])
+    arguments = [str(source), "--tokenizer", str(checkpoint), "--dry-run"]
+    result = CliRunner().invoke(build_command, arguments)
+    assert result.exit_code == 0, result.output
+    assert "4 records, of which 3 are entities; 2 rows" in result.stdout
+    assert "metadata: year (int)" in result.stdout
+    assert "estimated build time" in result.stdout
+    document = json.loads(CliRunner().invoke(build_command, [*arguments, "--json", "--quiet"]).stdout)
+    assert (document["records"], document["entities"], document["duplicates"]) == (4, 3, 1)
+    assert document["row_lengths"] == {"2": 2}
+    assert document["estimated_bytes"]["all"] == sum(document["estimated_bytes"].values()) / 2
+    piped = CliRunner().invoke(build_command, ["-", *arguments[1:], "--json", "--quiet"], input="a\nb\n")
+    assert json.loads(piped.stdout)["entities"] == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "t.tsv"]
