@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ def compare_steps(
     sides: list[list[float]] = [[], []]
     for n in range(repeats + 1):
         times = [
-            sum(_seconds_per_call(lambda c=c, s=s: c.children(s)) for s in states)
+            sum(_seconds_per_call(partial(c.children, s)) for s in states)
             for c, states in ((trie, free), (filtered, narrow))
         ]
         if n:  # the first round warms up
@@ -224,9 +225,9 @@ def several_filters(index: Index, trie: TitleTrie, rng: np.random.Generator, rep
     """Time what a batch whose queries have different filters pays before its first step."""
     filters = [RowFilter.from_mask(rng.random(index.num_rows) < 0.1) for _ in range(_LANES)]
     seconds = [_seconds(lambda: FilteredTrie(trie, filters)) for _ in range(repeats)]
-    figures = {"filters_in_batch": _LANES, "joining_ms": Spread.of([1e3 * s for s in seconds])}
-    click.echo(f"joining {_LANES} different filters of one batch: {figures['joining_ms'].text()} ms")
-    return figures
+    joining = Spread.of([1e3 * s for s in seconds])
+    click.echo(f"joining {_LANES} different filters of one batch: {joining.text()} ms")
+    return {"filters_in_batch": _LANES, "joining_ms": joining}
 
 
 def _seconds(call: Callable[[], object]) -> float:

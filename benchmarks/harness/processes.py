@@ -45,9 +45,10 @@ def measured(command: Sequence[str], environment: Mapping[str, str] | None = Non
     sampler = _Sampler(process.pid)
     assert process.stdout is not None  # a pipe was asked for
     stdout = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its number stays its own until it is reaped
     seconds = time.perf_counter() - begun
     sampler.stop()
+    _, status, usage = os.wait4(process.pid, 0)
     process.stdout.close()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -101,9 +102,10 @@ def _tree(pid: int) -> list[int]:
     """Return a process and its descendants."""
     found = [pid]
     for parent in found:  # grows while it is walked
-        for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                found += [int(child) for child in tasks.read_text().split()]
-            except OSError:  # it ended meanwhile
-                continue
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                children = Path(f"/proc/{parent}/task/{task}/children").read_text()
+                found += map(int, children.split())
+        except OSError:  # it ended meanwhile
+            continue
     return found
