@@ -5,7 +5,7 @@ import io
 import pytest
 
 from index_builder import progress as progress_module
-from index_builder.progress import Bar, LogLines, Silent
+from index_builder.progress import Bar, LogLines, PhaseClock, Silent
 
 
 def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,46 @@ def test_the_bar_keeps_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "sorting" in captured.err
 
 
+def test_notes_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    LogLines(stream, "genret update").note("resuming")
+    assert stream.getvalue() == "genret update: resuming\n"
+    with Bar() as bar:
+        bar.phase("reading", 10)
+        bar.note("resuming [3 shards]")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "resuming [3 shards]" in captured.err
+
+
+def test_the_clock_passes_on_and_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    clock = PhaseClock(LogLines(stream))
+    clock.phase("reading", 200)
+    now = 106.0
+    clock.advance(100, "10 rows")
+    clock.note("found")
+    now = 110.0
+    clock.phase("sorting")
+    now = 111.5
+    clock.phase("reading")
+    now = 112.0
+    assert clock.seconds() == {"reading": 10.5, "sorting": 1.5}
+    now = 120.0
+    assert clock.seconds() == {"reading": 10.5, "sorting": 1.5}
+    assert stream.getvalue().splitlines() == [
+        "build-index: reading …",
+        "build-index: reading: 50 %, 10 rows, 6 s",
+        "build-index: found",
+        "build-index: sorting …",
+        "build-index: reading …",
+    ]
+
+
 def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
     Silent().phase("reading", 10)
     Silent().advance(1, "1 row")
+    Silent().note("found")
     assert capsys.readouterr() == ("", "")
