@@ -142,7 +142,7 @@ def equal_entities(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
 def _comparable(column: pa.Array, name: str) -> pa.Array:
     """Return values that are equal when what would be written is: floats by their bits, lists as text."""
     if name == ALIASES:
-        return pc.binary_join(column, _SEPARATOR)
+        return pc.binary_join(column.cast(pa.list_(pa.string())), _SEPARATOR)
     if pa.types.is_floating(column.type):
         return column.view(pa.int64())  # 0.0 and -0.0 are two values
     return column

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index_builder.canonical import canonical
 from index_builder.runs import Run
 from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID, MAX_DICTIONARY, TITLE
 from retrieval.index.manifest import MetadataColumn
@@ -51,7 +52,7 @@ def survey(runs: Sequence[Run], metadata: Sequence[MetadataColumn]) -> EntitySur
                     del seen[name]
                 else:
                     seen[name] = united
-    dictionaries = {name: values.take(pc.array_sort_indices(values)) for name, values in seen.items()}
+    dictionaries = {name: canonical(v.take(pc.array_sort_indices(v))) for name, v in seen.items()}
     return EntitySurvey(entities, has_ids, has_aliases, dictionaries)
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index_builder.canonical import canonical
 from index_builder.entity_survey import EntitySurvey
 from index_builder.runs import IntArray, Run
 from retrieval.index.layout import ENTITY_BATCH_ROWS, ENTITY_ID, entities_schema, metadata_field
@@ -139,33 +140,6 @@ def stored_schema(survey: EntitySurvey, metadata: Sequence[MetadataColumn]) -> p
     sizes = {name: len(values) for name, values in survey.dictionaries.items()}
     fields = [metadata_field(column.name, column.type, sizes.get(column.name)) for column in metadata]
     return entities_schema(survey.has_ids, survey.has_aliases, fields)
-
-
-def canonical(array: pa.Array) -> pa.Array:
-    """Return the same values in the one layout that is written: zeros under nulls and behind the end.
-
-    Arrays of equal values may differ there according to where they come from, and files may not.
-    """
-    if pa.types.is_list(array.type):  # without nulls, and compacted by the writer
-        return array
-    bitmap = None
-    if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
-        empty = pa.scalar("" if pa.types.is_string(array.type) else 0).cast(array.type)
-        array = pc.fill_null(array, empty)
-        bitmap = _bits(valid)
-    if pa.types.is_boolean(array.type):
-        values = [_bits(array.to_numpy(zero_copy_only=False))]
-    elif bitmap is None:
-        return array
-    else:
-        array = array if array.offset == 0 else array.take(pa.array(np.arange(len(array))))
-        values = array.buffers()[1:]
-    return pa.Array.from_buffers(array.type, len(array), [bitmap, *values])
-
-
-def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:

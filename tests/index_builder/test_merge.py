@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder.entity_writer import canonical
 from index_builder.memory import MemoryBudget
 from index_builder.merge import VersionSpec, write_version
 from index_builder.progress import Silent
@@ -224,36 +223,3 @@ def test_nothing_kept_is_refused(tmp_path: Path) -> None:
     run = ListRun([Item("a", "a", ((1, END),))], [False], (), VOCAB)
     with pytest.raises(SourceError, match="no entity is left"):
         write_version([run], VersionSpec(VOCAB), tmp_path, tmp_path, MemoryBudget(), Silent())
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (pa.int64(), [5, None, 7]),
-        (pa.float64(), [None, 0.5, -0.0]),
-        (pa.bool_(), [True, None, False]),
-        (pa.string(), ["x", None, ""]),
-    ],
-)
-def test_canonical_arrays_hide_where_they_come_from(kind: pa.DataType, values: list[object]) -> None:
-    padding = [value for value in values if value is not None]
-    sources = [
-        pa.array(values, kind),
-        pa.array([*padding, *values, *padding], kind).slice(len(padding), len(values)),
-        pa.array([*values, *padding], kind).take(pa.array([0, 1, 2])),
-    ]
-    garbage = pa.array([padding[0] if value is None else value for value in values], kind)
-    mask = pa.array([value is None for value in values])
-    valid = pa.array([value is not None for value in values]).buffers()[1]
-    sources.append(pa.Array.from_buffers(kind, len(values), [valid, *garbage.buffers()[1:]]))
-    assert sources[-1].to_pylist() == values
-    assert mask.true_count == 1
-    written = []
-    for source in sources:
-        sink = pa.BufferOutputStream()
-        batch = pa.record_batch([canonical(source)], names=["x"])
-        with pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        assert batch.column(0).to_pylist() == values
-        written.append(sink.getvalue().to_pybytes())
-    assert len(set(written)) == 1

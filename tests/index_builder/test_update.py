@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from index_builder.update import UpdateRequest, UpdateSummary, update_index
+from retrieval.errors import GenretError, IndexMismatchError, IndexNotFoundError, InputError, SourceError
+from retrieval.index.manifest import MAX_HISTORY, HistoryEntry, extend_history
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.index.versions import live_version
+from retrieval.sources import ColumnMapping, ColumnType
+from tests.index_fixtures import character_tokenizer, write_titles
+
+TOKENIZER = character_tokenizer("abcd ", lower=True)
+TYPES = ColumnMapping(types={"kind": ColumnType.STRING, "year": ColumnType.INT, "weight": ColumnType.FLOAT})
+HEADER = "entity_id\ttitle\taliases\tkind\tyear\tweight"
+
+Cells = tuple[str, str, str, str, str]
+Catalogue = Mapping[str, Cells]
+
+_title = st.text("abABcd", min_size=1, max_size=3)
+_cells = st.tuples(
+    _title,
+    st.lists(_title, max_size=3, unique=True).map("|".join),
+    st.sampled_from(["", "x", "y"]),
+    st.sampled_from(["", "1990", "-3", "007"]),
+    st.sampled_from(["", "0", "-0.0", "1.5", "2e300"]),
+)
+_ids = st.sampled_from([f"{letter}{number}" for letter in "Qab" for number in range(5)])
+
+
+def _tsv(file: Path, catalogue: Catalogue) -> Path:
+    return write_titles(file, [HEADER, *("\t".join((key, *cells)) for key, cells in catalogue.items())])
+
+
+def _build(tmp: Path, catalogue: Catalogue, name: str) -> Path:
+    options = BuildOptions(out=tmp / name, mapping=TYPES)
+    build_index(_tsv(tmp / f"{name}.tsv", catalogue), TOKENIZER, options)
+    return tmp / name
+
+
+def _update(
+    tmp: Path, index: Path, add: Catalogue | None = None, remove: tuple[str, ...] = (), **options: object
+) -> UpdateSummary:
+    request: dict[str, object] = {k: options.pop(k) for k in ("ignore_missing", "dry_run") if k in options}
+    if add is not None:
+        request["add"] = (_tsv(tmp / "add.tsv", add),)
+    if remove:
+        request["remove"] = (write_titles(tmp / "remove.txt", remove),)
+    return update_index(
+        UpdateRequest(**request),  # type: ignore[arg-type]
+        TOKENIZER,
+        BuildOptions(out=index, **options),  # type: ignore[arg-type]
+    )
+
+
+def _live_files(index: Path) -> dict[str, bytes]:
+    """Everything the live version holds, without its history."""
+    folder = index / "versions" / live_version(index)
+    files = {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+    manifest = json.loads(files["manifest.json"])
+    del manifest["history"]
+    files["manifest.json"] = json.dumps(manifest).encode()
+    return files
+
+
+@st.composite
+def _rounds(draw: st.DrawFn) -> tuple[Catalogue, list[tuple[Catalogue, list[str]]]]:
+    first = draw(st.dictionaries(_ids, _cells, min_size=1, max_size=12))
+    rounds = []
+    present = dict(first)
+    for _ in range(draw(st.integers(1, 3))):
+        add = draw(st.dictionaries(_ids, _cells, max_size=8))
+        repeated = draw(st.lists(st.sampled_from(sorted(present)), max_size=3))
+        add.update({key: present[key] for key in repeated})
+        others = sorted(set(present) - set(add))
+        remove = draw(st.lists(st.sampled_from(others), max_size=6)) if others else []
+        after = {key: cells for key, cells in {**present, **add}.items() if key not in remove}
+        if not after or not (add or remove):
+            continue
+        rounds.append((add, remove))
+        present = after
+    return first, rounds
+
+
+@settings(max_examples=10, deadline=None)
+@given(_rounds(), st.randoms())
+def test_updates_equal_a_fresh_build(
+    case: tuple[Catalogue, list[tuple[Catalogue, list[str]]]], random: object
+) -> None:
+    present, rounds = case
+    with tempfile.TemporaryDirectory() as name:
+        tmp = Path(name)
+        index = _build(tmp, present, "it")
+        for number, (add, remove) in enumerate(rounds):
+            before = dict(present)
+            summary = _update(tmp, index, add or None, tuple(remove))
+            present = {k: cells for k, cells in {**before, **add}.items() if k not in remove}
+            shuffled = list(present.items())
+            random.shuffle(shuffled)  # type: ignore[attr-defined]
+            fresh = _build(tmp, dict(shuffled), f"fresh{number}")
+            assert _live_files(index) == _live_files(fresh)
+            assert verify(index).ok
+            changes = summary.changes
+            assert changes.added == len(set(add) - set(before))
+            assert changes.removed == len(set(remove))
+            assert changes.unchanged >= sum(add[key] == before[key] for key in set(add) & set(before))
+            assert changes.changed + changes.unchanged == len(set(add) & set(before))
+            assert (summary.version != summary.parent) == changes.any
+            assert not (index / "work").exists()
+            assert not (index / "staging").exists()
+
+
+CATALOGUE = {
+    "Q1": ("ab", "a|b", "x", "1990", "0.5"),
+    "Q2": ("cd", "", "y", "", ""),
+    "Q3": ("AB", "", "", "5", "1"),
+}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return _build(tmp_path, CATALOGUE, "it.index")
+
+
+def _contents(index: Path) -> dict[str, tuple[object, ...]]:
+    with Index.open(index) as opened:
+        entities = [opened.entity(n) for n in range(opened.num_entities)]
+    return {e.entity_id: (e.title, e.aliases, *e.metadata.values()) for e in entities}
+
+
+def test_history_and_summary(tmp_path: Path, index: Path) -> None:
+    parent = live_version(index)
+    changed = {"Q1": ("dd", "", "x", "1990", "0.5"), "Q2": CATALOGUE["Q2"], "Q9": ("b", "", "", "", "")}
+    summary = _update(tmp_path, index, changed, ("Q3",))
+    document = summary.to_json()
+    assert (document["added"], document["changed"], document["unchanged"], document["removed"]) == (
+        1,
+        1,
+        1,
+        1,
+    )
+    assert document["published"] is True
+    assert (summary.parent, summary.version) == (parent, live_version(index))
+    with Index.open(index) as opened:
+        first, last = opened.manifest.history
+    assert (first.operation, first.parent, first.added) == ("build", "", 3)
+    assert (last.operation, last.parent) == ("update", parent)
+    assert (last.records, last.added, last.changed, last.removed) == (4, 1, 1, 1)
+    assert [Path(source.name).name for source in last.sources] == ["add.tsv", "remove.txt"]
+    assert last.options["max_title_tokens"] == first.options["max_title_tokens"]
+    assert _contents(index) == {
+        "Q1": ("dd", (), "x", 1990, 0.5),
+        "Q2": ("cd", (), "y", None, None),
+        "Q9": ("b", (), None, None, None),
+    }
+
+
+def test_columns_that_are_not_given_are_empty(tmp_path: Path, index: Path) -> None:
+    file = write_titles(tmp_path / "more.tsv", ["entity_id\ttitle\tyear", "Q2\tcd\t12", "Q7\ta\t"])
+    update_index(UpdateRequest(add=(file,)), TOKENIZER, BuildOptions(out=index))
+    contents = _contents(index)
+    assert contents["Q2"] == ("cd", (), None, 12, None)
+    assert contents["Q7"] == ("a", (), None, None, None)
+
+
+def test_titles_without_ids_are_their_ids(tmp_path: Path, index: Path) -> None:
+    file = write_titles(tmp_path / "more.txt", ["Q1", "dada"])
+    with pytest.raises(SourceError, match="unknown token"):  # the title Q1, which the tokenizer cannot spell
+        update_index(UpdateRequest(add=(file,)), TOKENIZER, BuildOptions(out=index))
+    file = write_titles(tmp_path / "more.txt", ["dada", "ab"])
+    summary = update_index(UpdateRequest(add=(file,)), TOKENIZER, BuildOptions(out=index))
+    assert summary.changes.added == 2
+    assert {"dada", "ab"} < set(_contents(index))
+
+
+def test_several_files_and_ids_from_the_command_line(tmp_path: Path, index: Path) -> None:
+    files = tuple(_tsv(tmp_path / f"{n}.tsv", {f"N{n}": ("a" * n, "", "", "", "")}) for n in (1, 2))
+    request = UpdateRequest(add=files, remove_ids=("Q1", " Q2 ", "Q1"))
+    summary = update_index(request, TOKENIZER, BuildOptions(out=index))
+    assert set(_contents(index)) == {"Q3", "N1", "N2"}
+    assert summary.changes.removed == 2
+
+
+def test_what_is_there_already_changes_nothing(tmp_path: Path, index: Path) -> None:
+    before = live_version(index)
+    summary = _update(tmp_path, index, CATALOGUE)
+    assert (summary.version, summary.changes.unchanged) == (before, 3)
+    assert not summary.changes.any
+    assert summary.to_json()["published"] is False
+    summary = _update(tmp_path, index, None, ("nobody",), ignore_missing=True)
+    assert (summary.version, summary.changes.missing) == (before, 1)
+    assert len(list((index / "versions").iterdir())) == 1
+
+
+def test_a_dry_run_counts_and_publishes_nothing(tmp_path: Path, index: Path) -> None:
+    before = live_version(index)
+    summary = _update(tmp_path, index, {"Q9": CATALOGUE["Q1"]}, ("Q1", "Q2"), dry_run=True)
+    assert (summary.changes.added, summary.changes.removed) == (1, 2)
+    assert live_version(index) == summary.version == before
+    assert set(_contents(index)) == set(CATALOGUE)
+    assert not (index / "work").exists()
+
+
+def test_removal_alone_needs_no_tokenizer(tmp_path: Path, index: Path) -> None:
+    update_index(UpdateRequest(remove_ids=("Q1",)), None, BuildOptions(out=index))
+    assert set(_contents(index)) == {"Q2", "Q3"}
+    file = _tsv(tmp_path / "a.tsv", CATALOGUE)
+    with pytest.raises(InputError, match="tokenizer"):
+        update_index(UpdateRequest(add=(file,)), None, BuildOptions(out=index))
+
+
+def test_unknown_ids_to_remove_are_bad_rows(tmp_path: Path, index: Path) -> None:
+    before = live_version(index)
+    with pytest.raises(SourceError, match=r"(?s)line 2: unknown entity_id: 'Q8'.*nothing was updated"):
+        _update(tmp_path, index, None, ("Q1", "Q8"), rejects=tmp_path / "bad.tsv")
+    assert "Q8" in (tmp_path / "bad.tsv").read_text()
+    assert live_version(index) == before
+    summary = _update(tmp_path, index, None, ("Q1", "Q8"), max_bad_rows=1)
+    assert summary.rejected == {"unknown entity_id": 1}
+    assert (summary.changes.removed, summary.changes.missing) == (1, 1)
+
+
+def test_refusals(tmp_path: Path, index: Path) -> None:
+    before = live_version(index)
+    cells = ("a", "", "", "", "")
+    with pytest.raises(SourceError, match=r"remove.txt, line 2: the entity 'Q2' is to be removed, but the"):
+        _update(tmp_path, index, {"Q2": cells}, ("Q1", "Q2"))
+    with pytest.raises(SourceError, match="no entity would be left"):
+        _update(tmp_path, index, None, ("Q1", "Q2", "Q3"))
+    with pytest.raises(SourceError, match=r"bad value"):
+        _update(tmp_path, index, {"Q4": ("a", "", "", "soon", "")})
+    file = write_titles(tmp_path / "more.tsv", ["entity_id\ttitle\tsort", "Q2\tcd\t12"])
+    with pytest.raises(SourceError, match=r"no metadata column 'sort'; its columns are 'kind', 'year'"):
+        update_index(UpdateRequest(add=(file,)), TOKENIZER, BuildOptions(out=index))
+    other = ColumnMapping(types={"year": ColumnType.FLOAT})
+    with pytest.raises(InputError, match="year: the column is int in the index, got float"):
+        _update(tmp_path, index, {"Q4": cells}, mapping=other)
+    with pytest.raises(InputError, match="nothing to do"):
+        UpdateRequest()
+    with pytest.raises(InputError, match="can be read only once"):
+        update_index(UpdateRequest(add=("-",)), TOKENIZER, BuildOptions(out=index))
+    with pytest.raises(SourceError, match=r"none.txt: no such file"):
+        update_index(UpdateRequest(remove=(tmp_path / "none.txt",)), None, BuildOptions(out=index))
+    with pytest.raises(IndexNotFoundError):
+        update_index(UpdateRequest(remove_ids=("Q1",)), None, BuildOptions(out=tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+    assert live_version(index) == before
+    assert verify(index).ok
+    assert not (index / "work").exists()
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path, index: Path) -> None:
+    file = _tsv(tmp_path / "a.tsv", CATALOGUE)
+    with pytest.raises(IndexMismatchError, match="an update needs the same one"):
+        update_index(UpdateRequest(add=(file,)), character_tokenizer("abcd"), BuildOptions(out=index))
+
+
+def test_a_damaged_live_version_is_not_carried_on(tmp_path: Path, index: Path) -> None:
+    file = index / "versions" / live_version(index) / "entities.arrow"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(GenretError, match=r"entities.arrow"):
+        _update(tmp_path, index, None, ("Q1",))
+
+
+def test_versions_are_kept_and_pruned(tmp_path: Path, index: Path) -> None:
+    for number in range(4):
+        _update(tmp_path, index, {f"N{number}": ("a", "", "", "", "")}, keep_versions=1)
+    assert len(list((index / "versions").iterdir())) == 2
+    with Index.open(index) as opened:
+        assert len(opened.manifest.history) == 5
+
+
+def test_history_is_bounded() -> None:
+    entry = HistoryEntry("update", "x", (), {}, 0, 0, 0, 0, 0, 0)
+    history = extend_history((entry,) * MAX_HISTORY, HistoryEntry("update", "y", (), {}, 0, 0, 0, 0, 0, 0))
+    assert len(history) == MAX_HISTORY
+    assert history[-1].parent == "y"
