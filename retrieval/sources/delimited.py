@@ -10,6 +10,7 @@ from retrieval.sources.opening import ByteStream
 from retrieval.sources.rows import BadRow, RowChunk
 from retrieval.sources.text_lines import line_blocks
 
+_LARGE_BLOCK = 1024  # lines; more of them at once, taken apart, leave the processor's cache
 _SMALL_BLOCK = 256  # lines; one odd line costs its neighbours the fast path
 
 
@@ -60,7 +61,8 @@ class DelimitedReader:
 def _chunks(first: int, text: str) -> Iterator[RowChunk]:
     lines = text.split("\n")
     if is_normalized_block(text):
-        yield RowChunk(first, lines=lines)
+        for begin in range(0, len(lines), _LARGE_BLOCK):
+            yield RowChunk(first + begin, lines=lines[begin : begin + _LARGE_BLOCK])
         return
     for begin in range(0, len(lines), _SMALL_BLOCK):
         some = lines[begin : begin + _SMALL_BLOCK]
