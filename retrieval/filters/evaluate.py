@@ -115,15 +115,25 @@ def _by_code(codes: pa.Array, truth: pa.Array) -> pa.Array:
     """Carry the truth of dictionary values over to the rows."""
     if truth.null_count:
         return truth.take(codes)
-    hits = np.flatnonzero(truth.to_numpy(zero_copy_only=False))
-    if not len(hits):
-        return _where_valid(codes, False)
-    first, last = int(hits[0]), int(hits[-1])
-    if last - first + 1 != len(hits):
-        return truth.take(codes)
-    # One run of codes, as a sorted dictionary gives for every comparison: no lookup per row.
-    low, high = pa.scalar(first, codes.type), pa.scalar(last, codes.type)
-    if first == last:
+    found = truth.to_numpy(zero_copy_only=False)
+    hits, misses = np.flatnonzero(found), np.flatnonzero(~found)
+    if not len(hits) or not len(misses):
+        return _where_valid(codes, bool(len(hits)))
+    # One run of codes, or all but one, as a sorted dictionary gives for comparisons: no lookup per row.
+    if _is_run(hits):
+        return _in_run(codes, hits)
+    if _is_run(misses):
+        return pc.invert(_in_run(codes, misses))
+    return truth.take(codes)
+
+
+def _is_run(numbers: npt.NDArray[np.intp]) -> bool:
+    return bool(numbers[-1] - numbers[0] + 1 == len(numbers))
+
+
+def _in_run(codes: pa.Array, run: npt.NDArray[np.intp]) -> pa.Array:
+    low, high = pa.scalar(int(run[0]), codes.type), pa.scalar(int(run[-1]), codes.type)
+    if len(run) == 1:
         return pc.equal(codes, low)
     return pc.and_(pc.greater_equal(codes, low), pc.less_equal(codes, high))
 
