@@ -249,3 +249,28 @@ def test_one_to_one_catalogues_need_no_postings(tmp_path: Path) -> None:
         allowed = FilterMaker(index, "cpu").make(Restriction(parse("kind = 'river'")))
         names = [index.surface(rank) for rank in np.flatnonzero(np.diff(allowed.rows.prefix.numpy()))]
     assert sorted(names) == ["Amazon", "Nile"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("year >= 1990", {"b", "d"}),
+        ("not year >= 1990", {"a"}),
+        ("year is null", {"c"}),
+        ("score < 1 and live", {"a"}),
+        ("live or year = 2001.0", {"a", "b", "d"}),
+        ("kind = 'film' and year > 1989.5", {"b"}),
+        ("kind != 'film'", {"c", "d"}),
+    ],
+)
+def test_metadata_has_the_types_the_index_gives_it(tmp_path: Path, text: str, expected: set[str]) -> None:
+    catalogue = (
+        "entity_id\ttitle\tkind\tyear\tscore\tlive\n"
+        "a\tHamlet\tfilm\t1948\t0.5\ttrue\n"
+        "b\tMacbeth\tfilm\t2015\t2.25\ttrue\n"
+        "c\tOthello\tbook\t\t0.25\tfalse\n"
+        "d\tParis\tbook\t2001\t\t\n"
+    )
+    with Index.open(make_index(tmp_path, TOKENIZER, catalogue)) as index:
+        allowed = FilterMaker(index, "cpu").make(Restriction(parse(text)))
+        assert entity_ids(index, allowed) == expected
