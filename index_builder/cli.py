@@ -185,8 +185,8 @@ def build_command(
         "suffix": title_suffix,
         "end_token": end_token,
     }
-    before = _live(out)
-    with _answered(out, before, dry_run, debug), sigterm_as_interrupt(), _progress(quiet) as progress:
+    before = live_or_none(out)
+    with answered(out, before, dry_run, debug), sigterm_as_interrupt(), shown_progress(quiet) as progress:
         text_tokenizer = TextTokenizer.load(tokenizer if tokenizer is not None else default_model_dir())
         options = BuildOptions(
             out=out,
@@ -216,7 +216,7 @@ def build_command(
 
 
 @contextlib.contextmanager
-def _answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Iterator[None]:
+def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Iterator[None]:
     """Turn what may go wrong into lines and exit codes."""
     try:
         yield
@@ -244,7 +244,8 @@ def _rendering(tokenizer: TextTokenizer, overrides: dict[str, str | None]) -> Re
     return Rendering.from_json({**base.to_json(), **given})
 
 
-def _live(out: Path) -> str | None:
+def live_or_none(out: Path) -> str | None:
+    """Return the id of the live version, or None where there is none."""
     try:
         return live_version(out)
     except IndexDirectoryError:  # none yet, or a damaged pointer, which the build replaces
@@ -252,7 +253,7 @@ def _live(out: Path) -> str | None:
 
 
 def _interrupted(out: Path, before: str | None) -> str:
-    now = _live(out)
+    now = live_or_none(out)
     if now != before:
         return f"\ninterrupted after publication: {out} is now at version {now}"
     kept = kept_records(work_root(out))
@@ -264,7 +265,8 @@ def _interrupted(out: Path, before: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[BuildProgress]:
+def shown_progress(quiet: bool) -> Iterator[BuildProgress]:
+    """Yield what shows the progress: a bar on a terminal, else lines, or nothing at all."""
     if quiet:
         yield Silent()
     elif sys.stderr.isatty():

@@ -30,6 +30,12 @@ class LazyCommand:
 
 COMMANDS = {
     "build": LazyCommand("index_builder.cli", "build_command", "Build an index from a file of titles."),
+    "update": LazyCommand(
+        "index_builder.update_cli", "update_command", "Add, replace and remove entities of an index."
+    ),
+    "rollback": LazyCommand(
+        "index_builder.rollback_cli", "rollback_command", "Make an earlier version of an index live again."
+    ),
     "inspect": LazyCommand("retrieval.index.cli", "inspect_command", "Say what is in an index."),
     "verify": LazyCommand("retrieval.index.cli", "verify_command", "Check every byte of an index."),
     "train": LazyCommand("retrieval.training.cli", "train_command", "Train or fine-tune a model."),

@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
-from retrieval.index.layout import CURRENT_FILE
+from retrieval.index.layout import CURRENT_FILE, VERSIONS_DIR
+from retrieval.index.manifest import Manifest
 from retrieval.index.plots import draw
-from retrieval.index.reader import Index
+from retrieval.index.reader import Index, read_manifest
 from retrieval.index.verification import verify
 from retrieval.index.versions import list_versions
 
@@ -91,7 +92,7 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
     return {
         "path": str(path),
         "version": index.version,
-        "versions": list_versions(path) if (path / CURRENT_FILE).exists() else [index.version],
+        "versions": _versions(path, index),
         "counts": asdict(manifest.counts),
         "metadata": index.metadata_types,
         "tokenizer": asdict(manifest.tokenizer),
@@ -110,6 +111,40 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
             for rank in range(0, rows, step)[:samples]
         ],
     }
+
+
+def _versions(path: Path, index: Index) -> list[dict[str, Any]]:
+    """Return one entry per version that is there, the most recently published first."""
+    if not (path / CURRENT_FILE).exists():
+        return [_version(index.version, index.manifest, live=True)]
+    return [_published(path, version, version == index.version) for version in list_versions(path)]
+
+
+def _published(path: Path, version: str, live: bool) -> dict[str, Any]:
+    try:
+        return _version(version, read_manifest(path / VERSIONS_DIR / version)[0], live)
+    except IndexDirectoryError as error:  # another one than the live: it need not be readable
+        return {"version": version, "live": live, "error": str(error)}
+
+
+def _version(version: str, manifest: Manifest, live: bool) -> dict[str, Any]:
+    last = manifest.history[-1]
+    return {
+        "version": version,
+        "live": live,
+        "operation": last.operation,
+        "parent": last.parent,
+        "entities": manifest.counts.entities,
+        "rows": manifest.counts.rows,
+    }
+
+
+def _version_line(version: dict[str, Any]) -> str:
+    mark = "*" if version["live"] else " "
+    if "error" in version:
+        return f"  {mark} {version['version']}  {version['error']}"
+    parent = f" of {version['parent']}" if version["parent"] else ""
+    return f"  {mark} {version['version']}  {version['entities']:,} entities, {version['operation']}{parent}"
 
 
 def _columns(types: dict[str, str]) -> str:
@@ -150,6 +185,8 @@ def _render(facts: dict[str, Any]) -> str:
     shares = {name: f["bytes"] for name, f in facts["files"].items() if not name.startswith("rows/")}
     for name, size in sorted({"rows/": rows_bytes, **shares}.items()):
         lines.append(f"    {name:<16}{size:>14,}{size / counts['rows']:>8.1f} per row")
+    lines.append("  versions, the latest first; * is live")
+    lines += ["  " + _version_line(version) for version in facts["versions"]]
     lines.append("  tokens per row")
     most = max(facts["lengths"].values())
     for length, number in facts["lengths"].items():

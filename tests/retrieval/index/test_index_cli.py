@@ -22,7 +22,11 @@ def test_inspect_for_people_and_for_machines(tmp_path: Path) -> None:
     facts = json.loads(result.stdout)
     assert facts["counts"]["rows"] == 3
     assert facts["lengths"] == {"2": 1, "4": 2}
-    assert facts["version"] == summary.version == facts["versions"][0]
+    assert facts["version"] == summary.version == facts["versions"][0]["version"]
+    assert [(v["live"], v["operation"], v["entities"]) for v in facts["versions"]] == [
+        (True, "build", 2),
+        (False, "build", 2),
+    ]
     assert sum(file["bytes"] for file in facts["files"].values()) == facts["bytes"]
     assert {sample["surface"] for sample in facts["samples"]} == {"abc", "cab", "b"}
 

@@ -1,0 +1,84 @@
+"""Making an earlier version live again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from index_builder.publish import point_to, staging
+from retrieval.errors import InputError
+from retrieval.index.layout import VERSIONS_DIR
+from retrieval.index.reader import Index
+from retrieval.index.versions import list_versions, live_version
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What a rollback did.
+
+    Attributes:
+        index: The index directory.
+        before: Id of the version that was live.
+        version: Id of the version that is live now.
+        entities: How many entities that has.
+    """
+
+    index: Path
+    before: str
+    version: str
+    entities: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "index": str(self.index),
+            "before": self.before,
+            "version": self.version,
+            "entities": self.entities,
+        }
+
+
+def roll_back(index: Path, to: str | None = None) -> Rollback:
+    """Make an earlier version live, once all its files have been checked against their digests.
+
+    The version that was live stays where it is, and the order of publication is as it was: rolling back
+    twice goes back by two.
+
+    Args:
+        index: The index directory.
+        to: Id of the version, or the beginning of one; None: the one published before the live one.
+
+    Raises:
+        IndexNotFoundError: there is no index.
+        IndexDirectoryError: the version is damaged, or another build is running. The live version stays.
+        InputError: there is no such version; the text lists those there are.
+    """
+    live_version(index)
+    with staging(index):
+        before = live_version(index)
+        version = _choose(index, before, to)
+        with Index.open(index / VERSIONS_DIR / version) as opened:
+            entities = opened.num_entities
+        if version != before:
+            point_to(index, version)
+    return Rollback(index, before, version, entities)
+
+
+def _choose(index: Path, live: str, to: str | None) -> str:
+    present = list_versions(index)
+    if to is not None:
+        found = [version for version in present if version.startswith(to)] if to else []
+        if len(found) == 1:
+            return found[0]
+        why = "several versions begin with it" if found else "there is no such version"
+        raise InputError("to", f"{to!r}: {why}; {_listing(index, present, live)}")
+    older = present[present.index(live) + 1 :] if live in present else present
+    if not older:
+        raise InputError("to", f"none was published before the live one; {_listing(index, present, live)}")
+    return older[0]
+
+
+def _listing(index: Path, present: list[str], live: str) -> str:
+    marked = [version + (" (live)" if version == live else "") for version in present]
+    return f"{index} has, the latest first: {', '.join(marked) or 'none'}"
