@@ -143,5 +143,23 @@ def test_many_homonyms_are_named_in_pieces(tmp_path: Path, monkeypatch: pytest.M
         shard.close()
 
 
+def test_a_bare_record_is_found_again_among_others(tmp_path: Path) -> None:
+    """Batches of bare titles are hashed another way than those with aliases."""
+    records = [
+        Record(0, 1, None, "a", (), ()),
+        Record(0, 2, None, "b", ("x",), ()),
+        Record(0, 3, None, "a", (), ()),
+        Record(0, 4, None, "a", ("y",), ()),
+    ]
+    writer = ShardWriter(False, (), 256)
+    writer.add(records[:1], [[97, 0]], [1])
+    writer.add(records[1:], [[98, 0], [120, 0], [97, 0], [97, 0], [121, 0]], [2, 1, 2])
+    with ShardRun(tmp_path / "shard", writer.write(tmp_path / "shard")) as shard:
+        assert resolve_identities([shard], ("titles",), Rejects("titles", 0), 1 << 20) == 1
+        assert sorted(shard.numbers("line")[shard.keep].tolist()) == [1, 2, 4]
+        ids = shard.entities(0, 4).column(ENTITY_ID).to_pylist()
+        assert sorted(np.array(ids)[shard.keep].tolist()) == ["a", "a#2", "b"]
+
+
 def test_no_shard_is_no_entity() -> None:
     assert resolve_identities([], (), Rejects("titles", 0), 1 << 20) == 0
