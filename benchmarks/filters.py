@@ -136,7 +136,7 @@ def making(index: Index, repeats: int) -> dict[str, Any]:
         column = text.split()[0]
         figures[name] = {
             "predicate": text,
-            "type": str(index.metadata_column(column).type),
+            "type": str(index.entities.stored_column(column).type),
             "allowed": allowed[name],
             "uncached_ms": uncached,
             "cached_ms": again,

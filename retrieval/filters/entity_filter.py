@@ -103,4 +103,4 @@ class FilterMaker:
         return mask.astype(np.bool_, copy=False)
 
     def _column(self, name: str) -> pa.ChunkedArray:
-        return self._index.entities.column(name)
+        return self._index.entities.stored_column(name)
