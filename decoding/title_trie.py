@@ -257,4 +257,8 @@ def _to_tensor(array: IntArray, device: torch.device) -> Tensor:
         # A memory-mapped index is read-only and torch has no read-only tensors, so it warns. Nothing here
         # writes to the transitions: the pages stay clean and shared between processes.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.as_tensor(array).to(device)
+        tensor = torch.as_tensor(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    # Pinned memory goes to the device in one piece, by DMA, and is given back at once.
+    return tensor.pin_memory().to(device, non_blocking=True)
