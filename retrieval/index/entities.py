@@ -25,6 +25,10 @@ class EntityTable:
         metadata_columns: Names of the metadata columns.
         name: The file's name, for messages.
 
+    Attributes:
+        id_column: The column of ids: that of titles where no ids are stored.
+        metadata_columns: Names of the metadata columns.
+
     Raises:
         IndexFormatError: the record batches have unexpected sizes.
     """
@@ -38,7 +42,7 @@ class EntityTable:
                     f"{name}: expected record batches of {ENTITY_BATCH_ROWS} rows, got {batch.num_rows}"
                 )
         names = table.column_names
-        self._id_column = ENTITY_ID if ENTITY_ID in names else TITLE
+        self.id_column = ENTITY_ID if ENTITY_ID in names else TITLE
         self._has_aliases = ALIASES in names
         self.metadata_columns = metadata_columns
 
@@ -54,7 +58,7 @@ class EntityTable:
         batch, at = self._locate(number)
         aliases = batch.column(ALIASES)[at].as_py() if self._has_aliases else ()
         return Entity(
-            entity_id=batch.column(self._id_column)[at].as_py(),
+            entity_id=batch.column(self.id_column)[at].as_py(),
             title=batch.column(TITLE)[at].as_py(),
             aliases=tuple(aliases),
             metadata={name: batch.column(name)[at].as_py() for name in self.metadata_columns},
@@ -80,7 +84,7 @@ class EntityTable:
             pa.array(entity_ids, type=pa.string()) if not isinstance(entity_ids, pa.Array) else entity_ids
         )
         found = np.full(len(wanted), -1, dtype=np.int64)
-        places = pc.index_in(self._table.column(self._id_column), value_set=wanted).fill_null(-1).to_numpy()
+        places = pc.index_in(self._table.column(self.id_column), value_set=wanted).fill_null(-1).to_numpy()
         hits = np.flatnonzero(places >= 0)
         found[places[hits]] = hits
         # An id asked for twice is found at its first place.
@@ -109,7 +113,7 @@ class EntityTable:
             ValueError: no such column; the text lists those there are.
         """
         if name == ENTITY_ID:
-            return self._table.column(self._id_column)
+            return self._table.column(self.id_column)
         if name not in self._table.column_names:
             known = list(dict.fromkeys([ENTITY_ID, *self._table.column_names]))
             raise ValueError(f"column: expected one of {known}, got {name!r}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +27,10 @@ from retrieval.index.layout import (
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index, read_manifest
 from retrieval.index.versions import read_version
+
+IntArray = npt.NDArray[np.signedinteger]
+
+_NAMESAKES_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +158,22 @@ def _check_entities(index: Index) -> Iterator[Problem]:
         except pa.ArrowInvalid as error:
             yield Problem(ENTITIES_FILE, f"column {name!r}: {error}")
             return
+    for name in index.metadata_columns:
+        column = index.entities.stored_column(name)
+        if pa.types.is_dictionary(column.type) and not _is_sound_dictionary(column):
+            yield Problem(ENTITIES_FILE, f"column {name!r}: its dictionary is not one, ascending and used up")
     ids = index.entities.column(ENTITY_ID)
     if pc.count_distinct(ids).as_py() != index.num_entities:
         yield Problem(ENTITIES_FILE, "an entity id stands there twice")
+
+
+def _is_sound_dictionary(column: pa.ChunkedArray) -> bool:
+    """Whether all chunks share one dictionary, ascending, without values that nobody has."""
+    values = column.chunk(0).dictionary
+    if not all(chunk.dictionary.equals(values) for chunk in column.chunks) or values.null_count:
+        return False
+    used = pc.unique(pa.chunked_array([chunk.indices for chunk in column.chunks])).drop_null()
+    return len(used) == len(values) and not pc.any(pc.greater_equal(values[:-1], values[1:])).as_py()
 
 
 def _check_postings(index: Index) -> Iterator[Problem]:
@@ -174,10 +192,32 @@ def _check_postings(index: Index) -> Iterator[Problem]:
     rank = np.repeat(np.arange(index.num_rows), per_row)
     if ((np.diff(entity) <= 0) & (np.diff(rank) == 0)).any():
         yield Problem(POSTINGS_FILE, "the entities of a row are not in ascending order")
-    if np.bincount(entity[form == 0], minlength=index.num_entities).tolist().count(1) != index.num_entities:
+    titled = entity[form == 0]
+    if (np.bincount(titled, minlength=index.num_entities) != 1).any():
         yield Problem(POSTINGS_FILE, "not every entity is named by the row of its title, once")
+    elif (np.diff(titled) < 0).any():
+        yield Problem(POSTINGS_FILE, "the entities are not in the order of their titles' rows")
+    elif (unordered := _unordered_namesakes(index, titled, rank[form == 0])) is not None:
+        yield Problem(
+            ENTITIES_FILE, f"entities with one title's row are not in the order of ids: {unordered}"
+        )
     if form.max() > 0 and (form > _num_aliases(index)[entity]).any():
         yield Problem(POSTINGS_FILE, "a posting names an alias that its entity does not have")
+
+
+def _unordered_namesakes(index: Index, titled: IntArray, rank: IntArray) -> str | None:
+    """Return the id of an entity that should stand before the one in front of it, or None."""
+    followers = np.flatnonzero(np.diff(rank) == 0) + 1  # places behind another entity of the same row
+    for begin in range(0, len(followers), _NAMESAKES_AT_ONCE):
+        numbers = titled[followers[begin : begin + _NAMESAKES_AT_ONCE]]
+        before, ids = (
+            index.entities.take(which).column(index.entities.id_column).combine_chunks()
+            for which in (numbers - 1, numbers)
+        )
+        wrong = pc.greater_equal(before, ids)
+        if pc.any(wrong).as_py():
+            return repr(ids.filter(wrong)[0].as_py())
+    return None
 
 
 def _num_aliases(index: Index) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
