@@ -48,7 +48,7 @@ def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], reject
     """Read files of ids, one per line; empty lines are passed over.
 
     Ids are put into the same form as those of a catalogue: NFC, white space squeezed. The files are added
-    to those that `rejects` knows, and the command line as a last one, on which ids are lines.
+    to those that `rejects` knows, and the command line, if it names ids, as a last one with an id per line.
 
     Args:
         paths: The files, plain or compressed.
@@ -59,7 +59,7 @@ def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], reject
         SourceError: a file cannot be read.
     """
     first = len(rejects.files)
-    rejects.files = (*rejects.files, *map(str, paths), COMMAND_LINE)
+    rejects.files = (*rejects.files, *map(str, paths), *([COMMAND_LINE] if entity_ids else []))
     found: list[tuple[str, int, int]] = []
     for file, path in enumerate(paths, start=first):
         found += [(entity_id, file, line) for line, entity_id in _read(path, file, rejects)]
