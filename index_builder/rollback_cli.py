@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from index_builder.cli import answered, live_or_none
 from index_builder.rollback import roll_back
+from retrieval.interruption import sigterm_as_interrupt
 
 _ENV = "GENRET_ROLLBACK_"
 
@@ -28,7 +30,9 @@ def rollback_command(index: Path, to: str | None, as_json: bool) -> None:
 
     The version that is live now is kept, so that `--to` can return to it.
     """
-    done = roll_back(index, to)
+    # Errors pass through, to be told by the group: to have no earlier version is no wrong usage.
+    with answered(index, live_or_none(index), dry_run=False, debug=True), sigterm_as_interrupt():
+        done = roll_back(index, to)
     if as_json:
         click.echo(json.dumps(done.to_json(), ensure_ascii=False))
     elif done.version == done.before:
