@@ -20,6 +20,7 @@ from index_builder.version import VersionSpec
 from index_builder.workplace import remove_work, shaping_libraries
 from retrieval.errors import SourceError
 from retrieval.index.manifest import HistoryEntry, Manifest, TokenizerEntry
+from retrieval.index.versions import live_or_none
 from retrieval.normalize import NormalizationReport
 from retrieval.text import TextTokenizer
 
@@ -115,8 +116,9 @@ def build_index(
             built_with=shaping_libraries(),
         )
         clock.phase("publishing")
+        before = live_or_none(options.out)
         live = publish(options.out, folder, manifest)
-        prune(options.out, live, options.keep_versions)
+        prune(options.out, live, options.keep_versions, before)
         remove_work(root)
     rejects = front.rejects
     return BuildSummary(

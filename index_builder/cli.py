@@ -20,8 +20,8 @@ from index_builder.progress import Bar, BuildProgress, LogLines, Silent
 from index_builder.publish import work_root
 from index_builder.source_flags import SourceFlags, source_flags
 from retrieval.defaults import default_model_dir
-from retrieval.errors import GenretError, IndexDirectoryError, InputError
-from retrieval.index.versions import live_version
+from retrieval.errors import GenretError, InputError
+from retrieval.index.versions import live_or_none
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from retrieval.sources import STDIN
 from retrieval.text import Rendering, TextTokenizer
@@ -186,7 +186,11 @@ def build_command(
         "end_token": end_token,
     }
     before = live_or_none(out)
-    with answered(out, before, dry_run, debug), sigterm_as_interrupt(), shown_progress(quiet) as progress:
+    with (
+        answered(out, before, dry_run, debug),
+        sigterm_as_interrupt(),
+        shown_progress(quiet, "build-index") as progress,
+    ):
         text_tokenizer = TextTokenizer.load(tokenizer if tokenizer is not None else default_model_dir())
         options = BuildOptions(
             out=out,
@@ -244,14 +248,6 @@ def _rendering(tokenizer: TextTokenizer, overrides: dict[str, str | None]) -> Re
     return Rendering.from_json({**base.to_json(), **given})
 
 
-def live_or_none(out: Path) -> str | None:
-    """Return the id of the live version, or None where there is none."""
-    try:
-        return live_version(out)
-    except IndexDirectoryError:  # none yet, or a damaged pointer, which the build replaces
-        return None
-
-
 def _interrupted(out: Path, before: str | None) -> str:
     now = live_or_none(out)
     if now != before:
@@ -265,12 +261,12 @@ def _interrupted(out: Path, before: str | None) -> str:
 
 
 @contextlib.contextmanager
-def shown_progress(quiet: bool) -> Iterator[BuildProgress]:
-    """Yield what shows the progress: a bar on a terminal, else lines, or nothing at all."""
+def shown_progress(quiet: bool, command: str) -> Iterator[BuildProgress]:
+    """Yield what shows the progress: a bar on a terminal, else lines with `command` in front, or nothing."""
     if quiet:
         yield Silent()
     elif sys.stderr.isatty():
         with Bar() as bar:
             yield bar
     else:
-        yield LogLines()
+        yield LogLines(command=command)

@@ -104,8 +104,11 @@ def point_to(index: Path, version: str) -> None:
     fault_point("pointer-replaced")
 
 
-def prune(index: Path, live: str, keep: int) -> None:
+def prune(index: Path, live: str, keep: int, before: str | None) -> None:
     """Remove all but the live and the `keep` most recently published other versions.
+
+    The version that was live before counts as the latest of them, also when it is an old one that a
+    rollback had brought back: it is what one goes back to.
 
     A reader that has an old version open keeps its mapping. A version goes away as a whole: what a death
     has half removed lies where nobody takes it for a version.
@@ -113,6 +116,7 @@ def prune(index: Path, live: str, keep: int) -> None:
     fault_point("pruning")
     removed = index / _REMOVED_DIR
     superseded = [version for version in list_versions(index) if version != live]
+    superseded.sort(key=lambda version: version != before)  # stable: the others stay in their order
     for version in superseded[keep:]:
         (index / VERSIONS_DIR / version).rename(removed)
         shutil.rmtree(removed)

@@ -9,7 +9,7 @@ from typing import Any
 from index_builder.publish import point_to, staging
 from retrieval.errors import InputError
 from retrieval.index.layout import VERSIONS_DIR
-from retrieval.index.reader import Index
+from retrieval.index.reader import Index, read_manifest
 from retrieval.index.versions import list_versions, live_version
 
 
@@ -42,12 +42,13 @@ class Rollback:
 def roll_back(index: Path, to: str | None = None) -> Rollback:
     """Make an earlier version live, once all its files have been checked against their digests.
 
-    The version that was live stays where it is, and the order of publication is as it was: rolling back
-    twice goes back by two.
+    An update knows the version it started from and goes back to that one, if it is still there; anything
+    else goes back in the order of publication. The version that was live stays where it is, and the order
+    is as it was: rolling back twice goes back by two.
 
     Args:
         index: The index directory.
-        to: Id of the version, or the beginning of one; None: the one published before the live one.
+        to: Id of the version, or the beginning of one; None: the one before the live one.
 
     Raises:
         IndexNotFoundError: there is no index.
@@ -73,6 +74,10 @@ def _choose(index: Path, live: str, to: str | None) -> str:
             return found[0]
         why = "several versions begin with it" if found else "there is no such version"
         raise InputError("to", f"{to!r}: {why}; {_listing(index, present, live)}")
+    if live in present:
+        manifest, _ = read_manifest(index / VERSIONS_DIR / live)
+        if manifest.history[-1].parent in present:
+            return manifest.history[-1].parent
     older = present[present.index(live) + 1 :] if live in present else present
     if not older:
         raise InputError("to", f"none was published before the live one; {_listing(index, present, live)}")

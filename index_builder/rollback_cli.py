@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from index_builder.cli import answered, live_or_none
+from index_builder.cli import answered
 from index_builder.rollback import roll_back
+from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
 
 _ENV = "GENRET_ROLLBACK_"
@@ -21,7 +22,7 @@ _ENV = "GENRET_ROLLBACK_"
     metavar="VERSION",
     envvar=_ENV + "TO",
     show_envvar=True,
-    show_default="the one published before the live one",
+    show_default="the one before the live one",
     help="Id of the version, or its first digits; `genret inspect` lists them.",
 )
 @click.option("--json", "as_json", is_flag=True, envvar=_ENV + "JSON", show_envvar=True, help="As JSON.")

@@ -153,7 +153,7 @@ def update_index(
         if manifest is not None:
             clock.phase("publishing")
             version = publish(options.out, folder, manifest)
-            prune(options.out, version, options.keep_versions)
+            prune(options.out, version, options.keep_versions, before=index.version)
         if request.add:
             remove_work(work_root(options.out))
         return UpdateSummary(

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from index_builder.cli import answered, live_or_none, shown_progress
+from index_builder.cli import answered, shown_progress
 from index_builder.config import BuildOptions
 from index_builder.source_flags import SourceFlags, source_flags
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from retrieval.defaults import default_model_dir
+from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
 from retrieval.text import TextTokenizer
 
@@ -140,7 +141,11 @@ def update_command(
     if threads is not None:  # read once, when the tokenizer first needs its thread pool
         os.environ["RAYON_NUM_THREADS"] = str(threads)
     before = live_or_none(index)
-    with answered(index, before, dry_run, debug), sigterm_as_interrupt(), shown_progress(quiet) as progress:
+    with (
+        answered(index, before, dry_run, debug),
+        sigterm_as_interrupt(),
+        shown_progress(quiet, "genret update") as progress,
+    ):
         request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run)
         options = BuildOptions(
             out=index,

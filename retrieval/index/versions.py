@@ -43,6 +43,14 @@ def live_version(index: Path) -> str:
     return name
 
 
+def live_or_none(index: Path) -> str | None:
+    """Return the id named by CURRENT, or None where there is no index or CURRENT is damaged."""
+    try:
+        return live_version(index)
+    except IndexDirectoryError:
+        return None
+
+
 def version_dir(path: Path) -> Path:
     """Return the version directory to read: the live one of an index directory, or `path` itself.
 

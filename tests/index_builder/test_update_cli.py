@@ -152,3 +152,18 @@ def test_an_update_that_dies_leaves_the_old_or_the_new_version(
     assert _run("update", index, "--add", more, "--quiet").exit_code == 0
     assert _ids(index) == {"Q1", "Q2", "Q3", "Q9"}
     assert verify(index).ok
+
+
+def test_rollback_after_a_rollback_and_an_update_returns_to_where_the_update_started(
+    tmp_path: Path, index: Path
+) -> None:
+    first = live_version(index)
+    _run("update", index, "--remove-id", "Q2")  # a mistake
+    mistake = live_version(index)
+    _run("rollback", index)
+    result = _run("update", index, "--remove-id", "Q3", "--keep-versions", "1")
+    assert result.exit_code == 0, result.stderr
+    assert live_version(index) != mistake
+    assert set(list_versions(index)) == {live_version(index), first}  # the mistake went, although younger
+    assert _run("rollback", index).exit_code == 0
+    assert live_version(index) == first
