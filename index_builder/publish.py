@@ -18,6 +18,7 @@ from retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
 from retrieval.index.versions import list_versions
+from retrieval.interruption import uninterrupted
 
 _STAGING_DIR = "staging"
 _REMOVED_DIR = "staging.removed"
@@ -54,11 +55,12 @@ def staging(index: Path) -> Iterator[Path]:
             folder = index / _STAGING_DIR
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(index / _REMOVED_DIR, ignore_errors=True)
-            folder.mkdir()
             try:
+                folder.mkdir()
                 yield folder
             finally:
-                _tidy(index, folder, fresh)
+                with uninterrupted():
+                    _tidy(index, folder, fresh)
     except OSError as error:
         where = error.filename2 or error.filename or index  # of a rename, its target
         raise IndexDirectoryError(f"{where}: cannot write the index: {error.strerror or error}") from error

@@ -21,3 +21,25 @@ def sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the end of the block: a second Ctrl-C must not stop the tidying up.
+
+    What came is delivered then. Does nothing outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only it is interrupted
+        return
+    came: list[int] = []
+    # A handler that was not set from Python is None and could not be set again.
+    held = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in held}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for delivered in dict.fromkeys(came):
+            signal.raise_signal(delivered)

@@ -78,20 +78,34 @@ def struck(stage: Stage, step: Step, index: Path, delay_s: float, number: signal
     return command.wait()
 
 
+def usual_seconds(stage: Stage, index: Path) -> float:
+    """Return how long a build runs here and now when nobody disturbs it."""
+    command = stage.start(FRESH.command, index)
+    command.begin()
+    begun = time.monotonic()
+    assert command.wait().status == 0
+    return time.monotonic() - begun
+
+
+def was_not_begun(outcome: Outcome) -> bool:
+    """Whether the signal came while click was still reading the arguments; it has its own words for that."""
+    return outcome.status == 1 and outcome.stderr.strip() == "Aborted!"
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_storm_of_signals(stage: Stage, tmp_path: Path, number: signal.Signals, seed: int) -> None:
     generator = random.Random(seed)
     choices = steps(stage)
     index = tmp_path / "it.index"
-    begun = time.monotonic()
     assert stage.run(FRESH.command, index).status == 0
-    usual_s = time.monotonic() - begun
     content = content_of(index)
-    stopped = published = 0
-    for _ in range(60):
+    usual_s = usual_seconds(stage, index)
+    stopped = published = rounds = 0
+    while rounds < 60 or stopped < 20 or published < 5:
+        rounds += 1
         step = generator.choice(choices)
-        outcome = struck(stage, step, index, generator.uniform(0, 1.3 * usual_s), number)
+        outcome = struck(stage, step, index, generator.uniform(0, usual_s), number)
         wanted = step.applied_to(content)
         found = content_of(index)
         assert found in (content, wanted), (step.command, outcome)
@@ -100,14 +114,13 @@ def test_a_storm_of_signals(stage: Stage, tmp_path: Path, number: signal.Signals
         elif number == signal.SIGKILL:
             assert outcome.status == -signal.SIGKILL
         else:
-            assert outcome.status == INTERRUPTED, outcome
+            assert outcome.status == INTERRUPTED or was_not_begun(outcome), outcome
             check_no_traceback(outcome)
             assert not (index / "staging").exists()
+        usual_s *= 0.95 if outcome.status == 0 else 1.04  # the load of the machine changes
         stopped += outcome.status != 0
         published += found != content
         content = found
-    assert stopped > 10
-    assert published > 5
     for version in list_versions(index):
         assert verify(index / "versions" / version).ok, "what a death has half removed is no version"
     assert stage.run(FRESH.command, index).status == 0
