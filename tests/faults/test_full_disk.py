@@ -225,3 +225,16 @@ def test_a_lock_held_by_another_process(stage: Stage, tmp_path: Path, scenario: 
         check_refused(prepared, index, outcome, "is running")
         assert tree(index) == before
     check_success_after(stage, prepared, index)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[1:], ids=lambda scenario: scenario.name)
+def test_a_disk_that_is_read_only(stage: Stage, tmp_path: Path, scenario: Scenario) -> None:
+    prepared = stage.prepared(scenario)
+    with small_disk(tmp_path / "disk", 16 << 20) as disk:
+        index = stage.fresh_copy(prepared, disk / "it.index")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        outcome = stage.run(scenario.command, index)
+        check_refused(prepared, index, outcome, "Read-only file system")
+        assert tree(index) == tree(prepared.template)
+        subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+        check_success_after(stage, prepared, index)
