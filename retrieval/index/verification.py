@@ -116,8 +116,11 @@ def _damaged_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
 
 def _broken_content(index: Index) -> Iterator[Problem]:
     yield from _check_rows(index)
-    yield from _check_entities(index)
-    yield from _check_postings(index)
+    unreadable = list(_check_columns(index))
+    yield from unreadable
+    if not unreadable:
+        yield from _check_entities(index)
+        yield from _check_postings(index)
 
 
 def _check_rows(index: Index) -> Iterator[Problem]:
@@ -149,15 +152,18 @@ def _check_rows(index: Index) -> Iterator[Problem]:
         yield Problem(MANIFEST_FILE, f"counts.tokens: expected {len(tokens)}, got {counts.tokens}")
 
 
-def _check_entities(index: Index) -> Iterator[Problem]:
+def _check_columns(index: Index) -> Iterator[Problem]:
+    """Find columns that Arrow cannot read; to read them all the same may crash."""
     aliases = [ALIASES] if index.manifest.stored_aliases else []
     for name in (ENTITY_ID, TITLE, *aliases, *index.metadata_columns):
         try:
             for chunk in index.entities.stored_column(name).chunks:
                 chunk.validate(full=True)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             yield Problem(ENTITIES_FILE, f"column {name!r}: {error}")
-            return
+
+
+def _check_entities(index: Index) -> Iterator[Problem]:
     for name in index.metadata_columns:
         column = index.entities.stored_column(name)
         if pa.types.is_dictionary(column.type) and not _is_sound_dictionary(column):
@@ -183,6 +189,9 @@ def _check_postings(index: Index) -> Iterator[Problem]:
         yield Problem(POSTINGS_FILE, f"expected {index.manifest.counts.postings} postings, got {len(entity)}")
         return
     per_row = np.diff(postings.offsets)
+    if postings.offsets[-1] != len(entity):
+        yield Problem(POSTINGS_FILE, f"the last row ends at posting {postings.offsets[-1]} of {len(entity)}")
+        return
     if postings.offsets[0] != 0 or (per_row < 1).any():
         yield Problem(POSTINGS_FILE, f"row {int((per_row < 1).argmax())} names no entity")
         return
