@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoding.trie_arrays import TrieArrays, TrieDeriver
+from decoding.trie_arrays import TrieDeriver
+from index_builder.array_spill import ArraySpill
 from index_builder.entity_survey import EntitySurvey, survey
 from index_builder.entity_writer import EntityWriter, RunSources, stored_schema
 from index_builder.faults import fault_point
@@ -49,11 +50,11 @@ def write_version(
 ) -> WrittenVersion:
     """Merge runs into the data files of a version; the manifest is the caller's.
 
-    Memory, for R rows, P postings and E entities of all runs, dropped ones included: one range of rows
-    (`block_bytes`), three batches of 65,536 entities, 4 E for their numbers, and the larger of the trie
-    (about 22 R for titles of two-byte tokens, and once more the part that is just being put together) and
-    13 P + 4 R for the postings; besides twice the largest row length's rows. Disk in `work`: the rows'
-    files once, and 12 P.
+    Memory, for R rows, P postings and E entities of all runs, dropped ones included: 4 E for the entities'
+    numbers and three batches of 65,536 of them; while merging one range of rows (`block_bytes`), and then,
+    one after the other, twice the rows of the largest length, the trie (about 26 R for titles of two-byte
+    tokens) and, unless row r is entity r, 13 P + 4 R for the postings. Disk in `work`: the rows' files and
+    the trie once, and 12 P.
 
     Args:
         runs: Sorted runs; the entities they keep have different ids.
@@ -90,14 +91,13 @@ def write_version(
         progress.phase("writing")
         buckets = merged.rows.write(files)
         fault_point("rows-written")
-        trie = merged.trie.finish()
-        files.write_trie(trie, spec.vocab_size)
+        merged.write_trie(files)
         fault_point("trie-written")
         entities.finish()
     fault_point("entities-written")
     merged.postings.write(files)
     fault_point("postings-written")
-    return merged.written(buckets, files, facts, trie)
+    return merged.written(buckets, files, facts)
 
 
 def _survey(
@@ -132,7 +132,9 @@ class _Merge:
         self._spec = spec
         self._dtype = token_type(spec.vocab_size).to_pandas_dtype()
         self.rows = RowBucketWriter(work, spec.vocab_size)
-        self.trie = TrieDeriver(self._dtype)
+        self._trie_pieces = ArraySpill(work / "trie")
+        self._trie = TrieDeriver(self._dtype, self._trie_pieces.put)
+        self._trie_counts: dict[str, int] = {}
         self.postings = PostingSpill(work, len(sources))
 
     def add(self, spans: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
@@ -157,11 +159,22 @@ class _Merge:
         tokens, offsets = gather_rows(forms.tokens, forms.offsets, order[first])
         del forms, order, first, rank, source, form
         self.rows.add(tokens, offsets)
-        self.trie.add(tokens, offsets)
+        self._trie.add(tokens, offsets)
         return entities
 
+    def write_trie(self, files: VersionFiles) -> None:
+        """Put the transitions together and write them; nothing of them stays in memory."""
+        trie = self._trie.finish()
+        self._trie_pieces.remove()
+        files.write_trie(trie, self._spec.vocab_size)
+        self._trie_counts = {
+            "nodes": trie.num_nodes,
+            "depth": trie.depth,
+            "max_children": trie.max_children,
+        }
+
     def written(
-        self, buckets: tuple[Bucket, ...], files: VersionFiles, facts: EntitySurvey, trie: TrieArrays
+        self, buckets: tuple[Bucket, ...], files: VersionFiles, facts: EntitySurvey
     ) -> WrittenVersion:
         """Sum up."""
         counts = Counts(
@@ -169,9 +182,7 @@ class _Merge:
             rows=self.rows.num_rows,
             postings=self.postings.num_postings,
             tokens=self.rows.num_tokens,
-            nodes=trie.num_nodes,
-            depth=trie.depth,
-            max_children=trie.max_children,
+            **self._trie_counts,
         )
         return WrittenVersion(
             spec=self._spec,
