@@ -67,7 +67,7 @@ class ShardRun:
             self._marks = np.zeros(self.num_entities, dtype=np.uint16)
         self.has_ids = True
         self._numbers[entities] = numbers
-        self._marks[entities] = 1
+        self._marks[entities] = 0
 
     def homonyms(self) -> IntArray:
         """Return the entities that were given such ids, ascending."""
@@ -80,7 +80,7 @@ class ShardRun:
         return ids
 
     def mark_homonyms(self, entities: IntArray) -> None:
-        """Put one more "#" between their titles and numbers, because a title looks like their id."""
+        """Put one more "#" behind their numbers, because a title looks like their id."""
         if self._marks is not None:
             self._marks[entities] += 1
 
@@ -181,9 +181,9 @@ class ShardRun:
     def _numbered(self, titles: pa.ChunkedArray, entities: IntArray) -> pa.ChunkedArray:
         if self._numbers is None or self._marks is None:
             return titles
-        marks = pc.binary_repeat("#", pa.array(self._marks[entities]))
         numbers = pa.array(self._numbers[entities]).cast(pa.string())
-        return pc.binary_join_element_wise(titles, marks, numbers, "")
+        marks = pc.binary_repeat("#", pa.array(self._marks[entities]))
+        return pc.binary_join_element_wise(titles, "#", numbers, marks, "")
 
 
 def _cast(cells: pa.ChunkedArray, column: MetadataColumn) -> pa.ChunkedArray:

@@ -52,7 +52,8 @@ class SourceBatch:
 def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str:
     """Return the id of the `number`-th entity of a title in a source without ids: `title#number`.
 
-    A title that looks like this makes it go out of its way with a further "#".
+    A title that looks like this makes it go out of its way with a further "#", behind the number: what comes
+    of two different titles or numbers is never the same.
 
     Args:
         title: The title that several entities have.
@@ -61,5 +62,5 @@ def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str
     """
     candidate = f"{title}#{number}"
     while is_taken(candidate):
-        candidate = candidate.replace(f"{title}#", f"{title}##", 1)
+        candidate += "#"
     return candidate

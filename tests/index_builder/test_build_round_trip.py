@@ -165,7 +165,7 @@ def test_homonyms_without_ids_are_numbered(tmp_path: Path) -> None:
         assert found == {
             "Mercury": "planet",
             "Mercury#2": "prank",
-            "Mercury##2": "element",
+            "Mercury#2#": "element",
             "Mercury#3": "god",
         }
         row = index.row_of(tokenizer.encode_titles(["Mercury"], Rendering())[0] or [])

@@ -21,7 +21,7 @@ from retrieval.index.manifest import MetadataColumn
 from retrieval.rejects import Reason, Rejects
 from retrieval.sources import Record, numbered_id
 
-TITLES = st.sampled_from(["a", "b", "a#2", "a##2", "a#3", "b#2", "ab"])
+TITLES = st.sampled_from(["a", "b", "a#", "a#2", "a#2#", "a##2", "a#3", "b#2", "ab"])
 COLUMNS = ("kind",)
 
 
@@ -133,12 +133,12 @@ def test_a_contradiction_names_the_other_file(tmp_path: Path) -> None:
 def test_many_homonyms_are_named_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identities, "_NAMED_AT_ONCE", 3)
     records = [Record(0, n, None, "a", (), (str(n),)) for n in range(1, 21)]
-    records += [Record(0, 21, None, "a#5", (), (None,)), Record(0, 22, None, "a##5", (), (None,))]
+    records += [Record(0, 21, None, "a#5", (), (None,)), Record(0, 22, None, "a#5#", (), (None,))]
     shards = write_shards(tmp_path, records, [9, 9, 9])
     assert resolve_identities(shards, ("titles",), Rejects("titles", 0), 1 << 20) == 0
     ids = {i for shard in shards for i in shard.entities(0, shard.num_entities).column(ENTITY_ID).to_pylist()}
     plain = {f"a#{n}" for n in range(2, 21) if n != 5}
-    assert ids == {"a", "a###5", "a#5", "a##5", *plain}
+    assert ids == {"a", "a#5##", "a#5", "a#5#", *plain}
     for shard in shards:
         shard.close()
 
@@ -163,3 +163,15 @@ def test_a_bare_record_is_found_again_among_others(tmp_path: Path) -> None:
 
 def test_no_shard_is_no_entity() -> None:
     assert resolve_identities([], (), Rejects("titles", 0), 1 << 20) == 0
+
+
+def test_ids_that_go_out_of_the_way_of_a_title_do_not_meet(tmp_path: Path) -> None:
+    # "a" must not become "a##2" because of the title "a#2": that is the second entity called "a#".
+    titles = ["a", "a", "a#2", "a#", "a#"]
+    records = [Record(0, n, None, title, (), (str(n),)) for n, title in enumerate(titles)]
+    shards = write_shards(tmp_path, records, [2, 2, 2])
+    resolve_identities(shards, ("titles",), Rejects("titles", 0), 1 << 20)
+    ids = [i for shard in shards for i in shard.entities(0, shard.num_entities).column(ENTITY_ID).to_pylist()]
+    assert sorted(ids) == ["a", "a#", "a##2", "a#2", "a#2#"]
+    for shard in shards:
+        shard.close()
