@@ -6,7 +6,8 @@
 
 The index gets three metadata columns: `kind`, of a few dozen values and therefore dictionary-encoded, `code`,
 nearly unique text, and `year`, an integer. A step lists the exact children of 1, 16 or 128 branches, which
-stand on prefixes of allowed rows, 1 to 6 tokens deep; both ways in turn, one torch thread.
+stand on prefixes of allowed rows, 1 to 6 tokens deep, and then of 32 queries with 1 to 32 different filters;
+both ways in turn, one torch thread.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _FIRST_YEAR, _YEARS = 1000, 1025
 _BRANCHES = (1, 16, 128)
 _SELECTIVITIES = (0.5, 0.1, 0.01, 0.001)
 _DEPTHS = range(1, 7)
-_LANES = 8
+_QUERIES, _BEAMS = 32, 4
+_DIFFERENT_FILTERS = (1, 2, 8, 32)
 _PREDICATES = {
     "dictionary-encoded string, equal": "kind = 'kind 7'",
     "dictionary-encoded string, order": "kind < 'kind 2'",
@@ -167,7 +169,7 @@ def steps(index: Index, repeats: int) -> list[dict[str, Any]]:
                 }
             )
             click.echo(_describe_step(figures[-1]))
-    figures.append(several_filters(index, trie, rng, repeats))
+    figures += several_filters(index, trie, rng, repeats)
     return figures
 
 
@@ -192,9 +194,20 @@ def sample_prefixes(
 def compare_steps(
     trie: TitleTrie, filtered: FilteredTrie, prefixes: list[list[tuple[int, ...]]], repeats: int
 ) -> dict[str, Any]:
-    """Time steps both ways in turn; a round is one step at every depth."""
+    """Time steps from the same prefixes both ways."""
     free = [walk(trie, group) for group in prefixes]
     narrow = [walk(filtered, group) for group in prefixes]
+    return compare(trie, free, filtered, narrow, repeats)
+
+
+def compare(
+    trie: TitleTrie,
+    free: list[torch.Tensor],
+    filtered: FilteredTrie,
+    narrow: list[torch.Tensor],
+    repeats: int,
+) -> dict[str, Any]:
+    """Time steps from the states of each depth, both ways in turn; a round is one step at every depth."""
     sides: list[list[float]] = [[], []]
     for n in range(repeats + 1):
         times = [
@@ -203,18 +216,22 @@ def compare_steps(
         ]
         if n:  # the first round warms up
             for side, seconds in zip(sides, times, strict=True):
-                side.append(seconds / len(prefixes))
+                side.append(seconds / len(free))
     return {
-        "depths": len(prefixes),
+        "depths": len(free),
         "unfiltered_us": Spread.of([1e6 * s for s in sides[0]]),
         "filtered_us": Spread.of([1e6 * s for s in sides[1]]),
         "ratio": Spread.of_ratios(sides[1], sides[0]),
     }
 
 
-def walk(constraint: Constraint, prefixes: list[tuple[int, ...]]) -> torch.Tensor:
-    """Return the states after some prefixes of one length, all of the first query. Shape: (n,), int64."""
-    states = constraint.start(torch.zeros(len(prefixes), dtype=torch.int64))
+def walk(
+    constraint: Constraint, prefixes: list[tuple[int, ...]], queries: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the states after some prefixes of one length, of the first query by default. Shape: (n,)."""
+    if queries is None:
+        queries = torch.zeros(len(prefixes), dtype=torch.int64)
+    states = constraint.start(queries)
     for tokens in torch.tensor(prefixes, dtype=torch.int64).T:
         states = constraint.advance(states, tokens)
     if (states < 0).any():
@@ -222,13 +239,37 @@ def walk(constraint: Constraint, prefixes: list[tuple[int, ...]]) -> torch.Tenso
     return states
 
 
-def several_filters(index: Index, trie: TitleTrie, rng: np.random.Generator, repeats: int) -> dict[str, Any]:
-    """Time what a batch whose queries have different filters pays before its first step."""
-    filters = [RowFilter.from_mask(rng.random(index.num_rows) < 0.1) for _ in range(_LANES)]
-    seconds = [_seconds(lambda: FilteredTrie(trie, filters)) for _ in range(repeats)]
-    joining = Spread.of([1e3 * s for s in seconds])
-    click.echo(f"joining {_LANES} different filters of one batch: {joining.text()} ms")
-    return {"filters_in_batch": _LANES, "joining_ms": joining}
+def several_filters(
+    index: Index, trie: TitleTrie, rng: np.random.Generator, repeats: int
+) -> list[dict[str, Any]]:
+    """Time batches whose queries have different filters: making the constraint, and one step.
+
+    All filters allow one row in ten and a set of common rows, on whose prefixes the branches stand.
+    """
+    common = rng.random(index.num_rows) < 0.01
+    masks = [common | (rng.random(index.num_rows) < 0.1) for _ in range(max(_DIFFERENT_FILTERS))]
+    filters = [RowFilter.from_mask(mask) for mask in masks]
+    prefixes = sample_prefixes(index, np.flatnonzero(common), _QUERIES * _BEAMS, rng)
+    queries = torch.arange(_QUERIES).repeat_interleave(_BEAMS)
+    free = [walk(trie, group) for group in prefixes]
+    figures = []
+    for number in _DIFFERENT_FILTERS:
+        chosen = [filters[query % number] for query in range(_QUERIES)]
+        joining = Spread.of([1e6 * _seconds(lambda: FilteredTrie(trie, chosen)) for _ in range(repeats)])  # noqa: B023
+        filtered = FilteredTrie(trie, chosen)
+        narrow = [walk(filtered, group, queries) for group in prefixes]
+        figures.append(
+            {
+                "filters_in_batch": number,
+                "joining_us": joining,
+                **compare(trie, free, filtered, narrow, repeats),
+            }
+        )
+        click.echo(
+            f"{_QUERIES} queries of {_BEAMS} branches, {number} different filters: joining them "
+            f"{joining.text(0)} us, {_describe_ratio(figures[-1])}"
+        )
+    return figures
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -242,9 +283,13 @@ def _seconds_per_call(call: Callable[[], object], calls: int = 5) -> float:
 
 
 def _describe_step(figure: dict[str, Any]) -> str:
+    branches, selectivity = figure["branches"], figure["selectivity"]
+    return f"{branches:>4} branches, {selectivity:.1%} of the rows: {_describe_ratio(figure)}"
+
+
+def _describe_ratio(figure: dict[str, Any]) -> str:
     return (
-        f"{figure['branches']:>4} branches, {figure['selectivity']:.1%} of the rows: unfiltered "
-        f"{figure['unfiltered_us'].text(0)} us, filtered {figure['filtered_us'].text(0)} us, "
+        f"unfiltered {figure['unfiltered_us'].text(0)} us, filtered {figure['filtered_us'].text(0)} us, "
         f"ratio {figure['ratio'].text()}"
     )
 

@@ -135,29 +135,50 @@ def test_filters_that_do_not_fit_are_refused_by_number(monkeypatch):
     monkeypatch.setattr(row_filter_module, "_MAX_ROW_ENDS", 6)
     second = RowFilter.from_mask(np.zeros(2, dtype=bool))
     FilteredTrie(trie, [fits, second, fits])
-    with pytest.raises(ValueError, match=r"2 different ones over 2 rows .* at most 2 do"):
+    with pytest.raises(
+        ValueError, match=r"3 different ones over 2 rows, none counting as one, .* at most 2 do"
+    ):
         FilteredTrie(trie, [fits, None, second])
 
 
-def test_the_largest_rank_of_the_last_lane_is_a_state():
-    """2**31 - 1 lanes of two ranks would be the limit; the arithmetic is checked at the edge of 32 bits."""
-    trie = TitleTrie.from_rows([(1, END)], 3)
-    filtered = FilteredTrie(trie, [None])
-    filtered._base = torch.tensor([2**32 - 2])
-    states = filtered.start(torch.tensor([0]))
-    assert states.tolist() == [(2**32 - 1) << 31]
-    position, row_end, base = filtered._unpack(states)
-    assert (position.tolist(), row_end.tolist(), base.tolist()) == ([0], [1], [2**32 - 2])
+def test_the_last_lane_that_fits_into_a_state_is_told_apart():
+    """65,536 lanes of 65,536 ranks fill 32 bits: the last one is walked, and one more is refused."""
+    num_rows = 2**16 - 1
+    trie = TitleTrie.from_rows([(token, END) for token in range(1, num_rows + 1)], 2**16)
+    half = RowFilter.from_mask(np.arange(num_rows) % 2 == 0)
+    odd = RowFilter.from_mask(np.arange(num_rows) % 2 == 1)
+    lanes = [*(RowFilter(half.prefix, half.num_allowed) for _ in range(2**16 - 1)), odd]
+    filtered = FilteredTrie(trie, lanes)
+    states = filtered.start(torch.tensor([2**16 - 1, 0]))
+    assert states[0] == (2**32 - 1) << 31
+    children = filtered.children(states)
+    assert children.token[children.owner == 0].tolist() == list(range(2, num_rows + 1, 2))
+    assert children.token[children.owner == 1].tolist() == list(range(1, num_rows + 1, 2))
+    last = children.next_state[children.owner == 0][-1:]
+    ended = filtered.children(last)
+    assert ended.token.tolist() == [END]
+    assert filtered.is_final(ended.next_state).tolist() == [True]
+    assert filtered.row(ended.next_state).tolist() == [num_rows - 2]
+    with pytest.raises(ValueError, match="65537 different ones over 65535 rows"):
+        FilteredTrie(trie, [*lanes, None])
 
 
-def test_queries_with_one_filter_share_its_counts():
+def test_queries_with_one_filter_are_in_one_lane():
     trie = TitleTrie.from_rows([(1, END), (2, END)], 3)
     one, other = (RowFilter.from_mask(np.array(mask)) for mask in ([True, False], [False, True]))
-    shared = FilteredTrie(trie, [one, None, one])
-    assert shared.num_bytes == 0
-    first, unfiltered, third = roots(shared, 3).tolist()
-    assert first == third != unfiltered
-    assert FilteredTrie(trie, [one, other, one]).num_bytes == one.num_bytes + other.num_bytes
+    first, unfiltered, third, fourth = roots(FilteredTrie(trie, [one, None, one, other]), 4).tolist()
+    assert first == third
+    assert len({first, unfiltered, fourth}) == 3
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_batch_without_states_has_no_children(number):
+    trie = TitleTrie.from_rows([(1, END), (2, END)], 3)
+    filters = [None, RowFilter.from_mask(np.array([True, False]))][:number]
+    nothing = torch.zeros(0, dtype=torch.int64)
+    children = FilteredTrie(trie, filters).children(nothing)
+    assert [len(column) for column in children] == [0, 0, 0]
+    assert FilteredTrie(trie, filters).verify(nothing, torch.zeros((0, 3), dtype=torch.int64)).shape == (0, 3)
 
 
 def test_states_are_for_the_queries_asked_in_any_order():
