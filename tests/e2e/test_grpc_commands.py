@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -212,25 +211,40 @@ def test_a_stopped_server_says_so_and_exits_with_0(assets: Assets, number: signa
     assert running.said.read_text().splitlines()[-1] == "genret: stopped"
 
 
+# A disk that takes its time: whoever reads the model's files waits for whoever writes to the pipe.
+WAITING = """
+import os, pathlib
+
+read_text = pathlib.Path.read_text
+
+def slowly(path, *arguments, **options):
+    if path.name == "tokenizer_config.json":
+        open(os.environ["PIPE"]).read()
+    return read_text(path, *arguments, **options)
+
+pathlib.Path.read_text = slowly
+"""
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_server_stopped_before_it_was_ready_exits_as_shells_say(
     assets: Assets, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    stuck = tmp_path / "stuck"
-    shutil.copytree(assets.index, stuck)
-    pointer = stuck / "CURRENT"
-    content = pointer.read_bytes()
-    pointer.unlink()
-    os.mkfifo(pointer)  # a server that opens the index waits for whoever writes to the pipe
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "sitecustomize.py").write_text(WAITING)
     process = subprocess.Popen(
-        [*GENRET, "serve", str(stuck), "--model", str(assets.checkpoint), "--port", "0"],
+        [*GENRET, "serve", str(assets.index), "--model", str(assets.checkpoint), "--port", "0"],
         stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
+        env={
+            **ENVIRONMENT,
+            "PYTHONPATH": f"{tmp_path}:{ENVIRONMENT.get('PYTHONPATH', '')}",
+            "PIPE": str(pipe),
+        },
     )
-    writer = open_for_writing(pointer, process)
+    writer = open_for_writing(pipe, process)
     process.send_signal(number)
-    os.write(writer, content)  # what is being opened ends before the process does
-    os.close(writer)
+    os.close(writer)  # what is being opened ends before the process does
     _, said = process.communicate(timeout=60)
     assert said.decode() == "genret: stopped\n"
     assert process.returncode == code
