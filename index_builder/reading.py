@@ -21,7 +21,7 @@ from index_builder.journal import Journal
 from index_builder.memory import MemoryBudget
 from index_builder.progress import BuildProgress
 from index_builder.shard import ShardRun
-from index_builder.shard_maker import ShardMaker, combine_kinds
+from index_builder.shard_maker import ShardMaker
 from index_builder.tokenize import OverLong, RowEncoder
 from index_builder.workplace import open_journal, remove_work, work_key
 from retrieval.errors import SourceError
@@ -112,8 +112,9 @@ def read_shards(
         resumed = list(journal.entries)
         if resumed:
             progress.note(describe_resumption(len(resumed), resumed[-1].position.records_read))
-        ShardMaker(source, encoder, tokenizer.vocab_size, options, journal, rejects).run(progress)
-        columns, kinds = _columns(source, journal)
+        maker = ShardMaker(source, encoder, tokenizer.vocab_size, options, journal, rejects)
+        maker.run(progress)
+        columns = _columns(source, maker.kinds)
         shards = tuple(stack.enter_context(shard) for shard in _open_shards(journal, columns))
         progress.phase("resolving entities")
         budget = MemoryBudget(options.memory_limit)
@@ -124,11 +125,11 @@ def read_shards(
         yield FrontHalf(
             shards=shards,
             columns=columns,
-            kinds=kinds,
+            kinds=tuple(maker.kinds),
             end_token_id=encoder.end_token_id,
             rejects=rejects,
             longest=encoder.longest,
-            normalization=sum((entry.normalization for entry in journal.entries), NormalizationReport()),
+            normalization=maker.normalization,
             sources=source.entries(),
             records=source.records_read,
             duplicates=duplicates,
@@ -159,12 +160,11 @@ def _shaping(
     }
 
 
-def _columns(source: TitleSource, journal: Journal) -> tuple[tuple[MetadataColumn, ...], tuple[Kinds, ...]]:
-    names, declared = source.columns.names, source.columns.declared
-    kinds = combine_kinds(journal.entries, len(names))
-    types = [resolve(seen, wanted) for seen, wanted in zip(kinds, declared, strict=True)]
-    columns = tuple(MetadataColumn(name, kind.value) for name, kind in zip(names, types, strict=True))
-    return columns, tuple(kinds)
+def _columns(source: TitleSource, kinds: Sequence[Kinds]) -> tuple[MetadataColumn, ...]:
+    types = [resolve(seen, wanted) for seen, wanted in zip(kinds, source.columns.declared, strict=True)]
+    return tuple(
+        MetadataColumn(name, kind.value) for name, kind in zip(source.columns.names, types, strict=True)
+    )
 
 
 def _open_shards(journal: Journal, columns: tuple[MetadataColumn, ...]) -> Iterator[ShardRun]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from index_builder.config import BuildOptions
@@ -75,8 +75,19 @@ class ShardMaker:
                 self._rejects.rows.extend(parsed.rejects)
                 if parsed.batch is not None:
                     self._add(parsed.batch)
-                    progress.advance(parsed.bytes_read, f"{self._position.records_read:,} rows")
+                    progress.advance(parsed.bytes_read, f"{parsed.batch.position.records_read:,} rows")
         self._finish_shard()
+
+    @property
+    def kinds(self) -> list[Kinds]:
+        """What the cells of each metadata column look like, also those behind the last good record."""
+        entries = self._journal.entries
+        return _combined([*(entry.kinds for entry in entries), self._kinds], len(self._kinds))
+
+    @property
+    def normalization(self) -> NormalizationReport:
+        """What the text policy did, also behind the last good record."""
+        return sum((entry.normalization for entry in self._journal.entries), self._normalization)
 
     def _begin_shard(self) -> None:
         columns = self._source.columns.names
@@ -89,7 +100,7 @@ class ShardMaker:
     def _add(self, batch: SourceBatch) -> None:
         kept, rows, forms = self._encoder.encode(batch.records, self._rejects)
         self._writer.add(kept, rows, forms)
-        self._kinds = [old | new for old, new in zip(self._kinds, batch.kinds, strict=True)]
+        self._kinds = _combined([self._kinds, batch.kinds], len(self._kinds))
         self._normalization += batch.normalization
         self._position = batch.position
         self._num_forms += len(rows)
@@ -121,9 +132,9 @@ class ShardMaker:
             self._begin_shard()
 
 
-def combine_kinds(entries: Iterable[ShardEntry], count: int) -> list[Kinds]:
-    """Return what the cells of each of `count` metadata columns look like over all shards."""
+def _combined(parts: Iterable[Sequence[Kinds]], count: int) -> list[Kinds]:
+    """Return what the cells of each of `count` metadata columns look like in all parts together."""
     kinds = [Kinds.NONE] * count
-    for entry in entries:
-        kinds = [old | new for old, new in zip(kinds, entry.kinds, strict=True)]
+    for part in parts:
+        kinds = [old | new for old, new in zip(kinds, part, strict=True)]
     return kinds

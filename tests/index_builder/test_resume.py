@@ -32,6 +32,10 @@ CELLS = st.sampled_from(["", "1", "2.5", "x", "true"])
 class Notes(Silent):
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.advances: list[str] = []
+
+    def advance(self, done: int, note: str) -> None:
+        self.advances.append(note)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -260,3 +264,19 @@ def test_two_files_and_their_border(tmp_path: Path) -> None:
         assert resumed.resumed_shards == finished
         assert files(resumed) == files(whole)
         shutil.rmtree(options.out)
+
+
+def test_progress_counts_on_over_the_borders_of_shards(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", list("abcdef"))
+    notes = Notes()
+    build_index(source, ABC, BuildOptions(out=tmp_path / "it.index", shard_records=2), notes)
+    assert [note for note in notes.advances if note.endswith(" rows")] == ["2 rows", "4 rows", "6 rows"]
+
+
+def test_bad_rows_behind_the_last_shard_count_for_the_types_of_columns(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", ["title\tkind", "a\t1", "b\t2", "abcdefgh\tx"])
+    limits = {"max_bad_rows": 1, "max_title_tokens": 4}
+    whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index", **limits))
+    parts = build_index(source, ABC, BuildOptions(out=tmp_path / "it.index", shard_records=1, **limits))
+    assert whole.manifest.metadata == parts.manifest.metadata
+    assert files(parts) == files(whole)
