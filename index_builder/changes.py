@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index_builder.removals import Removals
-from index_builder.runs import Run
+from index_builder.runs import Run, windows
 from index_builder.version_run import VersionRun
 from retrieval.errors import SourceError
-from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID
+from retrieval.index.layout import ALIASES, ENTITY_ID
 from retrieval.rejects import Reason, Rejects
 
 # Between the aliases of an entity when they are compared as one text: no alias holds a control character.
@@ -84,7 +84,7 @@ def apply_changes(
 
 def _ids(run: Run, numbers: npt.NDArray[np.int64]) -> pa.Array:
     parts = []
-    for low, high, inside in _windows(numbers):
+    for low, high, inside in windows(numbers):
         column = run.entities(low, high).column(ENTITY_ID)
         parts += column.take(pa.array(numbers[inside] - low)).chunks
     return pa.concat_arrays(parts)
@@ -120,7 +120,7 @@ def _same_content(
 ) -> npt.NDArray[np.bool_]:
     """Return which entities of a shard say what the live ones of the same id say. Shape: (n,)."""
     same = np.empty(len(entities), dtype=bool)
-    for low, high, inside in _windows(entities):
+    for low, high, inside in windows(entities):
         new = shard.entities(low, high).take(pa.array(entities[inside] - low))
         same[inside] = equal_entities(live.entities_at(numbers[inside]), new)
     return same
@@ -146,15 +146,3 @@ def _comparable(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_floating(column.type):
         return column.view(pa.int64())  # 0.0 and -0.0 are two values
     return column
-
-
-def _windows(numbers: npt.NDArray[np.int64]) -> list[tuple[int, int, slice]]:
-    """Divide ascending numbers into spans of at most 65,536: (lowest, highest + 1, places)."""
-    windows = []
-    begin = 0
-    while begin < len(numbers):
-        low = int(numbers[begin])
-        end = int(np.searchsorted(numbers, low + ENTITY_BATCH_ROWS))
-        windows.append((low, int(numbers[end - 1]) + 1, slice(begin, end)))
-        begin = end
-    return windows

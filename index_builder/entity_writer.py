@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from index_builder.canonical import canonical
 from index_builder.entity_survey import EntitySurvey
-from index_builder.runs import IntArray, Run
+from index_builder.runs import IntArray, Run, windows
 from retrieval.index.layout import ENTITY_BATCH_ROWS, ENTITY_ID, entities_schema, metadata_field
 from retrieval.index.manifest import MetadataColumn
+
+_ID_SCHEMA = pa.schema([pa.field(ENTITY_ID, pa.string())])
 
 
 class RunSources:
@@ -34,43 +36,32 @@ class RunSources:
     def gather(self, sources: IntArray, schema: pa.Schema) -> pa.Table:
         """Return columns of entities in the given order.
 
-        Every run's share is read as the one slice that spans it, so the shares should lie close together.
+        Memory: the entities twice, and one slice of a run, of at most 65,536.
 
         Args:
             sources: At least one. Shape: (n,).
             schema: The columns.
         """
         tables: list[pa.Table] = []
-        index = np.empty(len(sources), dtype=np.int64)
-        filled = 0
-        for run, places, numbers in self._by_run(sources):
-            low, high = int(numbers.min()), int(numbers.max()) + 1
-            index[places] = numbers - low + filled
-            tables.append(run.entities(low, high).select(schema.names).cast(schema))
-            filled += high - low
-        joined = pa.concat_tables(tables)
-        if filled == len(index) and bool((index[1:] > index[:-1]).all()):
-            return joined
-        return joined.combine_chunks().take(pa.array(index))
-
-    def ids(self, sources: IntArray) -> pa.Array:
-        """Return the ids of entities in the given order, reading a window of each run at a time."""
-        parts: list[pa.ChunkedArray] = []
         visited: list[IntArray] = []
         for run, places, numbers in self._by_run(sources):
             by_number = np.argsort(numbers, kind="stable")
             places, numbers = places[by_number], numbers[by_number]
-            begin = 0
-            while begin < len(numbers):
-                low = int(numbers[begin])
-                end = int(np.searchsorted(numbers, low + ENTITY_BATCH_ROWS // 4))
-                column = run.entities(low, int(numbers[end - 1]) + 1).column(ENTITY_ID)
-                parts.append(column.take(pa.array(numbers[begin:end] - low)))
-                visited.append(places[begin:end])
-                begin = end
-        order = np.argsort(np.concatenate(visited), kind="stable")
-        chunks = [chunk for part in parts for chunk in part.chunks]
-        return pa.concat_arrays(chunks).take(pa.array(order))
+            for low, high, inside in windows(numbers):
+                slice_ = run.entities(low, high).select(schema.names).cast(schema)
+                wanted = numbers[inside] - low
+                # What is left out between them may be the most of a run.
+                tables.append(slice_ if len(wanted) == high - low else slice_.take(pa.array(wanted)))
+                visited.append(places[inside])
+        joined = pa.concat_tables(tables)
+        order = np.concatenate(visited)
+        if bool((order[1:] > order[:-1]).all()):
+            return joined
+        return joined.combine_chunks().take(pa.array(np.argsort(order)))
+
+    def ids(self, sources: IntArray) -> pa.Array:
+        """Return the ids of entities in the given order."""
+        return _joined(self.gather(sources, _ID_SCHEMA).column(ENTITY_ID))
 
     def _by_run(self, sources: IntArray) -> list[tuple[Run, npt.NDArray[np.int64], IntArray]]:
         """Return (run, places in `sources`, entity numbers in the run) of every run that has any of them."""

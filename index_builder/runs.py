@@ -7,13 +7,15 @@ version that is already there: a build merges shards, an update merges the live 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from retrieval.index.layout import ENTITY_BATCH_ROWS
 
 IntArray = npt.NDArray[np.signedinteger]
 
@@ -68,3 +70,20 @@ class Run(Protocol):
 
     def close(self) -> None:
         """Let go of the files."""
+
+
+def windows(numbers: IntArray) -> Iterator[tuple[int, int, slice]]:
+    """Divide ascending entity numbers into spans of at most 65,536, for reading entities span by span.
+
+    Args:
+        numbers: Shape: (n,).
+
+    Yields:
+        The lowest number of a span, one more than its highest, and which of `numbers` are in it.
+    """
+    begin = 0
+    while begin < len(numbers):
+        low = int(numbers[begin])
+        end = int(np.searchsorted(numbers, low + ENTITY_BATCH_ROWS))
+        yield low, int(numbers[end - 1]) + 1, slice(begin, end)
+        begin = end

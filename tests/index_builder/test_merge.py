@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from index_builder import entity_survey
+from index_builder import runs as runs_module
 from index_builder.memory import MemoryBudget
 from index_builder.merge import VersionSpec, write_version
 from index_builder.progress import Silent
@@ -223,3 +225,26 @@ def test_nothing_kept_is_refused(tmp_path: Path) -> None:
     run = ListRun([Item("a", "a", ((1, END),))], [False], (), VOCAB)
     with pytest.raises(SourceError, match="no entity is left"):
         write_version([run], VersionSpec(VOCAB), tmp_path, tmp_path, MemoryBudget(), Silent())
+
+
+class _WatchedRun(ListRun):
+    """Notes the largest slice of entities that is asked for."""
+
+    largest = 0
+
+    def entities(self, begin: int, end: int) -> pa.Table:
+        self.largest = max(self.largest, end - begin)
+        return super().entities(begin, end)
+
+
+def test_entities_far_apart_are_not_read_with_all_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "ENTITY_BATCH_ROWS", 10)
+    monkeypatch.setattr(entity_survey, "ENTITY_BATCH_ROWS", 10)
+    made = [Item(f"{n:03}", f"title {n:03}", ((1 + n // 200, 1 + n % 200, END),)) for n in range(400)]
+    kept = [n % 67 == 0 for n in range(400)]
+    run = _WatchedRun(made, kept, (), VOCAB)
+    _, manifest = write(tmp_path, [run], (), VOCAB)
+    assert manifest.counts.entities == sum(kept)
+    assert run.largest <= 10
