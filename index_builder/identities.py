@@ -2,8 +2,8 @@
 
 With an id column, ids are unique: a record that repeats the first of its id word for word is dropped, one
 that says something else about it is a bad row. Without one, an entity's id is its title; further, different
-entities of that title get the ids `title#2`, `title#3`, … in the order of the source, with further "#" behind the
-number where a title looks like that: so no two of these ids are equal.
+entities of that title get the ids `title#2`, `title#3`, … in the order of the source, with further "#" behind
+the number where a title looks like that: so no two of these ids are equal.
 
 Records are compared by 128 bits of hashes, which shards carry, in as many passes over them as the memory
 limit asks for. Texts are read for messages and for new ids alone. That two different keys among n get equal

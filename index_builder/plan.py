@@ -6,7 +6,6 @@ ranges of the rows, written to a temporary directory, in proportion.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +27,7 @@ from index_builder.sort import sort_rows
 from index_builder.splitters import cut
 from index_builder.tokenize import OverLong
 from index_builder.version import VersionSpec, WrittenVersion
-from retrieval.errors import IndexDirectoryError
+from index_builder.workplace import WORK_DIR, temporary_work
 from retrieval.index.manifest import MetadataColumn
 from retrieval.normalize import NormalizationReport
 from retrieval.text import TextTokenizer
@@ -130,20 +129,14 @@ def plan_build(
     progress = progress or Silent()
     options = replace(options, resume=False, rejects=None)
     begun = time.monotonic()
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="genret-dry-run-") as place,
-            read_shards(sources, tokenizer, options, Path(place) / "work", progress) as front,
-        ):
-            read_seconds = time.monotonic() - begun
-            lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
-            sample = _write_sample(front, tokenizer, options, Path(place), progress)
-            return _plan(front, options, lengths, sample, begun, read_seconds)
-    except OSError as error:
-        where = error.filename or tempfile.gettempdir()
-        raise IndexDirectoryError(
-            f"{where}: cannot write temporary files: {error.strerror or error}; TMPDIR names another place"
-        ) from error
+    with (
+        temporary_work() as place,
+        read_shards(sources, tokenizer, options, place / WORK_DIR, progress) as front,
+    ):
+        read_seconds = time.monotonic() - begun
+        lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
+        sample = _write_sample(front, tokenizer, options, place, progress)
+        return _plan(front, options, lengths, sample, begun, read_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ def publish(index: Path, folder: Path, manifest: Manifest) -> str:
         folder.rename(target)
     os.utime(target)  # the order of publication
     sync_directory(versions)
+    sync_directory(index)  # the name `versions` itself: CURRENT must not come before it
     fault_point("version-renamed")
     point_to(index, version)
     return version

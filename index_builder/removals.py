@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from retrieval.errors import SourceError
+from retrieval.index.digests import digest_bytes
 from retrieval.index.manifest import FileEntry
 from retrieval.normalize import normalize
 from retrieval.rejects import Reason, Rejects
@@ -25,7 +26,7 @@ class Removals:
         entity_ids: Shape: (n,), string.
         files: Number of the file of each among the bad rows' files. Shape: (n,).
         lines: Its line there, from 1. Shape: (n,).
-        sources: The files.
+        sources: The files; ids from the command line are a further one, called `--remove-id`.
     """
 
     entity_ids: pa.Array
@@ -69,8 +70,14 @@ def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], reject
         entity_ids=pa.array([entity_id for entity_id, _, _ in found], type=pa.string()),
         files=tuple(file for _, file, _ in found),
         lines=tuple(line for _, _, line in found),
-        sources=digest_files(list(paths)),
+        sources=(*digest_files(list(paths)), *([_given(entity_ids)] if entity_ids else [])),
     )
+
+
+def _given(entity_ids: Sequence[str]) -> FileEntry:
+    """Describe ids from the command line as the file they might have come in."""
+    data = "".join(f"{entity_id}\n" for entity_id in entity_ids).encode()
+    return FileEntry(COMMAND_LINE, len(data), digest_bytes(data))
 
 
 def _read(path: str | Path, file: int, rejects: Rejects) -> list[tuple[int, str]]:

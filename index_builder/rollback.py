@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from index_builder.publish import point_to, staging
-from retrieval.errors import InputError
+from retrieval.errors import IndexDirectoryError, InputError
 from retrieval.index.layout import VERSIONS_DIR
 from retrieval.index.reader import Index, read_manifest
 from retrieval.index.versions import list_versions, live_version
@@ -74,14 +74,22 @@ def _choose(index: Path, live: str, to: str | None) -> str:
             return found[0]
         why = "several versions begin with it" if found else "there is no such version"
         raise InputError("to", f"{to!r}: {why}; {_listing(index, present, live)}")
-    if live in present:
-        manifest, _ = read_manifest(index / VERSIONS_DIR / live)
-        if manifest.history[-1].parent in present:
-            return manifest.history[-1].parent
+    parent = _parent(index / VERSIONS_DIR / live)
+    if parent in present:
+        return parent
     older = present[present.index(live) + 1 :] if live in present else present
     if not older:
         raise InputError("to", f"none was published before the live one; {_listing(index, present, live)}")
     return older[0]
+
+
+def _parent(folder: Path) -> str:
+    """Return the version another one started from, "" when there is none or it cannot be told."""
+    try:
+        manifest, _ = read_manifest(folder)
+    except IndexDirectoryError:  # a damaged version is a good reason for going back
+        return ""
+    return manifest.history[-1].parent
 
 
 def _listing(index: Path, present: list[str], live: str) -> str:

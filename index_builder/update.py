@@ -4,61 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from index_builder.build import check_rejects, peak_rss_bytes, spill_folder
+from index_builder.build import peak_rss_bytes, spill_folder
 from index_builder.changes import Changes, apply_changes
 from index_builder.config import BuildOptions
 from index_builder.memory import MemoryBudget
 from index_builder.merge import write_version
 from index_builder.progress import BuildProgress, PhaseClock, Silent
 from index_builder.publish import prune, publish, staging, work_root
-from index_builder.reading import FrontHalf, read_shards
-from index_builder.removals import Removals, read_removals
 from index_builder.runs import Run
-from index_builder.shard import ShardRun
+from index_builder.update_reading import (
+    MAX_TITLE_TOKENS,
+    OUTCOME,
+    UpdateReading,
+    UpdateRequest,
+    max_title_tokens,
+    read_update,
+)
 from index_builder.version import VersionSpec
 from index_builder.version_run import VersionRun
-from index_builder.workplace import remove_work, shaping_libraries
-from retrieval.errors import IndexMismatchError, InputError, SourceError
+from index_builder.workplace import remove_work, shaping_libraries, temporary_work
+from retrieval.errors import SourceError
 from retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from retrieval.index.reader import Index
 from retrieval.index.versions import live_version
-from retrieval.rejects import Rejects
-from retrieval.sources import ColumnType, open_source
-from retrieval.sources.opening import is_read_once
 from retrieval.text import TextTokenizer
 
-_MAX_TITLE_TOKENS = "max_title_tokens"
-_OUTCOME = "nothing was updated"
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRequest:
-    """What shall be different.
-
-    Attributes:
-        add: Files of entities; one that is there under its id is replaced.
-        remove: Files of ids, one per line.
-        remove_ids: Further ids.
-        ignore_missing: Whether ids to remove that are not there are no bad rows.
-        dry_run: Only say what would be different.
-
-    Raises:
-        InputError: nothing shall.
-    """
-
-    add: tuple[str | Path, ...] = ()
-    remove: tuple[str | Path, ...] = ()
-    remove_ids: tuple[str, ...] = ()
-    ignore_missing: bool = False
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        if not (self.add or self.remove or self.remove_ids):
-            raise InputError("update", "nothing to do: expected files to add, or ids to remove")
+__all__ = ["UpdateRequest", "UpdateSummary", "update_index"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +102,8 @@ def update_index(
         progress: Told about every step.
 
     Raises:
-        IndexDirectoryError: there is no index, it is damaged or cannot be written. The live version is
-            untouched.
+        IndexDirectoryError: there is no index, it is damaged or cannot be written, or for a dry run, the
+            directory for temporary files cannot. The live version is untouched.
         IndexMismatchError: the index has another tokenizer.
         SourceError: a source cannot be used, has columns that the index lacks, contradicts the removals,
             there are more bad rows than allowed, or no entity would be left.
@@ -137,25 +112,25 @@ def update_index(
     clock = PhaseClock(progress or Silent())
     live_version(options.out)
     clock.phase("opening")
-    with staging(options.out) as folder, Index.open(options.out) as index:
-        with _read(request, tokenizer, options, index, clock) as reading:
+    with _workplace(request, options.out) as (folder, root), Index.open(options.out) as index:
+        with read_update(request, tokenizer, options, index, root, clock) as reading:
             clock.phase("comparing")
             live = VersionRun(index)
             changes = apply_changes(
                 live, reading.shards, reading.removals, reading.rejects, request.ignore_missing
             )
-            reading.rejects.check(_OUTCOME)
+            reading.rejects.check(OUTCOME)
             runs = _kept([live, *reading.shards], options.out)
             manifest = None
-            if changes.any and not request.dry_run:
+            if changes.any and folder is not None:
                 manifest = _write(runs, reading, index, folder, changes, clock)
         version = index.version
-        if manifest is not None:
+        if manifest is not None and folder is not None:
             clock.phase("publishing")
             version = publish(options.out, folder, manifest)
             prune(options.out, version, options.keep_versions, before=index.version)
         if request.add:
-            remove_work(work_root(options.out))
+            remove_work(root)
         return UpdateSummary(
             index=options.out,
             parent=index.version,
@@ -171,56 +146,15 @@ def update_index(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """Everything a request names, read.
-
-    Attributes:
-        request: The request.
-        options: How the files were read.
-        front: What is added; None when nothing is.
-        removals: What is removed.
-        rejects: Bad rows of both.
-    """
-
-    request: UpdateRequest
-    options: BuildOptions
-    front: FrontHalf | None
-    removals: Removals
-    rejects: Rejects
-
-    @property
-    def shards(self) -> tuple[ShardRun, ...]:
-        """What is added, as runs."""
-        return () if self.front is None else self.front.shards
-
-
 @contextmanager
-def _read(
-    request: UpdateRequest,
-    tokenizer: TextTokenizer | None,
-    options: BuildOptions,
-    index: Index,
-    progress: BuildProgress,
-) -> Iterator[_Reading]:
-    """Read everything; the bad rows are written on the way out, whatever has happened."""
-    if not request.add:
-        rejects = Rejects("update", options.max_bad_rows)
-        try:
-            removals = read_removals(request.remove, request.remove_ids, rejects)
-            yield _Reading(request, options, None, removals, rejects)
-        finally:
-            if options.rejects is not None:
-                rejects.write(options.rejects)
-        return
-    checked = _check(tokenizer, index)
-    options = reading_options(request, options, index)
-    with read_shards(list(request.add), checked, options, work_root(options.out), progress) as front:
-        removals = read_removals(request.remove, request.remove_ids, front.rejects)
-        check_rejects(front, _OUTCOME)
-        for shard in front.shards:
-            shard.use_columns(index.manifest.metadata)
-        yield _Reading(request, options, front, removals, front.rejects)
+def _workplace(request: UpdateRequest, index: Path) -> Iterator[tuple[Path | None, Path]]:
+    """Yield where the new version and the shards are written; a dry run writes nothing into the index."""
+    if request.dry_run:
+        with temporary_work() as place:
+            yield None, place
+    else:
+        with staging(index) as folder:
+            yield folder, work_root(index)
 
 
 def _kept(runs: Sequence[Run], index: Path) -> list[Run]:
@@ -232,7 +166,7 @@ def _kept(runs: Sequence[Run], index: Path) -> list[Run]:
 
 def _write(
     runs: Sequence[Run],
-    reading: _Reading,
+    reading: UpdateReading,
     index: Index,
     folder: Path,
     changes: Changes,
@@ -251,72 +185,16 @@ def _write(
     )
 
 
-def reading_options(request: UpdateRequest, options: BuildOptions, index: Index) -> BuildOptions:
-    """Return the options with which files to add are read: rendering, bounds and types are the index's.
-
-    Raises:
-        SourceError: a file has a column that the index lacks.
-        InputError: a type is declared that is not the index's, or a file can be read only once.
-    """
-    once = [str(path) for path in request.add if is_read_once(path)]
-    if once:
-        raise InputError("add", f"expected files, got {once[0]!r}, which can be read only once")
-    with open_source(
-        request.add, options.mapping, options.format, unescape_html=options.unescape_html
-    ) as source:
-        names, name = source.columns.names, source.name
-    known = index.metadata_types
-    unknown = [column for column in names if column not in known]
-    if unknown:
-        raise SourceError(
-            f"{name}: the index has no metadata column {', '.join(map(repr, unknown))}; "
-            f"its columns are {', '.join(map(repr, known)) or 'none'}"
-        )
-    for column, declared in options.mapping.types.items():
-        if known.get(column, declared) != declared:
-            raise InputError("types", f"{column}: the column is {known[column]} in the index, got {declared}")
-    types = {column: ColumnType(known[column]) for column in names}
-    return replace(
-        options,
-        mapping=replace(options.mapping, types=types),
-        rendering=index.rendering,
-        max_title_tokens=max_title_tokens(index.manifest),
-    )
-
-
-def max_title_tokens(manifest: Manifest) -> int:
-    """Return the bound on titles that the version was built with."""
-    for entry in reversed(manifest.history):
-        bound = entry.options.get(_MAX_TITLE_TOKENS)
-        if type(bound) is int and bound >= 2:
-            return bound
-    return manifest.counts.depth
-
-
-def _check(tokenizer: TextTokenizer | None, index: Index) -> TextTokenizer:
-    ours = index.manifest.tokenizer
-    if tokenizer is None:
-        raise InputError("tokenizer", "expected that of the index, because titles are added; got none")
-    if tokenizer.fingerprint != ours.fingerprint:
-        raise IndexMismatchError(
-            f"the index {index.path} was built with the tokenizer {ours.name!r} ({ours.fingerprint}), but "
-            f"the one given is {tokenizer.source} ({tokenizer.fingerprint}); an update needs the same one"
-        )
-    return tokenizer
-
-
-def _history(reading: _Reading, index: Index, changes: Changes) -> HistoryEntry:
+def _history(reading: UpdateReading, index: Index, changes: Changes) -> HistoryEntry:
     front, request = reading.front, reading.request
     shaping: dict[str, Any] = {"ignore_missing": request.ignore_missing}
-    if request.remove_ids:
-        shaping["remove_ids"] = list(request.remove_ids)
     if front is not None:
         shaping |= reading.options.shaping()
     return HistoryEntry(
         operation="update",
         parent=index.version,
         sources=(*(front.sources if front is not None else ()), *reading.removals.sources),
-        options={**shaping, _MAX_TITLE_TOKENS: max_title_tokens(index.manifest)},
+        options={**shaping, MAX_TITLE_TOKENS: max_title_tokens(index.manifest)},
         records=(front.records if front is not None else 0) + len(reading.removals),
         duplicates=front.duplicates if front is not None else 0,
         rejected=len(reading.rejects.rows),

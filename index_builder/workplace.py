@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from index_builder.durable import naming
 from index_builder.faults import fault_point
 from index_builder.journal import JOURNAL_FILE, Journal
+from retrieval.errors import IndexDirectoryError
 from retrieval.index.digests import digest_bytes
 
 WORK_DIR = "work"
@@ -59,6 +62,23 @@ def open_journal(root: Path, key: str, resume: bool) -> Journal:
             with naming(path):
                 shutil.rmtree(path)
     return Journal(root / key)
+
+
+@contextmanager
+def temporary_work() -> Iterator[Path]:
+    """Yield a directory for what a dry run writes; it is removed afterwards.
+
+    Raises:
+        IndexDirectoryError: the system's directory for temporary files cannot be written.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="genret-dry-run-") as place:
+            yield Path(place)
+    except OSError as error:
+        where = error.filename or tempfile.gettempdir()
+        raise IndexDirectoryError(
+            f"{where}: cannot write temporary files: {error.strerror or error}; TMPDIR names another place"
+        ) from error
 
 
 def remove_work(root: Path) -> None:

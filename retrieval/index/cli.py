@@ -40,6 +40,7 @@ _SAMPLES = 5
     type=click.Path(path_type=Path),
     envvar="GENRET_INSPECT_PLOTS",
     show_envvar=True,
+    show_default="nothing is drawn",
     metavar="DIR|FILE.png|FILE.svg",
     help="Draw row lengths, fan-out per depth and padding; needs the extra `plots`.",
 )

@@ -19,26 +19,20 @@ from retrieval.errors import (
     IndexMismatchError,
     IndexNotFoundError,
 )
-from retrieval.index.arrow_files import as_numpy, open_mapped, read_schema, read_table, single_chunk
+from retrieval.index.arrow_files import open_mapped
 from retrieval.index.digests import digest_bytes
 from retrieval.index.entities import EntityTable, Postings
-from retrieval.index.layout import (
-    ENTITIES_FILE,
-    MANIFEST_FILE,
-    POSTINGS_FILE,
-    TRIE_FILE,
-    MetadataType,
-    entities_schema,
-    metadata_field,
-    postings_schema,
-    rows_schema,
-    smallest_unsigned,
-    token_type,
-    trie_schema,
-)
+from retrieval.index.layout import ENTITIES_FILE, MANIFEST_FILE, POSTINGS_FILE, TRIE_FILE, MetadataType
 from retrieval.index.manifest import Manifest
-from retrieval.index.rows import RowBucket, RowBuckets
+from retrieval.index.rows import RowBuckets
 from retrieval.index.small_files import read_small_file
+from retrieval.index.version_parts import (
+    expected_files,
+    read_bucket,
+    read_entities,
+    read_postings,
+    read_trie,
+)
 from retrieval.index.versions import read_version
 from retrieval.text import TextTokenizer
 from retrieval.types import Entity
@@ -120,17 +114,17 @@ class Index:
             raise IndexFormatError(f"{folder / MANIFEST_FILE}: files listed and needed differ: {odd}")
         files = {entry.name: open_mapped(folder, entry, verify_digests) for entry in manifest.files}
         counts = manifest.counts
-        rows = RowBuckets([_read_bucket(b.length, b.rows, b.file, files, manifest) for b in manifest.buckets])
+        rows = RowBuckets([read_bucket(files[b.file], b, manifest) for b in manifest.buckets])
         if rows.num_rows != counts.rows:
             raise IndexFormatError(f"{folder}: the buckets hold {rows.num_rows} rows, expected {counts.rows}")
         return cls(
             path=folder,
             manifest=manifest,
             digest=digest,
-            trie=_read_trie(files[TRIE_FILE], manifest),
+            trie=read_trie(files[TRIE_FILE], manifest),
             rows=rows,
-            entities=_read_entities(files[ENTITIES_FILE], manifest),
-            postings=_read_postings(files.get(POSTINGS_FILE), manifest),
+            entities=read_entities(files[ENTITIES_FILE], manifest),
+            postings=read_postings(files.get(POSTINGS_FILE), manifest),
         )
 
     def trie_arrays(self) -> TrieArrays:
@@ -293,82 +287,3 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
             MANIFEST_FILE, f"its digest is {digest}, but the version directory is named {folder.name}"
         )
     return manifest, digest
-
-
-def expected_files(manifest: Manifest) -> set[str]:
-    """Return the files every version has, apart from the postings, which are optional."""
-    return {TRIE_FILE, ENTITIES_FILE, *(bucket.file for bucket in manifest.buckets)}
-
-
-def _read_bucket(
-    length: int, num_rows: int, name: str, files: dict[str, pa.Buffer], manifest: Manifest
-) -> RowBucket:
-    if not 1 <= length <= manifest.counts.depth:
-        raise IndexFormatError(f"{MANIFEST_FILE}: a bucket has length {length}")
-    schema = rows_schema(length, token_type(manifest.tokenizer.vocab_size))
-    return RowBucket.from_table(length, read_table(files[name], name, [schema], num_rows), name)
-
-
-def _read_trie(data: pa.Buffer, manifest: Manifest) -> TrieArrays:
-    counts = manifest.counts
-    schema = trie_schema(token_type(manifest.tokenizer.vocab_size))
-    table = read_table(data, TRIE_FILE, [schema], 1)
-    token, child_begin, row_begin, tail_begin = (_only_list(table, name) for name in schema.names)
-    sizes = (len(child_begin), len(row_begin), len(tail_begin))
-    expected = (counts.nodes + 1, counts.nodes + 1, counts.rows + 1)
-    if sizes != expected:
-        raise IndexFormatError(
-            f"{TRIE_FILE}: expected {expected} child_begin, row_begin and tail_begin, got {sizes}"
-        )
-    ends = (child_begin[-1], row_begin[-1], tail_begin[0], tail_begin[-1])
-    expected_ends = (counts.nodes, counts.rows, counts.nodes, len(token))
-    if ends != expected_ends:
-        found = ", ".join(str(end) for end in ends)
-        raise IndexFormatError(
-            f"{TRIE_FILE}: nodes, rows and tails begin or end at {found}, expected {expected_ends}"
-        )
-    return TrieArrays(token, child_begin, row_begin, tail_begin, counts.depth, counts.max_children)
-
-
-def _only_list(table: pa.Table, name: str) -> npt.NDArray[np.integer]:
-    """Return the values of the one list of a column."""
-    lists = single_chunk(table, TRIE_FILE, name)
-    values = lists.values
-    if lists.offsets.to_pylist() != [0, len(values)]:
-        raise IndexFormatError(f"{TRIE_FILE}: column {name!r} is more than one list")
-    if values.null_count:
-        raise IndexFormatError(f"{TRIE_FILE}: column {name!r} has nulls")
-    return as_numpy(values)
-
-
-def _read_entities(data: pa.Buffer, manifest: Manifest) -> EntityTable:
-    stored = read_schema(data, ENTITIES_FILE)
-    fields = [_stored_field(stored, column.name, column.type) for column in manifest.metadata]
-    schema = entities_schema(manifest.stored_ids, manifest.stored_aliases, fields)
-    return EntityTable(
-        read_table(data, ENTITIES_FILE, [schema], manifest.counts.entities), manifest.columns, ENTITIES_FILE
-    )
-
-
-def _stored_field(stored: pa.Schema, name: str, kind: MetadataType) -> pa.Field:
-    """Return the field a metadata column must have: strings may be dictionary-encoded in the file."""
-    at = stored.get_field_index(name)
-    if kind == "string" and at >= 0 and pa.types.is_dictionary(stored.field(at).type):
-        for size in (1 << 8, 1 << 16):
-            field = metadata_field(name, kind, size)
-            if field.type == stored.field(at).type:
-                return field
-    return metadata_field(name, kind)
-
-
-def _read_postings(data: pa.Buffer | None, manifest: Manifest) -> Postings | None:
-    counts = manifest.counts
-    if data is None:
-        if not counts.rows == counts.entities == counts.postings:
-            raise IndexFormatError(
-                f"{POSTINGS_FILE}: missing, but {counts.rows} rows and {counts.entities} entities "
-                "are not one to one"
-            )
-        return None
-    schemas = [postings_schema(smallest_unsigned(largest)) for largest in (1, 1 << 8, 1 << 16)]
-    return Postings.from_table(read_table(data, POSTINGS_FILE, schemas, counts.rows), POSTINGS_FILE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -99,8 +100,12 @@ def list_versions(index: Path) -> list[str]:
     folder = index / VERSIONS_DIR
     if not folder.is_dir():
         return []
-    found = [entry for entry in folder.iterdir() if VERSION_PATTERN.fullmatch(entry.name)]
-    return [entry.name for entry in sorted(found, key=lambda e: (-e.stat().st_mtime_ns, e.name))]
+    found = []
+    for entry in folder.iterdir():
+        if VERSION_PATTERN.fullmatch(entry.name):
+            with suppress(FileNotFoundError):  # a publication has just removed it
+                found.append((-entry.stat().st_mtime_ns, entry.name))
+    return [name for _, name in sorted(found)]
 
 
 def _pointer_identity(path: Path) -> tuple[int, int] | None:

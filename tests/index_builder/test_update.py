@@ -3,17 +3,29 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from index_builder import faults
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
+from index_builder.publish import staging
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from retrieval.errors import GenretError, IndexMismatchError, IndexNotFoundError, InputError, SourceError
-from retrieval.index.manifest import MAX_HISTORY, HistoryEntry, extend_history
+from retrieval.errors import (
+    GenretError,
+    IndexDirectoryError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    InputError,
+    SourceError,
+)
+from retrieval.index.digests import digest_bytes
+from retrieval.index.manifest import MAX_HISTORY, FileEntry, HistoryEntry, extend_history
+from retrieval.index.manifest_entries import MAX_HISTORY_BYTES
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.index.versions import live_version
@@ -202,13 +214,34 @@ def test_what_is_there_already_changes_nothing(tmp_path: Path, index: Path) -> N
     assert len(list((index / "versions").iterdir())) == 1
 
 
-def test_a_dry_run_counts_and_publishes_nothing(tmp_path: Path, index: Path) -> None:
+def test_a_dry_run_counts_and_writes_nothing(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = live_version(index)
+    with monkeypatch.context() as patch:  # an interrupted build, whose work is to be taken up
+        patch.setenv(faults.ENVIRONMENT_VARIABLE, "identities-resolved:interrupt")
+        patch.setattr(faults, "_passages", {})
+        with pytest.raises(KeyboardInterrupt):
+            _build(tmp_path, {"Q1": CATALOGUE["Q1"]}, "it.index")
+    there = {path: path.stat().st_mtime_ns for path in index.rglob("*")}
     summary = _update(tmp_path, index, {"Q9": CATALOGUE["Q1"]}, ("Q1", "Q2"), dry_run=True)
+    assert {path: path.stat().st_mtime_ns for path in index.rglob("*")} == there
     assert (summary.changes.added, summary.changes.removed) == (1, 2)
     assert live_version(index) == summary.version == before
     assert set(_contents(index)) == set(CATALOGUE)
-    assert not (index / "work").exists()
+
+
+def test_a_dry_run_may_run_beside_a_build(tmp_path: Path, index: Path) -> None:
+    with staging(index):
+        assert _update(tmp_path, index, None, ("Q1",), dry_run=True).changes.removed == 1
+
+
+def test_a_dry_run_names_the_directory_it_cannot_write(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(IndexDirectoryError, match=r"none.*cannot write temporary files.*TMPDIR"):
+        _update(tmp_path, index, None, ("Q1",), dry_run=True)
 
 
 def test_removal_alone_needs_no_tokenizer(tmp_path: Path, index: Path) -> None:
@@ -294,3 +327,28 @@ def test_history_is_bounded() -> None:
     history = extend_history((entry,) * MAX_HISTORY, HistoryEntry("update", "y", (), {}, 0, 0, 0, 0, 0, 0))
     assert len(history) == MAX_HISTORY
     assert history[-1].parent == "y"
+
+
+def test_history_is_bounded_in_bytes() -> None:
+    sources = tuple(FileEntry(f"part-{n:05}.tsv", 1, "0" * 32) for n in range(1000))
+    entry = HistoryEntry("update", "x", sources, {}, 0, 0, 0, 0, 0, 0)
+    history: tuple[HistoryEntry, ...] = ()
+    for _ in range(30):
+        history = extend_history(history, entry)
+    assert 1 < len(history) < 30
+    assert len(json.dumps([asdict(each) for each in history])) < 1.1 * MAX_HISTORY_BYTES
+    large = HistoryEntry("update", "y", sources * 20, {}, 0, 0, 0, 0, 0, 0)
+    assert extend_history(history, large) == (large,)
+
+
+def test_ids_from_the_command_line_are_a_source_by_their_digest(tmp_path: Path, index: Path) -> None:
+    update_index(UpdateRequest(remove_ids=("Q1", "Q2")), None, BuildOptions(out=index))
+    with Index.open(index) as opened:
+        last = opened.manifest.history[-1]
+    assert last.sources == (FileEntry("--remove-id", 6, digest_bytes(b"Q1\nQ2\n")),)
+    assert "remove_ids" not in last.options
+
+
+def test_an_id_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match=r"remove_id: expected UTF-8, got '\\udcff'"):
+        UpdateRequest(remove_ids=("Q1", "\udcff"))

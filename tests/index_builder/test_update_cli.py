@@ -110,6 +110,21 @@ def test_rollback_refuses_a_damaged_version(tmp_path: Path, index: Path) -> None
     assert not (index / "staging").exists()
 
 
+@pytest.mark.parametrize("lost", ["manifest.json", "trie.arrow"])
+def test_rollback_leaves_a_damaged_live_version(index: Path, lost: str) -> None:
+    first = live_version(index)
+    assert _run("update", index, "--remove-id", "Q1").exit_code == 0
+    (index / "versions" / live_version(index) / lost).write_bytes(b"{}")
+    result = _run("rollback", index)
+    assert result.exit_code == 0, result.stderr
+    assert live_version(index) == first
+
+
+def test_versions_that_go_away_are_not_listed(index: Path) -> None:
+    (index / "versions" / ("0" * 32)).symlink_to(index / "none")  # as one just removed: named, not there
+    assert list_versions(index) == [live_version(index)]
+
+
 POINTS = (
     "locked",
     "shard-written",

@@ -1,0 +1,175 @@
+"""What a manifest is made of: the entries for files, tokenizer, buckets, counts, columns and history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from retrieval.index.layout import RESERVED_COLUMNS, MetadataType, rows_file
+
+Operation = Literal["build", "update"]
+
+# A manifest is read at every opening: an index that is updated every hour must not carry a book with it.
+MAX_HISTORY = 1000
+MAX_HISTORY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of the version.
+
+    Attributes:
+        name: Path relative to the version directory, with forward slashes.
+        bytes: Size.
+        xxh3_128: Digest, 32 hexadecimal digits.
+    """
+
+    name: str
+    bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerEntry:
+    """The tokenizer whose ids the rows hold.
+
+    Attributes:
+        name: Last part of the path or id it was loaded from; for messages only.
+        fingerprint: Hash of its serialised form.
+        vocab_size: Every id it can produce is below this.
+        end_token_id: Closes every row and stands nowhere else in one.
+        max_token_id: Largest id in any row.
+
+    Raises:
+        ValueError: no integer type holds such a vocabulary.
+    """
+
+    name: str
+    fingerprint: str
+    vocab_size: int
+    end_token_id: int
+    max_token_id: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.vocab_size <= 1 << 32:
+            raise ValueError(f"tokenizer.vocab_size: expected 1 <= it <= 2**32, got {self.vocab_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The rows of one length, end token included."""
+
+    length: int
+    rows: int
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return rows_file(self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many of everything.
+
+    Attributes:
+        entities: Entities.
+        rows: Distinct token rows.
+        postings: Pairs of row and entity.
+        tokens: Tokens in all rows.
+        nodes: Trie nodes, root included.
+        depth: Tokens of the longest row.
+        max_children: Most children of one trie node.
+    """
+
+    entities: int
+    rows: int
+    postings: int
+    tokens: int
+    nodes: int
+    depth: int
+    max_children: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumn:
+    """One metadata column of the entities.
+
+    Attributes:
+        name: Its name.
+        type: Of its values; any of them may also be missing.
+
+    Raises:
+        ValueError: the name is empty or reserved, or there is no such type.
+    """
+
+    name: str
+    type: MetadataType
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name in RESERVED_COLUMNS:
+            raise ValueError(f"metadata: a column cannot be called {self.name!r}")
+        if self.type not in get_args(MetadataType):
+            raise ValueError(
+                f"metadata: column {self.name!r}: expected a type of {list(get_args(MetadataType))}, "
+                f"got {self.type!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One step on the way to a version: the build, or an update.
+
+    Attributes:
+        operation: "build" or "update".
+        parent: Id of the version it started from; "" for a build.
+        sources: The input files; `bytes` and `xxh3_128` are those of their content.
+        options: Options that shaped the data.
+        records: Records read, rejected and duplicate ones included.
+        duplicates: Records that repeated an entity word for word and were dropped.
+        rejected: Records refused as bad.
+        added: Entities that were not there before.
+        changed: Entities that were there under their id and got another content.
+        removed: Entities that are no longer there.
+
+    Raises:
+        ValueError: no such operation.
+    """
+
+    operation: Operation
+    parent: str
+    sources: tuple[FileEntry, ...]
+    options: Mapping[str, Any]
+    records: int
+    duplicates: int
+    rejected: int
+    added: int
+    changed: int
+    removed: int
+
+    def __post_init__(self) -> None:
+        if self.operation not in get_args(Operation):
+            raise ValueError(
+                f"history: expected an operation of {list(get_args(Operation))}, got {self.operation!r}"
+            )
+
+
+def extend_history(history: Sequence[HistoryEntry], entry: HistoryEntry) -> tuple[HistoryEntry, ...]:
+    """Return the history with one more entry; the oldest ones make room for it.
+
+    At most `MAX_HISTORY` entries of `MAX_HISTORY_BYTES` in all are kept, and the new one in any case.
+    """
+    kept = [entry]
+    room = MAX_HISTORY_BYTES - _num_bytes(entry)
+    for earlier in reversed(history):
+        room -= _num_bytes(earlier)
+        if room < 0 or len(kept) == MAX_HISTORY:
+            break
+        kept.append(earlier)
+    return tuple(reversed(kept))
+
+
+def _num_bytes(entry: HistoryEntry) -> int:
+    return len(json.dumps(asdict(entry)))
