@@ -100,6 +100,7 @@ def _flags(
     aliases_column: str,
     alias_separator: str,
     metadata: Sequence[str],
+    no_metadata: bool,
     types: Sequence[tuple[str, ColumnType]],
     alias_file: Path | None,
     unescape_html: bool,
@@ -109,13 +110,15 @@ def _flags(
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
         raise click.UsageError(f"--type: column {twice!r} is given more than one type")
+    if no_metadata and (metadata or types):
+        raise click.UsageError("--no-metadata goes without --metadata and --type")
     try:
         mapping = ColumnMapping(
             title=title_column,
             entity_id=id_column,
             aliases=aliases_column,
             alias_separator=alias_separator,
-            metadata=tuple(metadata) or None,
+            metadata=() if no_metadata else tuple(metadata) or None,
             types=dict(types),
         )
         MemoryBudget(memory_limit)
@@ -151,11 +154,15 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
         ),
         (
             ("--aliases-column",),
-            {"metavar": "COLUMN", "default": ALIASES, "help": "Column of aliases."},
+            {
+                "metavar": "COLUMN",
+                "default": ALIASES,
+                "help": "Column of aliases: text, or a list in JSON Lines and Parquet.",
+            },
         ),
         (
             ("--alias-separator",),
-            {"default": ALIAS_SEPARATOR, "help": "Between the aliases of one cell."},
+            {"default": ALIAS_SEPARATOR, "help": "Between the aliases of one cell of text."},
         ),
         (
             ("--metadata",),
@@ -163,8 +170,13 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
                 "metavar": "COLUMN",
                 "multiple": True,
                 "show_default": "all further columns",
-                "help": "A column to keep as metadata; may be given several times.",
+                "help": "A column to keep as metadata, which comes back with answers and can be filtered by; "
+                "may be given several times.",
             },
+        ),
+        (
+            ("--no-metadata",),
+            {"is_flag": True, "default": False, "help": "Keep no metadata."},
         ),
         (
             ("--type", "types"),
@@ -183,7 +195,8 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
                 "type": click.Path(path_type=Path, dir_okay=False),
                 "metavar": "FILE",
                 "show_default": "none",
-                "help": "A second file of aliases, with the columns `alias` and `entity_id` or `title`.",
+                "help": "A second file of aliases, one a row, with the columns `alias` and `entity_id` or "
+                "`title`; it is held in memory.",
             },
         ),
         (
@@ -200,7 +213,7 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
                 "type": byte_size,
                 "metavar": "SIZE",
                 "default": f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
-                "help": "Memory the process may take, from 512MiB.",
+                "help": "Memory the process may take, from 512MiB. The index is the same whatever the limit.",
             },
         ),
     ]

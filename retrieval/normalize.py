@@ -6,14 +6,17 @@ unless a source is asked to resolve them: they are part of titles that exist.
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from html.entities import html5
 from typing import Any
 
 # Category Cc without the tab, which separates fields.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _HTML_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 _SPACE_AT_AN_EDGE = ("  ", " \n", "\n ", " \t", "\t ")
 
@@ -61,9 +64,20 @@ def find_control(text: str) -> str | None:
     return None if match is None else f"U+{ord(match.group()):04X}"
 
 
+def find_surrogate(text: str) -> str | None:
+    """Return the first half of a surrogate pair, as "U+D800"; None when a text is Unicode throughout."""
+    match = None if text.isprintable() else _SURROGATE.search(text)
+    return None if match is None else f"U+{ord(match.group()):04X}"
+
+
 def find_html_entity(text: str) -> bool:
     """Whether a text holds something like `&amp;`, `&#38;` or `&#x26;`."""
     return "&" in text and _HTML_ENTITY.search(text) is not None
+
+
+def resolve_html(text: str) -> str:
+    """Resolve HTML entities with their semicolon; `AT&LTD`, `&copy 2020` and `&unknown;` stay as they are."""
+    return _HTML_ENTITY.sub(_resolved_entity, text)
 
 
 def normalize(text: str) -> str:
@@ -85,3 +99,10 @@ def is_normalized_block(block: str) -> bool:
     if not block.replace("\n", "").replace("\t", "").isprintable():
         return False
     return block.isascii() or unicodedata.is_normalized("NFC", block)
+
+
+def _resolved_entity(match: re.Match[str]) -> str:
+    entity = match.group()
+    # html.unescape would also resolve the beginning of a name it does not know: "&notable;" as "¬able;".
+    is_known = entity[1] == "#" or entity[1:] in html5
+    return html.unescape(entity) if is_known else entity

@@ -29,7 +29,7 @@ class LazyCommand:
 
 
 COMMANDS = {
-    "build": LazyCommand("index_builder.cli", "build_command", "Build an index from a file of titles."),
+    "build": LazyCommand("index_builder.cli", "build_command", "Build an index from files of titles."),
     "update": LazyCommand(
         "index_builder.update_cli", "update_command", "Add, replace and remove entities of an index."
     ),

@@ -23,7 +23,7 @@ from retrieval.sources.digests import FileState, digest_file
 from retrieval.sources.opening import display_name, is_read_once
 from retrieval.sources.record import Record
 from retrieval.sources.rows import BadRow, Cell, RowChunk
-from retrieval.sources.values import Refusal, name_text, refuse_wrong_width, shown
+from retrieval.sources.values import Refusal, name_text, refuse_wrong_width, resolved_text, shown
 
 ALIAS = "alias"
 _PAIRS_AT_ONCE = 1 << 16
@@ -43,6 +43,7 @@ class AliasFile:
     Args:
         path: A regular file.
         max_bad_rows: Bad rows far beyond this many end reading at once.
+        unescape_html: Whether HTML entities in aliases and titles are resolved, as in the catalogue.
 
     Attributes:
         name: What the file is called in messages.
@@ -53,16 +54,17 @@ class AliasFile:
         SourceError: the file cannot be used.
     """
 
-    def __init__(self, path: str | Path, max_bad_rows: int = 0) -> None:
+    def __init__(self, path: str | Path, max_bad_rows: int = 0, unescape_html: bool = False) -> None:
         self.name = display_name(path)
         if is_read_once(path):
             raise SourceError(f"{self.name}: a file of aliases must be a regular file")
         state = FileState.of(path)
         self._rejects = Rejects(self.name, max_bad_rows)
+        self._unescape_html = unescape_html
         reader = open_rows(path, "auto", (ENTITY_ID, TITLE, ALIAS))
         try:
             key, alias = self._columns(reader.names)
-            reader.restrict(sorted((key, alias)), ignore_others=True)
+            reader.restrict(sorted((key, alias)), ignore_others=True, lists=(alias,))
             pairs = self._pairs(reader.chunks(0), len(reader.names), key, alias)
             self._collect(pairs)
         finally:
@@ -174,12 +176,32 @@ class AliasFile:
                     continue
                 try:
                     refuse_wrong_width(row, count)
-                    entity, forms = _key_of(row[key], self.by_id), _forms_of(row[alias])
+                    entity, forms = self._key_of(row[key]), self._forms_of(row[alias])
                 except Refusal as refusal:
                     self._rejects.add(line, refusal.reason, shown(row), refusal.detail)
                     continue
                 for form in forms:
                     yield line, entity, form
+
+    def _key_of(self, cell: Cell) -> str:
+        if self.by_id:
+            key = normalize(name_text(cell, ENTITY_ID))
+        else:
+            key = self._name(cell, TITLE)
+        if not key:
+            raise Refusal(Reason.NO_ENTITY_ID if self.by_id else Reason.NO_TITLE)
+        return key
+
+    def _forms_of(self, cell: Cell) -> list[str]:
+        cells = cell if isinstance(cell, list) else [cell]
+        forms = [self._name(item, ALIAS) for item in cells]
+        if not all(forms) or not forms:
+            raise Refusal(Reason.NO_ALIAS)
+        return forms
+
+    def _name(self, cell: Cell, field: str) -> str:
+        text = name_text(cell, field)
+        return normalize(resolved_text(text) if self._unescape_html else text)
 
     def _collect(self, pairs: Iterator[tuple[int, str, str]]) -> None:
         text = pa.large_string()
@@ -196,18 +218,3 @@ class AliasFile:
         self._lines = np.concatenate(lines)[order]
         self._keys = pa.concat_arrays(keys).take(pa.array(order))
         self._aliases = pa.concat_arrays(aliases).take(pa.array(order))
-
-
-def _key_of(cell: Cell, by_id: bool) -> str:
-    key = normalize(name_text(cell, ENTITY_ID if by_id else TITLE))
-    if not key:
-        raise Refusal(Reason.NO_ENTITY_ID if by_id else Reason.NO_TITLE)
-    return key
-
-
-def _forms_of(cell: Cell) -> list[str]:
-    cells = cell if isinstance(cell, list) else [cell]
-    forms = [normalize(name_text(item, ALIAS)) for item in cells]
-    if not all(forms) or not forms:
-        raise Refusal(Reason.NO_ALIAS)
-    return forms

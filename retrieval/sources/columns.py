@@ -8,10 +8,12 @@ from types import MappingProxyType
 
 from retrieval.errors import InputError, SourceError
 from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
-from retrieval.normalize import normalize
+from retrieval.normalize import find_control, find_surrogate, normalize
 from retrieval.sources.column_types import ColumnType
 
 ALIAS_SEPARATOR = "|"
+# What can be done about a column that cannot be metadata.
+LEAVE_OUT = "leave the column out: --metadata names those to keep, --no-metadata keeps none"
 _RESERVED = (TITLE, ENTITY_ID, ALIASES)
 
 
@@ -112,8 +114,10 @@ def find_column(names: Sequence[str], wanted: str, where: str) -> int | None:
     """Return the position of a column: the exact name first, else the only one that differs in case.
 
     Raises:
-        SourceError: several differ from it in case alone.
+        SourceError: several have that name, or none has and several differ from it in case alone.
     """
+    if names.count(wanted) > 1:
+        raise SourceError(f"{where}: {names.count(wanted)} columns are called {wanted!r}")
     if wanted in names:
         return names.index(wanted)
     folded = normalize(wanted).casefold()
@@ -186,12 +190,24 @@ def _metadata(
     else:
         kept = {name: i for i, name in enumerate(names) if i not in taken}
     for name, place in kept.items():
+        _check_name(name, names, where)
         if place in taken or name.casefold() in _RESERVED:
             raise SourceError(
                 f"{where}: the column {name!r} cannot be metadata: an index uses that name, or the column "
-                "serves as title, entity_id or aliases; name the metadata columns to keep without it"
+                f"serves as title, entity_id or aliases; {LEAVE_OUT}"
             )
     return kept
+
+
+def _check_name(name: str, names: Sequence[str], where: str) -> None:
+    """Refuse what no metadata column can be called; JSON and Parquet allow any name."""
+    if not name:
+        raise SourceError(f"{where}: column {names.index(name) + 1} has no name; {LEAVE_OUT}")
+    if names.count(name) > 1:
+        raise SourceError(f"{where}: {names.count(name)} columns are called {name!r}; {LEAVE_OUT}")
+    odd = find_control(name) or find_surrogate(name)
+    if odd is not None:
+        raise SourceError(f"{where}: the name of the column {name!r} holds {odd}; {LEAVE_OUT}")
 
 
 def _require_ids_everywhere(headers: Sequence[tuple[str, Sequence[str]]], places: Sequence[_Places]) -> None:

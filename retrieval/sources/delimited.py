@@ -38,7 +38,7 @@ class DelimitedReader:
         """xxh3_128 of what was read, of a stream that can be read only once."""
         return self._stream.raw.hexdigest
 
-    def restrict(self, used: Sequence[int], ignore_others: bool) -> None:
+    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
         """Nothing to do: rows are split whole."""
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:

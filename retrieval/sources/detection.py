@@ -87,8 +87,8 @@ def _delimited(
         if len(cells) > 1:
             named = " or ".join(map(repr, header_names))
             raise SourceError(
-                f"{stream.name}: line 1 has tabs, but none of its fields is {named}; expected a header such "
-                "as 'entity_id<TAB>title<TAB>aliases', or one title per line without tabs"
+                f"{stream.name}: line 1 has tabs, but none of its fields is {named}; expected a header, the "
+                "names of the columns, above the rows"
             )
         if _suffix(path) == ".csv":
             raise SourceError(

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from retrieval.errors import SourceError
+from retrieval.normalize import normalize
 from retrieval.rejects import Reason
+from retrieval.sources.columns import LEAVE_OUT
 from retrieval.sources.opening import BOM, ByteStream
 from retrieval.sources.rows import BadRow, RowChunk
 from retrieval.sources.text_lines import line_blocks
@@ -34,7 +36,8 @@ class JsonLinesReader:
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
-        self.names = _keys(stream)
+        self._keys = _keys(stream)
+        self.names = tuple(map(normalize, self._keys))
         self._used: tuple[int, ...] = tuple(range(len(self.names)))
         self._ignore_others = False
 
@@ -48,7 +51,7 @@ class JsonLinesReader:
         """xxh3_128 of what was read, of a stream that can be read only once."""
         return self._stream.raw.hexdigest
 
-    def restrict(self, used: Sequence[int], ignore_others: bool) -> None:
+    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
         """Say which columns are looked at."""
         self._used = tuple(used)
         self._ignore_others = ignore_others
@@ -67,16 +70,17 @@ class JsonLinesReader:
         if isinstance(value, BadRow):
             return value
         if not self._ignore_others:
-            late = next((key for key in value if key not in self.names), None)
+            late = next((key for key in value if key not in self._keys), None)
             if late is not None:
                 detail = (
-                    f"{late!r} is in none of the first {HEAD_LINES} lines; give it there, if only as null, "
-                    "or name the metadata columns to keep"
+                    f"{late!r} is in none of the first {HEAD_LINES:,} lines, by which the columns are known; "
+                    f"give it in the first line, if only as null, or {LEAVE_OUT}"
                 )
                 return BadRow(Reason.UNKNOWN_FIELD, detail, raw)
-        row: list[object] = [None] * len(self.names)
+        keys = self._keys
+        row: list[object] = [None] * len(keys)
         for place in self._used:
-            row[place] = value.get(self.names[place])
+            row[place] = value.get(keys[place])
         return row
 
 

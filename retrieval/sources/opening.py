@@ -6,6 +6,7 @@ name. What the bytes mean is not known here.
 
 from __future__ import annotations
 
+import stat
 import sys
 import tempfile
 import zlib
@@ -110,8 +111,11 @@ class ByteStream:
         Raises:
             SourceError: it cannot be read, or its compression is damaged or cut off.
         """
-        while self._peeked:
-            yield self._peeked.popleft()
+        if self._peeked:
+            # In one piece: a first block may be shorter than a byte order mark.
+            peeked = b"".join(self._peeked)
+            self._peeked.clear()
+            yield peeked
         yield from self._blocks
 
     def spool(self) -> BinaryIO:
@@ -235,7 +239,13 @@ class _Replayed:
 
 def is_read_once(path: str | Path) -> bool:
     """Whether a path is standard input, a pipe or a device, which give their bytes once."""
-    return str(path) == STDIN or (Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()))
+    if str(path) == STDIN:
+        return True
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:  # whoever opens it says what is wrong
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def display_name(path: str | Path) -> str:

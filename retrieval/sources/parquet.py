@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from retrieval.errors import SourceError
+from retrieval.normalize import normalize
+from retrieval.sources.columns import LEAVE_OUT
 from retrieval.sources.opening import PARQUET_MAGIC, ByteStream
 from retrieval.sources.rows import Cell, RowChunk
 
@@ -42,8 +44,9 @@ class ParquetReader:
         except (OSError, pa.ArrowException) as error:
             self._close_spooled()
             raise SourceError(f"{self.name}: damaged or cut off Parquet file: {_one_line(error)}") from error
+        self._num_bytes = stream.raw.bytes_read if self._spooled is not None else Path(path).stat().st_size
         self._schema = self._file.schema_arrow
-        self.names = tuple(self._schema.names)
+        self.names = tuple(map(normalize, self._schema.names))
         self._used: tuple[int, ...] = tuple(range(len(self.names)))
         self._rows_read = 0
 
@@ -51,15 +54,14 @@ class ParquetReader:
     def bytes_read(self) -> int:
         """Bytes of the file that have been consumed: as many of all as rows have been read of all."""
         num_rows = self._file.metadata.num_rows
-        size = self._stream.raw.bytes_read if self._spooled is not None else Path(self.name).stat().st_size
-        return size if not num_rows else size * self._rows_read // num_rows
+        return self._num_bytes if not num_rows else self._num_bytes * self._rows_read // num_rows
 
     @property
     def digest(self) -> str:
         """xxh3_128 of what was read, of a stream that can be read only once."""
         return self._stream.raw.hexdigest
 
-    def restrict(self, used: Sequence[int], ignore_others: bool) -> None:
+    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
         """Say which columns are read.
 
         Raises:
@@ -67,12 +69,12 @@ class ParquetReader:
         """
         self._used = tuple(used)
         for place in self._used:
-            field = self._schema.field(place)
-            is_list = pa.types.is_list(field.type) or pa.types.is_large_list(field.type)
-            if pa.types.is_nested(field.type) and not is_list:
+            kind = self._schema.field(place).type
+            if pa.types.is_nested(kind) and not (place in lists and _is_list(kind)):
+                hint = "name it as the aliases with --aliases-column, or " if _is_list(kind) else ""
                 raise SourceError(
-                    f"{self.name}: column {field.name!r} is of type {field.type}; expected text, numbers, "
-                    "bools or times; leave it out by naming the metadata columns to keep"
+                    f"{self.name}: column {self.names[place]!r} is of type {kind}; expected text, numbers, "
+                    f"bools or times; {hint}{LEAVE_OUT}"
                 )
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
@@ -92,7 +94,7 @@ class ParquetReader:
         self._stream.close()
 
     def _group(self, group: int, begin: int, skip: int) -> Iterator[RowChunk]:
-        names = [self.names[place] for place in self._used]
+        names = [self._schema.field(place).name for place in self._used]
         row = begin
         try:
             for batch in self._file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names):
@@ -113,7 +115,7 @@ class ParquetReader:
     def _rows(self, batch: pa.RecordBatch) -> list[Sequence[Cell]]:
         columns: list[list[Cell]] = [[None] * batch.num_rows for _ in self.names]
         for place in self._used:
-            columns[place] = _cells(batch.column(self.names[place]))
+            columns[place] = _cells(batch.column(self._schema.field(place).name))
         return list(zip(*columns, strict=True))
 
     def _close_spooled(self) -> None:
@@ -132,20 +134,24 @@ def _cells(column: pa.Array) -> list[Cell]:
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
         kind = column.type
+    if isinstance(kind, pa.UuidType):
+        return [None if cell is None else str(cell) for cell in column.to_pylist()]
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         column = pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1)
     try:
         cells: list[Cell] = column.to_pylist()
     except UnicodeDecodeError:
         # Arrow does not look into strings when it reads them; as bytes they make their own rows bad.
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        return list(
-            column.cast(pa.large_list(pa.large_binary()) if is_list else pa.large_binary()).to_pylist()
-        )
+        text = pa.large_list(pa.large_binary()) if _is_list(kind) else pa.large_binary()
+        return list(column.cast(text).to_pylist())
     if pa.types.is_floating(kind):
         # NaN is how tables without nulls say that a value is missing.
         return [None if isinstance(cell, float) and math.isnan(cell) else cell for cell in cells]
     return cells
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _one_line(error: BaseException) -> str:

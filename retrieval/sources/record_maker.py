@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
@@ -17,9 +16,9 @@ from retrieval.sources.values import (
     alias_texts,
     name_text,
     refuse_wrong_width,
+    resolved_text,
     shown,
     typed_cell,
-    value_text,
 )
 
 
@@ -160,7 +159,8 @@ class RecordMaker:
     def _title(self, text: str) -> str:
         is_unescaped = False
         if "&" in text and self._unescape:
-            is_unescaped, text = find_html_entity(text), self._resolved(text)
+            resolved = resolved_text(text)
+            is_unescaped, text = resolved != text, resolved
         title = normalize(text)
         if not title:
             raise Refusal(Reason.NO_TITLE)
@@ -173,14 +173,9 @@ class RecordMaker:
 
     def _aliases(self, texts: Sequence[str], title: str) -> tuple[str, ...]:
         if self._unescape:
-            texts = [self._resolved(text) for text in texts]
+            texts = [resolved_text(text) for text in texts]
         forms = map(normalize, texts)
         return tuple(dict.fromkeys(form for form in forms if form and form != title))
-
-    def _resolved(self, text: str) -> str:
-        """Resolve HTML entities; what comes out is under the same rules as any text."""
-        resolved = html.unescape(text)
-        return resolved if resolved == text else value_text(resolved)
 
     def _declared(self, number: int, cell: str | None) -> str | None:
         declared = self._columns.declared[number]

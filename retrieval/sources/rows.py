@@ -69,12 +69,16 @@ class RowReader(Protocol):
     def digest(self) -> str:
         """xxh3_128 of what was read, of a stream that can be read only once."""
 
-    def restrict(self, used: Sequence[int], ignore_others: bool) -> None:
+    def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
         """Say which columns are looked at, before reading.
 
         Args:
             used: Positions in `names`.
             ignore_others: Whether fields that are in no column are left out; otherwise they make a row bad.
+            lists: Those among `used` whose cells may be lists.
+
+        Raises:
+            SourceError: a column is of a type no cell can have.
         """
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from retrieval.errors import InputError, SourceError
 from retrieval.index.manifest import FileEntry
-from retrieval.normalize import NormalizationReport
+from retrieval.normalize import NormalizationReport, find_surrogate
 from retrieval.rejects import Rejects
 from retrieval.sources.alias_file import AliasFile
 from retrieval.sources.column_types import Kinds
@@ -178,7 +178,8 @@ class TitleSource:
         return reader
 
     def _restrict(self, reader: RowReader, layout: Layout) -> None:
-        reader.restrict(layout.used, ignore_others=self._mapping.metadata is not None)
+        lists = () if layout.aliases is None else (layout.aliases,)
+        reader.restrict(layout.used, ignore_others=self._mapping.metadata is not None, lists=lists)
 
     def _chunks(self, file: int) -> Iterator[tuple[RecordMaker, RowChunk]]:
         path, layout = self._paths[file], self._layouts[file]
@@ -265,6 +266,9 @@ def open_source(
     if not files:
         raise InputError("sources", "expected at least one file")
     names = [str(path) for path in files]
+    odd = next((name for name in names if find_surrogate(name) is not None), None)
+    if odd is not None:
+        raise InputError("sources", f"{odd!r}: the name of the file is not valid UTF-8; rename it")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError("sources", f"{display_name(twice)} is named more than once")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrieval.normalize import find_control, normalize
+from retrieval.normalize import find_control, find_surrogate, normalize, resolve_html
 from retrieval.rejects import Reason
 from retrieval.sources.column_types import Kinds, kind_of_int
+from retrieval.sources.columns import LEAVE_OUT
 from retrieval.sources.json_lines import json_kind
 from retrieval.sources.rows import Cell
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_SPACE = str.maketrans("\t\n\r", "   ")
 
 
@@ -49,10 +48,20 @@ def value_text(value: str | bytes) -> str:
     control = find_control(value)
     if control is not None:
         raise Refusal(Reason.CONTROL_CHARACTER, control)
-    surrogate = _SURROGATE.search(value)
+    surrogate = find_surrogate(value)
     if surrogate is not None:
-        raise Refusal(Reason.BAD_VALUE, f"half of a surrogate pair, U+{ord(surrogate.group()):04X}")
+        raise Refusal(Reason.BAD_VALUE, f"half of a surrogate pair, {surrogate}")
     return value
+
+
+def resolved_text(text: str) -> str:
+    """Resolve HTML entities; what comes out is under the same rules as any text.
+
+    Raises:
+        Refusal: a control character came out, or what is no Unicode text.
+    """
+    resolved = resolve_html(text) if "&" in text else text
+    return resolved if resolved == text else value_text(resolved)
 
 
 def name_text(value: Cell, field: str) -> str:
@@ -102,8 +111,7 @@ def typed_cell(value: Cell, name: str) -> TypedCell:
         return TypedCell(repr(value), Kinds.FLOAT)
     raise Refusal(
         Reason.BAD_VALUE,
-        f"{name}: expected a string, number, bool or null, got {json_kind(value)}; leave the column out by "
-        "naming the metadata columns to keep",
+        f"{name}: expected a string, number, bool or null, got {json_kind(value)}; {LEAVE_OUT}",
     )
 
 

@@ -190,3 +190,14 @@ def test_contradictions_are_usage_errors(
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
+
+
+def test_metadata_can_be_left_out_altogether(checkpoint: Path, tmp_path: Path) -> None:
+    titles = tmp_path / "c.jsonl"
+    titles.write_text('{"title": "a", "kind": [1]}\n')
+    result = run(checkpoint, titles, "--no-metadata", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["metadata"] == {}
+    refused = run(checkpoint, titles, "--no-metadata", "--metadata", "kind")
+    assert refused.exit_code == 2
+    assert "--no-metadata goes without --metadata and --type" in refused.output

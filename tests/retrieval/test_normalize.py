@@ -12,6 +12,7 @@ from retrieval.normalize import (
     find_html_entity,
     is_normalized_block,
     normalize,
+    resolve_html,
 )
 from retrieval.sources import open_source
 from tests.catalogue_files import read_batches
@@ -98,3 +99,19 @@ def test_the_quick_way_is_the_slow_way(tmp_path: Path, titles: list[str], with_a
     assert found == [normalize(title) for title in good]
     assert rejected == len(titles) - len(good)
     assert report.html_entities == sum(find_html_entity(normalize(title)) for title in good)
+
+
+@pytest.mark.parametrize(
+    ("text", "resolved"),
+    [
+        ("Q&amp;A", "Q&A"),
+        ("&#38;&#x26;&lt;&eacute;", "&&<é"),
+        ("&amp;amp;", "&amp;"),
+        ("AT&LTD", "AT&LTD"),
+        ("Rock&notes, &copy 2020", "Rock&notes, &copy 2020"),
+        ("&notable; &unknown;", "&notable; &unknown;"),
+        ("&AMP; &Amp;", "& &Amp;"),
+    ],
+)
+def test_only_whole_html_entities_are_resolved(text: str, resolved: str) -> None:
+    assert resolve_html(text) == resolved

@@ -132,3 +132,25 @@ def test_unusable_files(tmp_path: Path, data: str, message: str) -> None:
 def test_standard_input_is_no_file_of_aliases() -> None:
     with pytest.raises(SourceError, match="must be a regular file"):
         AliasFile("-")
+
+
+def test_html_entities_are_resolved_in_both_files_or_in_neither(tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("AT&amp;T\n")
+    file = tmp_path / "aliases.tsv"
+    file.write_text("title\talias\nAT&amp;T\tMa Bell &#38; Co\n")
+    for unescape, alias in ((True, "Ma Bell & Co"), (False, "Ma Bell &#38; Co")):
+        aliases = AliasFile(file, unescape_html=unescape)
+        with open_source(tmp_path / "c.txt", aliases=aliases, unescape_html=unescape) as source:
+            records, rejects = read_all(source)
+            source.reject_unknown_aliases(known([records[0].title]), rejects)
+        assert records[0].aliases == (alias,)
+        assert not rejects.rows
+
+
+def test_a_file_of_aliases_without_a_header_is_told_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "aliases.tsv"
+    file.write_text("old\tnew\n")
+    with pytest.raises(
+        SourceError, match="none of its fields is 'entity_id' or 'title' or 'alias'; expected a header"
+    ):
+        AliasFile(file)

@@ -152,3 +152,34 @@ def test_the_content_tells_json_from_titles_that_begin_with_a_brace(tmp_path: Pa
     file.write_text("{x} is a set\n[sic]\n")
     with open_source(file) as source:
         assert [record.title for record in read_all(source)[0]] == ["{x} is a set", "[sic]"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"title": "a", "": 1}', "column 2 has no name"),
+        ('{"title": "a", " ": 1}', "column 2 has no name"),
+        ('{"title": "a", "\\ud800": 1}', "holds U\\+D800"),
+        ('{"title": "a", "b\\u0001": 1}', "holds U\\+0001"),
+        ('{"title": "a", "e\\u0301": 1, "\\u00e9": 2}', "2 columns are called 'é'"),
+        ('{"title": "a", " title": "b"}', "2 columns are called 'title'"),
+    ],
+)
+def test_keys_that_are_no_names_are_refused_unless_left_out(tmp_path: Path, line: str, message: str) -> None:
+    file = write(tmp_path, line)
+    with pytest.raises(SourceError, match=message):
+        open_source(file)
+    if "called 'title'" in message:
+        return
+    with open_source(file, ColumnMapping(metadata=())) as source:
+        records, rejects = read_all(source)
+    assert [record.title for record in records] == ["a"]
+    assert not rejects.rows
+
+
+def test_names_of_keys_are_under_the_text_policy(tmp_path: Path) -> None:
+    file = write(tmp_path, '{"title": "a", " e\\u0301  x": 1}')
+    with open_source(file) as source:
+        records, _ = read_all(source)
+        assert source.columns.names == ("é x",)
+    assert records[0].metadata == ("1",)

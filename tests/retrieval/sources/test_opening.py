@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import SourceError
+from retrieval.errors import InputError, SourceError
 from retrieval.sources import digest_files, open_source
 from retrieval.sources.opening import ByteStream
 from tests.catalogue_files import COMPRESSIONS, Entity, compressed, read_all, write_catalogue
@@ -164,3 +164,18 @@ def test_digests_of_regular_files_only(tmp_path: Path) -> None:
         digest_files(["-"])
     with pytest.raises(SourceError, match="no such file"):
         digest_files([tmp_path / "absent"])
+
+
+def test_names_that_cannot_be_are_errors_about_the_file(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="b: cannot be read: File name too long"):
+        open_source(tmp_path / ("b" * 300))
+    with pytest.raises(InputError, match="the name of the file is not valid UTF-8"):
+        open_source(os.fsdecode(bytes(tmp_path) + b"/\xff.txt"))
+
+
+def test_a_byte_order_mark_in_two_pieces_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "c.txt.gz"
+    file.write_bytes(gzip.compress(b"\xef") + gzip.compress(b"\xbb\xbfa\n"))
+    with open_source(file) as source:
+        records, _ = read_all(source)
+    assert [record.title for record in records] == ["a"]

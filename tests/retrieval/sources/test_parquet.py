@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -130,3 +131,40 @@ def test_the_wrong_format(tmp_path: Path, name: str, source_format: str, message
         (tmp_path / other).write_text("title\na\n")
     with pytest.raises(SourceError, match=message):
         open_source(tmp_path / name, source_format=source_format)  # type: ignore[arg-type]
+
+
+def test_columns_of_one_name_or_none_are_refused_unless_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "c.parquet"
+    one = pa.array([1])
+    for names, message in (
+        (["title", "x", "x"], "2 columns are called 'x'"),
+        (["title", "x", " x"], "2 columns are called 'x'"),
+        (["title", "x", ""], "column 3 has no name"),
+    ):
+        pq.write_table(pa.Table.from_arrays([pa.array(["a"]), one, one], names=names), str(file))
+        with pytest.raises(SourceError, match=message):
+            open_source(file)
+        with open_source(file, ColumnMapping(metadata=())) as source:
+            records, _ = read_all(source)
+        assert records == [Record(0, 1, None, "a", (), ())]
+
+
+def test_a_list_that_is_no_column_of_aliases_is_refused_at_the_start(tmp_path: Path) -> None:
+    columns = {"title": pa.array(["a"]), "short": pa.array([["b", "c"]], pa.list_(pa.string(), 2))}
+    file = write(tmp_path, columns)
+    with pytest.raises(SourceError, match=r"'short' is of type .*list.*--aliases-column"):
+        open_source(file)
+    with open_source(file, ColumnMapping(aliases="short")) as source:
+        records, _ = read_all(source)
+    assert records[0].aliases == ("b", "c")
+    with pytest.raises(SourceError, match="'title' is of type"):
+        open_source(write(tmp_path, {"title": pa.array([["a"]])}))
+
+
+def test_ids_may_be_uuids(tmp_path: Path) -> None:
+    key = uuid.UUID(int=7)
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([key.bytes, None], pa.binary(16)))
+    with open_source(write(tmp_path, {"title": pa.array(["a", "b"]), "entity_id": ids})) as source:
+        records, rejects = read_all(source)
+    assert [record.entity_id for record in records] == [str(key)]
+    assert [(row.line, row.reason) for row in rejects.rows] == [(2, "no entity_id")]
