@@ -100,7 +100,9 @@ def read_shards(
     paths = [sources] if isinstance(sources, str | Path) else list(sources)
     with ExitStack() as stack:
         encoder = RowEncoder(tokenizer, options.rendering, options.max_title_tokens)
-        aliases = None if options.aliases is None else AliasFile(options.aliases, options.max_bad_rows)
+        aliases = None
+        if options.aliases is not None:
+            aliases = AliasFile(options.aliases, options.max_bad_rows, options.unescape_html)
         source = stack.enter_context(
             open_source(paths, options.mapping, options.format, aliases, options.unescape_html)
         )
