@@ -20,6 +20,9 @@ from retrieval.rejects import Reason, Rejects
 # Between the aliases of an entity when they are compared as one text: no alias holds a control character.
 _SEPARATOR = "\x1f"
 
+# Looking ids up takes some 60 bytes for each, and one pass over the ids of the index.
+_REMOVED_AT_ONCE = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
@@ -50,8 +53,8 @@ def apply_changes(
 ) -> Changes:
     """Decide which entities of the live version and of the shards take part in the merge.
 
-    The outcome is in their `keep`. Memory: the ids of one shard, 8 bytes per live entity, and the entities
-    of one window of 65,536.
+    The outcome is in their `keep`. Memory: the ids of one shard, or a million of those to remove, 60 bytes
+    for each; 8 bytes per live entity; and the entities of one window of 65,536.
 
     Args:
         live: The live version.
@@ -104,12 +107,18 @@ def _remove(live: VersionRun, removals: Removals, rejects: Rejects, ignore_missi
     """Take entities away; return how many, and how many ids are not there."""
     if not len(removals):
         return 0, 0
-    numbers = live.numbers(removals.entity_ids)
+    numbers = np.concatenate(
+        [
+            live.numbers(pa.concat_arrays(removals.entity_ids.slice(begin, _REMOVED_AT_ONCE).chunks))
+            for begin in range(0, len(removals), _REMOVED_AT_ONCE)
+        ]
+    )
     missing = np.flatnonzero(numbers < 0)
     if not ignore_missing:
         for number in missing.tolist():
             entity_id = removals.entity_ids[number].as_py()
-            rejects.add(removals.lines[number], Reason.UNKNOWN_ID, entity_id, file=removals.files[number])
+            line, file = int(removals.lines[number]), int(removals.files[number])
+            rejects.add(line, Reason.UNKNOWN_ID, entity_id, file=file)
     gone = np.unique(numbers[numbers >= 0])
     live.keep[gone] = False
     return len(gone), len(missing)

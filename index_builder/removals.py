@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from retrieval.errors import SourceError
@@ -20,7 +22,7 @@ from retrieval.sources.text_lines import line_blocks
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """Ids, as they were given; one may stand there twice.
+    """Ids, as they were given; one may stand there twice. 12 bytes per id and its text.
 
     Attributes:
         entity_ids: Shape: (n,), string.
@@ -29,9 +31,9 @@ class Removals:
         sources: The files; ids from the command line are a further one, called `--remove-id`.
     """
 
-    entity_ids: pa.Array
-    files: tuple[int, ...]
-    lines: tuple[int, ...]
+    entity_ids: pa.ChunkedArray
+    files: npt.NDArray[np.int32]
+    lines: npt.NDArray[np.int64]
     sources: tuple[FileEntry, ...]
 
     def __len__(self) -> int:
@@ -39,7 +41,7 @@ class Removals:
 
     def place(self, number: int, rejects: Rejects) -> str:
         """Return where one of them was given."""
-        return f"{rejects.files[self.files[number]]}, line {self.lines[number]}"
+        return f"{rejects.files[int(self.files[number])]}, line {int(self.lines[number])}"
 
 
 COMMAND_LINE = "--remove-id"
@@ -61,15 +63,17 @@ def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], reject
     """
     first = len(rejects.files)
     rejects.files = (*rejects.files, *map(str, paths), *([COMMAND_LINE] if entity_ids else []))
-    found: list[tuple[str, int, int]] = []
-    for file, path in enumerate(paths, start=first):
-        found += [(entity_id, file, line) for line, entity_id in _read(path, file, rejects)]
-    last = len(rejects.files) - 1
-    found += [(normalize(text), last, line) for line, text in enumerate(entity_ids, start=1)]
+    ids: list[pa.Array] = []
+    files = [np.empty(0, dtype=np.int32)]
+    lines = [np.empty(0, dtype=np.int64)]
+    for file, block in _blocks(paths, entity_ids, first, rejects):
+        ids.append(pa.array([entity_id for _, entity_id in block], type=pa.string()))
+        files.append(np.full(len(block), file, dtype=np.int32))
+        lines.append(np.array([line for line, _ in block], dtype=np.int64))
     return Removals(
-        entity_ids=pa.array([entity_id for entity_id, _, _ in found], type=pa.string()),
-        files=tuple(file for _, file, _ in found),
-        lines=tuple(line for _, _, line in found),
+        entity_ids=pa.chunked_array(ids, type=pa.string()),
+        files=np.concatenate(files),
+        lines=np.concatenate(lines),
         sources=(*digest_files(list(paths)), *([_given(entity_ids)] if entity_ids else [])),
     )
 
@@ -80,13 +84,23 @@ def _given(entity_ids: Sequence[str]) -> FileEntry:
     return FileEntry(COMMAND_LINE, len(data), digest_bytes(data))
 
 
-def _read(path: str | Path, file: int, rejects: Rejects) -> list[tuple[int, str]]:
+def _blocks(
+    paths: Sequence[str | Path], entity_ids: Sequence[str], first: int, rejects: Rejects
+) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Yield the number of a file and a block of its lines and ids."""
+    for file, path in enumerate(paths, start=first):
+        for block in _read(path, file, rejects):
+            yield file, block
+    yield first + len(paths), [(line, normalize(text)) for line, text in enumerate(entity_ids, start=1)]
+
+
+def _read(path: str | Path, file: int, rejects: Rejects) -> Iterator[list[tuple[int, str]]]:
     if not Path(path).is_file():
         raise SourceError(f"{path}: no such file; ids to remove are read from files, one id per line")
     stream = ByteStream(path)
-    ids: list[tuple[int, str]] = []
     try:
         for first, block in line_blocks(stream, 0):
+            ids: list[tuple[int, str]] = []
             for line, raw in enumerate(block.split(b"\n"), start=first):
                 try:
                     entity_id = normalize(raw.decode("utf-8"))
@@ -95,6 +109,6 @@ def _read(path: str | Path, file: int, rejects: Rejects) -> list[tuple[int, str]
                     continue
                 if entity_id:
                     ids.append((line, entity_id))
+            yield ids
     finally:
         stream.close()
-    return ids

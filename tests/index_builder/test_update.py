@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import faults
+from index_builder import changes, faults
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from index_builder.publish import staging
@@ -212,6 +212,18 @@ def test_what_is_there_already_changes_nothing(tmp_path: Path, index: Path) -> N
     summary = _update(tmp_path, index, None, ("nobody",), ignore_missing=True)
     assert (summary.version, summary.changes.missing) == (before, 1)
     assert len(list((index / "versions").iterdir())) == 1
+
+
+def test_ids_to_remove_are_looked_up_in_pieces(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_REMOVED_AT_ONCE", 2)
+    ids = ("Q1", "none", "Q3", "Q1", "other")
+    summary = _update(tmp_path, index, None, ids, max_bad_rows=2)
+    assert (summary.changes.removed, summary.changes.missing) == (2, 2)
+    assert set(_contents(index)) == {"Q2"}
+    assert "line 2" in summary.report
+    assert "line 5" in summary.report
 
 
 def test_a_dry_run_counts_and_writes_nothing(
