@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from retrieval.filters.restriction import FilterKey
 
 DEFAULT_FILTER_CACHE_BYTES = 256 * 2**20
 _MAX_BYTES = 2**50
+# What objects that make up a kept filter take besides their data: over a small index, most of it.
+_OBJECT_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class FilterCacheStats:
         misses: Filters that had to be made.
         evictions: Filters given up for others.
         num_filters: Filters held.
-        num_bytes: Their memory.
+        num_bytes: Their memory, that of their keys included.
         max_bytes: Bound on it.
     """
 
@@ -34,6 +37,11 @@ class FilterCacheStats:
     num_filters: int
     num_bytes: int
     max_bytes: int
+
+
+def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
+    """Return the memory it takes to keep a filter under a key."""
+    return made.num_bytes + sys.getsizeof(key.predicate) + _OBJECT_BYTES
 
 
 class FilterCache:
@@ -92,11 +100,11 @@ class FilterCache:
             )
 
     def _keep(self, key: FilterKey, made: EntityFilter) -> None:
-        if made.num_bytes > self._max_bytes or key in self._filters:
+        size = kept_bytes(key, made)
+        if size > self._max_bytes or key in self._filters:
             return
         self._filters[key] = made
-        self._num_bytes += made.num_bytes
+        self._num_bytes += size
         while self._num_bytes > self._max_bytes:
-            _, oldest = self._filters.popitem(last=False)
-            self._num_bytes -= oldest.num_bytes
+            self._num_bytes -= kept_bytes(*self._filters.popitem(last=False))
             self._evictions += 1

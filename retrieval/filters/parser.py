@@ -38,6 +38,8 @@ from retrieval.filters.tokens import FIELD, Kind, Token, error_at, tokenise
 MAX_FILTER_CHARS = 16_384
 # Every level of brackets is five calls deep, and Python allows about a thousand.
 MAX_DEPTH = 64
+# Each test is a pass over a column: milliseconds over millions of entities, seconds where it is a pattern.
+MAX_TESTS = 256
 
 _CONSTANTS: dict[object, bool | None] = {"true": True, "false": False, "null": None}
 _AFTER_COLUMN = "a comparison (= != < <= > >=), in, like, is, and, or"
@@ -47,8 +49,9 @@ def parse(text: str) -> Predicate:
     """Return the predicate a text says.
 
     Raises:
-        InputError: the text is no predicate, longer than `MAX_FILTER_CHARS` or nested deeper than
-            `MAX_DEPTH`; its field is "filter", and it says where, what was expected and what was got.
+        InputError: the text is no predicate, longer than `MAX_FILTER_CHARS`, nested deeper than
+            `MAX_DEPTH` or of more than `MAX_TESTS` tests; its field is "filter", and it says where, what was
+            expected and what was got.
     """
     if len(text) > MAX_FILTER_CHARS:
         raise InputError(
@@ -67,6 +70,7 @@ class _Parser:
         self._tokens = tokens
         self._position = 0
         self._open: list[Token] = []
+        self._num_tests = 0
 
     def disjunction(self) -> Predicate:
         operands = [self._conjunction()]
@@ -120,6 +124,9 @@ class _Parser:
         return inside
 
     def _test(self, column: Column) -> Predicate:
+        self._num_tests += 1
+        if self._num_tests > MAX_TESTS:
+            raise error_at(column.at, f"more than {MAX_TESTS} tests; many values of a column go into one in")
         token = self._next
         if token.kind is Kind.SIGN and token.value in COMPARISONS:
             self._position += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from decoding.row_filter import RowFilter
 from retrieval.errors import InputError
-from retrieval.filters.cache import FilterCache
+from retrieval.filters.cache import FilterCache, kept_bytes
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.filters.restriction import FilterKey
 
@@ -22,11 +23,11 @@ def some_filter(rows: int = ROWS) -> EntityFilter:
     return EntityFilter(mask, rows, RowFilter.from_mask(mask))
 
 
-SIZE = some_filter().num_bytes
-
-
 def key(name: str) -> FilterKey:
     return FilterKey(name, "", "")
+
+
+SIZE = kept_bytes(key("a"), some_filter())
 
 
 def refuse() -> EntityFilter:
@@ -34,7 +35,22 @@ def refuse() -> EntityFilter:
 
 
 def test_bytes_are_those_of_mask_and_counts() -> None:
-    assert SIZE == ROWS + 4 * (ROWS + 1)
+    assert some_filter().num_bytes == ROWS + 4 * (ROWS + 1)
+
+
+def test_over_a_small_index_the_bound_holds_for_what_is_around_the_counts() -> None:
+    """A predicate may be a thousand times as long as its counts."""
+    tracemalloc.start()
+    try:
+        cache = FilterCache(2**20)
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(2000):
+            cache.get(key(f"{number} " + "x" * 10_000), some_filter)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < cache.stats.num_bytes <= 2**20
+    assert cache.stats.evictions + cache.stats.num_filters == 2000
 
 
 def test_what_is_kept_is_not_made_again() -> None:

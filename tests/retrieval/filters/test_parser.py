@@ -22,7 +22,7 @@ from retrieval.filters.expression import (
     Truth,
     canonical,
 )
-from retrieval.filters.parser import MAX_DEPTH, MAX_FILTER_CHARS, parse
+from retrieval.filters.parser import MAX_DEPTH, MAX_FILTER_CHARS, MAX_TESTS, parse
 
 
 def compare(name: str, operator: str, value: str | float | bool | None) -> Comparison:
@@ -145,7 +145,14 @@ def test_brackets_up_to_the_depth_are_fine() -> None:
 
 def test_chains_need_no_depth() -> None:
     assert parse("not " * 4000 + "a") == A
-    assert isinstance(parse(" or ".join(["a"] * 2000)), Or)
+    assert isinstance(parse(" or ".join(["a"] * MAX_TESTS)), Or)
+
+
+def test_tests_are_counted_and_values_are_not() -> None:
+    in_values = f"a in ({', '.join(map(str, range(2000)))})"
+    parse(" or ".join([in_values, *["a"] * (MAX_TESTS - 1)]))
+    with pytest.raises(InputError, match=f"at character 1281: more than {MAX_TESTS} tests; many values"):
+        parse(" or ".join(["a"] * MAX_TESTS + ["b"]))
 
 
 PIECES = [
