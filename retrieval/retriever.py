@@ -6,57 +6,31 @@ Text in, entities out. It knows prompts, titles and entities; what a decode step
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
 from decoding.language_model import LanguageModel
 from decoding.title_trie import TitleTrie
 from retrieval.arguments import named, sequence
+from retrieval.batch_runner import BatchRunner, Job, Reply
 from retrieval.compatibility import check_rendering, check_templates
 from retrieval.defaults import default_model_dir
-from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.errors import InputError
 from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
-from retrieval.filters.entity_filter import EntityFilter
 from retrieval.filters.parser import parse
 from retrieval.filters.restriction import Restriction, checked_ids
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
 from retrieval.limits import Limits
-from retrieval.methods import Outcome, nothing_allowed, run_beam, run_disc
+from retrieval.model_opening import load_model
+from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
-from retrieval.types import Mention, RetrievalResult, RetrieveRequest, Timings
+from retrieval.types import Mention, RetrievalResult, RetrieveRequest
 
 DEFAULT_BATCH_SIZE = 32
-# Seeds that are chosen here survive JSON readers whose only numbers are doubles.
-_SEED_BITS = 53
-
-# Logits of one decode step, float32: batches of wide requests are split to stay below it.
-_MAX_LOGITS_BYTES = 256 * 2**20
-
-Reply = RetrievalResult | GenretError | DecodingCancelledError
-
-
-class _Job(NamedTuple):
-    """One request on its way into a batch."""
-
-    request: RetrieveRequest
-    prompt: list[int]
-    cancel: CancelToken | None
-    allowed: EntityFilter | None
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether the filter allows no entity at all."""
-        return self.allowed is not None and not self.allowed.num_allowed
 
 
 class Retriever:
@@ -94,9 +68,11 @@ class Retriever:
         index.check_tokenizer(tokenizer, model.vocab_size)
         check_rendering(index, tokenizer, self.config)
         check_templates(tokenizer, self.config, model.vocab_size)
-        self._limits = Limits.of(model)
+        limits = Limits.of(model)
         self.trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
         self.filters = FilterStore(index, model.device, filter_cache_bytes)
+        self._prompts = PromptEncoder(tokenizer, model.vocab_size, limits.prompt_tokens(self.trie.max_depth))
+        self._runner = BatchRunner(index, model, self.trie, self.filters, limits)
 
     @classmethod
     def open(
@@ -135,7 +111,7 @@ class Retriever:
             config = CheckpointConfig.load(Path(tokenizer.source))
             opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
             check_rendering(opened, tokenizer, config)
-            loaded = _load_model(place, device, dtype, num_threads, trust_remote_code)
+            loaded = load_model(place, device, dtype, num_threads, trust_remote_code)
             return cls(opened, loaded, tokenizer, config, filter_cache_bytes=filter_cache_bytes)
         except BaseException:
             opened.close()
@@ -334,40 +310,14 @@ class Retriever:
         """
         tokens = list(cancel) if cancel is not None else [None] * len(requests)
         replies: dict[int, Reply] = {}
-        prompts: dict[int, list[int]] = {}
-        for i, request in enumerate(requests):
+        jobs: dict[int, Job] = {}
+        for i, (request, token) in enumerate(zip(requests, tokens, strict=True)):
             try:
-                prompts[i] = self._prompt(request)
+                jobs[i] = Job(request, self._prompt(request), token)
             except InputError as error:
                 replies[i] = error
-        replies.update(self._answer(requests, prompts, tokens))
+        replies.update(zip(jobs, self._runner.run(list(jobs.values())), strict=True))
         return [replies[i] for i in range(len(requests))]
-
-    def _answer(
-        self,
-        requests: Sequence[RetrieveRequest],
-        prompts: Mapping[int, list[int]],
-        cancel: Sequence[CancelToken | None],
-    ) -> dict[int, Reply]:
-        """Answer the requests that have a prompt; keys are their positions in `requests`."""
-        replies: dict[int, Reply] = {}
-        groups: dict[tuple[str, int | None, int], list[int]] = {}
-        for i in prompts:
-            request = requests[i]
-            # A forward is as wide as its widest query, so that only requests of like width go together.
-            width = 1 << (request.width - 1).bit_length()
-            groups.setdefault((request.method, request.top_m, width), []).append(i)
-        for (_, _, width), members in groups.items():
-            most = max(1, _MAX_LOGITS_BYTES // (width * self.model.vocab_size * 4))
-            rest = iter(members)
-            for filters in self.filters.batches([requests[i].restriction for i in members], most):
-                part = list(islice(rest, len(filters)))
-                jobs = [
-                    _Job(_seeded(requests[i]), prompts[i], cancel[i], allowed)
-                    for i, allowed in zip(part, filters, strict=True)
-                ]
-                replies.update(zip(part, self._decode(jobs), strict=True))
-        return replies
 
     def _all_or_error(
         self, requests: Sequence[RetrieveRequest], names: Sequence[str], batch_size: int
@@ -379,89 +329,14 @@ class Retriever:
         for name, request in zip(names, requests, strict=True):  # before anything is decoded
             with named("query", name):
                 prompts.append(self._prompt(request))
-        # Neighbours in length share a batch: little of it is padding.
-        order = sorted(range(len(requests)), key=lambda i: len(prompts[i]))
-        never = [None] * len(requests)
-        replies: dict[int, RetrievalResult] = {}
-        for batch in _chunks(order, batch_size):
-            for i, reply in self._answer(requests, {i: prompts[i] for i in batch}, never).items():
-                if isinstance(reply, ModelError):
-                    raise ModelError(f"{names[i]}: {reply}") from reply
-                if not isinstance(reply, RetrievalResult):
-                    raise reply
-                replies[i] = reply
-        return [replies[i] for i in range(len(requests))]
+        jobs = [Job(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
+        return self._runner.run_all(jobs, names, batch_size)
 
     def _prompt(self, request: RetrieveRequest) -> list[int]:
         """Return the prompt of a request that can be answered: its filter fits the index too."""
         if request.filter is not None:
             self.filters.check(request.restriction)
-        template = self.config.prompt(request.prompt)
-        prompt = template.encode(self.tokenizer, request.query)
-        if not prompt:
-            raise InputError("query", "gives no tokens with this prompt template")
-        if max(prompt) >= self.model.vocab_size:
-            raise InputError(
-                "query",
-                f"holds token {max(prompt)}, which the model does not know "
-                f"(it has {self.model.vocab_size} tokens, its tokenizer {self.tokenizer.vocab_size})",
-            )
-        longest = self._limits.prompt_tokens(self.trie.max_depth)
-        if longest is not None and len(prompt) > longest:
-            markup = len(template.encode(self.tokenizer, ""))
-            raise InputError(
-                "query",
-                f"too long: the prompt has {len(prompt)} tokens ({markup} are the template's), "
-                f"the model takes at most {longest}",
-            )
-        return prompt
-
-    def _decode(self, jobs: Sequence[_Job]) -> list[Reply]:
-        """Answer compatible requests in one batch; those whose filter allows nothing without the model."""
-        asked = [job for job in jobs if not job.is_hopeless]
-        decoded = iter(self._decode_all(asked) if asked else [])
-        return [nothing_allowed(job.request) if job.is_hopeless else next(decoded) for job in jobs]
-
-    def _decode_all(self, jobs: Sequence[_Job]) -> list[Reply]:
-        requests = [job.request for job in jobs]
-        room = [self._limits.room(len(job.prompt)) for job in jobs]
-        cancel = [job.cancel for job in jobs]
-        filters = [job.allowed for job in jobs]
-        run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
-        started = time.perf_counter()
-        try:
-            session = self.model.prefill([job.prompt for job in jobs])
-            prefilled = time.perf_counter()
-            outcomes = run(session, self.trie, self.index, requests, cancel, room, filters)
-        except InvalidLogitsError as error:
-            if len(jobs) == 1:
-                return [ModelError(str(error))]
-            # One query's broken logits must not take the others down: answer each alone.
-            return [self._decode_all([job])[0] for job in jobs]
-        ended = time.perf_counter()
-        timings = Timings(
-            prefill_ms=(prefilled - started) * 1e3,
-            decode_ms=(ended - prefilled) * 1e3,
-            total_ms=(ended - started) * 1e3,
-        )
-        return [replace(o, timings=timings) if isinstance(o, RetrievalResult) else o for o in outcomes]
-
-
-def _load_model(
-    place: str | Path, device: str, dtype: str, num_threads: int | None, trust_remote_code: bool
-) -> LanguageModel:
-    if num_threads is not None and num_threads < 1:
-        raise InputError("num_threads", f"must be at least 1, got {num_threads}")
-    from decoding.hf_model import HFLanguageModel  # transformers takes seconds to import
-
-    try:
-        return HFLanguageModel.load(place, device, dtype, trust_remote_code, num_threads)
-    except DecodingError as error:
-        raise ModelError(str(error)) from error
-
-
-def _seeded(request: RetrieveRequest) -> RetrieveRequest:
-    return replace(request, seed=secrets.randbits(_SEED_BITS)) if request.seed is None else request
+        return self._prompts.encode(self.config.prompt(request.prompt), request.query)
 
 
 def _checked_lists(
@@ -470,7 +345,3 @@ def _checked_lists(
     """Read lists of ids once, however many requests share them."""
     allowed = None if allow_ids is None else checked_ids("allow_ids", allow_ids)
     return allowed, checked_ids("deny_ids", deny_ids)
-
-
-def _chunks(items: Sequence[int], size: int) -> Iterable[Sequence[int]]:
-    return (items[at : at + size] for at in range(0, len(items), size))

@@ -84,6 +84,7 @@ class RetrieveRequest:
         allow_ids: Ids of the entities allowed, at most 100,000; None: all of them, empty: none.
         deny_ids: Ids of entities not allowed, at most 100,000. An answer passes `filter`, `allow_ids` and
             `deny_ids`; ids the index lacks have no effect.
+        restriction: What these three say, read once.
 
     Raises:
         InputError: a field is out of range; it is named.
@@ -102,6 +103,7 @@ class RetrieveRequest:
     filter: str | None = None
     allow_ids: tuple[str, ...] | None = None
     deny_ids: tuple[str, ...] = ()
+    restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_text("query", self.query)
@@ -121,12 +123,14 @@ class RetrieveRequest:
         object.__setattr__(self, "temperature", float(temperature))
         if self.prompt is not None:
             check_text("prompt", self.prompt)
+        predicate = None
         if self.filter is not None:
             check_text("filter", self.filter)
-            parse(self.filter)
+            predicate = parse(self.filter)
         if self.allow_ids is not None:
             object.__setattr__(self, "allow_ids", checked_ids("allow_ids", self.allow_ids))
         object.__setattr__(self, "deny_ids", checked_ids("deny_ids", self.deny_ids))
+        object.__setattr__(self, "restriction", Restriction(predicate, self.allow_ids, self.deny_ids))
         if (total := self.width) > MAX_TOTAL_DRAWS and self.method == "disc":
             raise InputError(
                 "num_samples", f"times num_draws must be at most {MAX_TOTAL_DRAWS}, got {total} draws"
@@ -138,12 +142,6 @@ class RetrieveRequest:
         if self.method == "beam":
             return self.beam_size or default_beam_size(self.k)
         return (self.num_samples or DEFAULT_NUM_SAMPLES) * self.num_draws
-
-    @property
-    def restriction(self) -> Restriction:
-        """What the answers are restricted to."""
-        predicate = None if self.filter is None else parse(self.filter)
-        return Restriction(predicate, self.allow_ids, self.deny_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,23 +63,27 @@ class FilterMaker:
             names = (*self._index.entities.metadata_columns, ENTITY_ID, TITLE)
             check(restriction.predicate, {name: self._column(name).type for name in names})
 
-    def make(self, restriction: Restriction) -> EntityFilter:
+    def make(self, restriction: Restriction, poll: Callable[[], None] | None = None) -> EntityFilter:
         """Return the filter of a restriction: one pass over the columns it names, one over the rows.
+
+        Args:
+            restriction: What passes.
+            poll: Called now and then; what it raises ends the making.
 
         Raises:
             InputError: the predicate does not fit the index.
         """
         self.check(restriction)
-        allowed = self._entities(restriction)
+        allowed = self._entities(restriction, poll)
         allowed.flags.writeable = False
         return EntityFilter(allowed, int(np.count_nonzero(allowed)), self._rows(allowed))
 
-    def _entities(self, restriction: Restriction) -> BoolArray:
+    def _entities(self, restriction: Restriction, poll: Callable[[], None] | None) -> BoolArray:
         num_entities = self._index.num_entities
         if restriction.predicate is None:
             allowed = np.ones(num_entities, dtype=np.bool_)
         else:
-            allowed = evaluate(restriction.predicate, self._column, num_entities)
+            allowed = evaluate(restriction.predicate, self._column, num_entities, poll)
         if restriction.allow_ids is not None:
             allowed &= self._are_among(restriction.allow_ids)
         if restriction.deny_ids:

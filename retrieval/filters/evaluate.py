@@ -46,13 +46,19 @@ _OPERATORS: dict[str, Callable[..., pa.Array]] = {
 }
 
 
-def evaluate(predicate: Predicate, column: Callable[[str], pa.ChunkedArray], num_rows: int) -> BoolArray:
+def evaluate(
+    predicate: Predicate,
+    column: Callable[[str], pa.ChunkedArray],
+    num_rows: int,
+    poll: Callable[[], None] | None = None,
+) -> BoolArray:
     """Return the rows for which a predicate is true.
 
     Args:
         predicate: One that `check` let pass for these columns.
         column: Gives a column by name; all have the same chunks.
         num_rows: Length n of the columns.
+        poll: Called before every batch; what it raises ends the evaluation.
 
     Returns:
         Shape: (n,), bool.
@@ -65,6 +71,8 @@ def evaluate(predicate: Predicate, column: Callable[[str], pa.ChunkedArray], num
     batches = _Batches()
     begin = 0
     for number in range(next(iter(columns.values())).num_chunks):
+        if poll is not None:
+            poll()
         chunks = {name: values.chunk(number) for name, values in columns.items()}
         truth = pc.fill_null(batches.truth(predicate, chunks), False)
         mask[begin : begin + len(truth)] = truth.to_numpy(zero_copy_only=False)

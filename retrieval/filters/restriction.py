@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-import xxhash
+from functools import cached_property
 
 from retrieval.errors import InputError
 from retrieval.filters.expression import Predicate, canonical
 
 MAX_IDS = 100_000
+
+
+class IdList(tuple[str, ...]):
+    """Ids that have been checked. Requests that share a list check it once and digest it once."""
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the set of ids; their order and repetitions make no difference."""
+        # A cryptographic one: nobody can choose ids so as to be given the filter of somebody else's list.
+        hasher = hashlib.blake2b(digest_size=32)
+        for encoded in sorted(entity_id.encode() for entity_id in set(self)):
+            hasher.update(len(encoded).to_bytes(8, "little"))
+            hasher.update(encoded)
+        return hasher.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +70,17 @@ class Restriction:
         )
 
 
-def checked_ids(field: str, ids: object) -> tuple[str, ...]:
-    """Return a list of ids as a tuple.
+def checked_ids(field: str, ids: object) -> IdList:
+    """Return a list of ids, checked; one that has been checked is returned as it is.
 
     Raises:
         InputError: it is no sequence of at most `MAX_IDS` texts; names the item.
     """
+    if isinstance(ids, IdList):
+        return ids
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise InputError(field, f"must be a sequence of ids, got {type(ids).__name__}")
-    items = tuple(ids)
+    items = IdList(ids)
     if len(items) > MAX_IDS:
         raise InputError(field, f"at most {MAX_IDS:,} ids, got {len(items):,}")
     for number, item in enumerate(items):
@@ -82,10 +98,5 @@ def _is_broken(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _digest(ids: Sequence[str]) -> str:
-    """Return a digest of a set of ids; their order and repetitions make no difference."""
-    hasher = xxhash.xxh3_128()
-    for encoded in sorted(entity_id.encode() for entity_id in set(ids)):
-        hasher.update(len(encoded).to_bytes(8, "little"))
-        hasher.update(encoded)
-    return hasher.hexdigest()
+def _digest(ids: tuple[str, ...]) -> str:
+    return (ids if isinstance(ids, IdList) else IdList(ids)).digest

@@ -7,15 +7,18 @@ from functools import partial
 
 import torch
 
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError
 from retrieval.filters.cache import FilterCache, FilterCacheStats
 from retrieval.filters.entity_filter import EntityFilter, FilterMaker
 from retrieval.filters.restriction import FilterKey, Restriction
 from retrieval.index.reader import Index
 
-# Row counts of the different filters of one batch, which decoding copies into one table. It also bounds the
-# lanes of that table far below what its states can tell apart.
+# The different filters of one batch, which stay in memory while it is decoded, kept or not. It also bounds
+# their number far below what decoding's states can tell apart.
 _MAX_BATCH_BYTES = 512 * 2**20
-_COUNT_BYTES = 4
+# Of a filter: for each row and for each entity.
+_ROW_BYTES, _ENTITY_BYTES = 4, 1
 
 
 class FilterStore:
@@ -37,7 +40,8 @@ class FilterStore:
         self.max_bytes = max_bytes
         self._cache = FilterCache(max_bytes)
         self._maker = FilterMaker(index, device)
-        self._most = max(1, _MAX_BATCH_BYTES // (_COUNT_BYTES * (index.num_rows + 1)))
+        size = _ROW_BYTES * (index.num_rows + 1) + _ENTITY_BYTES * index.num_entities
+        self._most = max(1, _MAX_BATCH_BYTES // size)
 
     @property
     def stats(self) -> FilterCacheStats:
@@ -57,8 +61,11 @@ class FilterStore:
         self._maker.check(restriction)
 
     def batches(
-        self, restrictions: Sequence[Restriction], max_size: int
-    ) -> Iterator[list[EntityFilter | None]]:
+        self,
+        restrictions: Sequence[Restriction],
+        max_size: int,
+        cancel: Sequence[CancelToken | None] | None = None,
+    ) -> Iterator[list[EntityFilter | DecodingCancelledError | None]]:
         """Cut requests, in their order, into batches whose filters fit into memory together.
 
         The filters of a batch are made when it is asked for. Equal restrictions share one filter.
@@ -66,13 +73,15 @@ class FilterStore:
         Args:
             restrictions: Ones that `check` let pass.
             max_size: Most requests in a batch.
+            cancel: Polled while a request's filter is made, one per request.
 
         Yields:
-            Per request of the next batch its filter, None where nothing is restricted.
+            Per request of the next batch its filter, None where nothing is restricted, or what ended the
+            making of it.
         """
-        batch: list[EntityFilter | None] = []
+        batch: list[EntityFilter | DecodingCancelledError | None] = []
         used: dict[FilterKey, EntityFilter] = {}
-        for restriction in restrictions:
+        for restriction, token in zip(restrictions, cancel or [None] * len(restrictions), strict=True):
             key = None if restriction.is_open else restriction.key()
             is_new = key is not None and key not in used
             if batch and (len(batch) >= max_size or (is_new and len(used) >= self._most)):
@@ -81,8 +90,12 @@ class FilterStore:
             if key is None:
                 batch.append(None)
                 continue
-            if key not in used:
-                used[key] = self._cache.get(key, partial(self._maker.make, restriction))
-            batch.append(used[key])
+            try:
+                if key not in used:
+                    poll = None if token is None else token.check
+                    used[key] = self._cache.get(key, partial(self._maker.make, restriction, poll))
+                batch.append(used[key])
+            except DecodingCancelledError as error:
+                batch.append(error)
         if batch:
             yield batch

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from decoding.cancellation import CancelToken
+from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import InputError
 from retrieval.filters import store
@@ -175,7 +179,8 @@ def test_one_filter_is_made_once(retriever: Retriever) -> None:
     stats = retriever.filters.stats
     assert (stats.misses, stats.num_filters) == (1, 1)
     assert stats.hits == 3
-    assert stats.num_bytes == 12 + 4 * (retriever.index.num_rows + 1)
+    data = 12 + 4 * (retriever.index.num_rows + 1)
+    assert data < stats.num_bytes < data + 4096
     retriever.close()
     assert retriever.filters.stats.num_bytes == 0
 
@@ -219,3 +224,37 @@ def test_a_negative_cache_is_refused(folder: Path) -> None:
     model = TableModel.random(TOKENIZER.vocab_size, seed=1)
     with Index.open(folder) as index, pytest.raises(InputError, match="filter_cache_bytes: must be"):
         Retriever(index, model, TOKENIZER, CONFIG, filter_cache_bytes=-1)
+
+
+def test_a_list_of_ids_is_digested_once_for_all_requests_and_batches(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digested: list[int] = []
+
+    def blake2b(**options: Any) -> Any:
+        digested.append(1)
+        return hashlib.blake2b(**options)
+
+    monkeypatch.setattr("retrieval.filters.restriction.hashlib", SimpleNamespace(blake2b=blake2b))
+    queries = [f"query {n}" for n in range(5)]
+    results = retriever.retrieve(queries, method="disc", deny_ids=["Q1", "Q2"], batch_size=2)
+    assert [ids(result) & {"Q1", "Q2"} for result in results] == [set()] * 5
+    assert len(digested) == 1
+    request = RetrieveRequest("x", deny_ids=("Q1", "Q2"))
+    assert replace(request, seed=1).deny_ids is request.deny_ids
+    retriever.retrieve_batch([request, replace(request, query="y")])
+    assert len(digested) == 2
+    assert retriever.filters.stats.misses == 1
+
+
+def test_a_request_that_is_given_up_while_its_filter_is_made_leaves_the_others_alone(
+    retriever: Retriever,
+) -> None:
+    gone, late = CancelToken(), CancelToken(deadline=0.0)
+    gone.cancel()
+    requests = [RetrieveRequest("x", filter="kind = 'city'") for _ in range(4)]
+    replies = retriever.retrieve_batch(requests, [gone, late, None, CancelToken()])
+    assert [type(reply) for reply in replies[:2]] == [DecodingCancelledError, DeadlineExceededError]
+    assert [ids(reply) for reply in replies[2:]] == [{"Q4", "Q5", "Q6"}] * 2
+    assert retriever.filters.stats.num_filters == 1
+    assert retriever.model.num_prompts == 2

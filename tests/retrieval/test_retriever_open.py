@@ -242,7 +242,7 @@ def test_hub_checkpoint_brings_its_prompts_and_rendering(
 
     from decoding.hf_model import HFLanguageModel
 
-    monkeypatch.setattr("retrieval.retriever._load_model", load)
+    monkeypatch.setattr("retrieval.retriever.load_model", load)
     with Retriever.open(index, "someone/tiny") as retriever:
         assert retriever.config.rendering == checkpoint_config().rendering
         assert retriever.config.prompt(None).prefix == "<query>"

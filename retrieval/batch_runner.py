@@ -1,0 +1,164 @@
+"""Requests in batches: which ones decode together, under which filters, and what each of them gets.
+
+A forward is as wide as its widest query and a batch samples with one `top_m`, so only requests of one method,
+one `top_m` and like width go together.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.language_model import LanguageModel
+from decoding.title_trie import TitleTrie
+from retrieval.errors import GenretError, ModelError
+from retrieval.filters.entity_filter import EntityFilter
+from retrieval.filters.store import FilterStore
+from retrieval.index.reader import Index
+from retrieval.limits import Limits
+from retrieval.methods import Outcome, nothing_allowed, run_beam, run_disc
+from retrieval.types import RetrievalResult, RetrieveRequest, Timings
+
+# Seeds that are chosen here survive JSON readers whose only numbers are doubles.
+_SEED_BITS = 53
+
+# Logits of one decode step, float32: batches of wide requests are split to stay below it.
+_MAX_LOGITS_BYTES = 256 * 2**20
+
+Reply = RetrievalResult | GenretError | DecodingCancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request on its way into a batch.
+
+    Attributes:
+        request: What is asked.
+        prompt: Its token ids.
+        cancel: Polled while its filter is made and between decode steps.
+    """
+
+    request: RetrieveRequest
+    prompt: list[int]
+    cancel: CancelToken | None = None
+
+
+class BatchRunner:
+    """Answers jobs over one index with one model.
+
+    Args:
+        index: An open index.
+        model: Writes titles.
+        trie: Of the index, where the model is.
+        filters: Of the index.
+        limits: What fits into the model.
+    """
+
+    def __init__(
+        self, index: Index, model: LanguageModel, trie: TitleTrie, filters: FilterStore, limits: Limits
+    ) -> None:
+        self._index = index
+        self._model = model
+        self._trie = trie
+        self._filters = filters
+        self._limits = limits
+
+    def run(self, jobs: Sequence[Job]) -> list[Reply]:
+        """Answer jobs with any mixture of options.
+
+        Returns:
+            Per job its result, or the error that concerns this job alone.
+        """
+        replies: dict[int, Reply] = {}
+        groups: dict[tuple[str, int | None, int], list[int]] = {}
+        for i, job in enumerate(jobs):
+            width = 1 << (job.request.width - 1).bit_length()
+            groups.setdefault((job.request.method, job.request.top_m, width), []).append(i)
+        for (_, _, width), members in groups.items():
+            most = max(1, _MAX_LOGITS_BYTES // (width * self._model.vocab_size * 4))
+            restrictions = [jobs[i].request.restriction for i in members]
+            rest = iter(members)
+            for filters in self._filters.batches(restrictions, most, [jobs[i].cancel for i in members]):
+                part = list(islice(rest, len(filters)))
+                replies.update(zip(part, self._answer([jobs[i] for i in part], filters), strict=True))
+        return [replies[i] for i in range(len(jobs))]
+
+    def run_all(self, jobs: Sequence[Job], names: Sequence[str], batch_size: int) -> list[RetrievalResult]:
+        """Answer jobs, at most `batch_size` of them at a time; the first error is raised.
+
+        Args:
+            jobs: Not cancelled.
+            names: What an error of the model calls each of them.
+            batch_size: At least 1.
+
+        Raises:
+            ModelError: the model returned broken logits.
+        """
+        # Neighbours in length share a batch: little of it is padding.
+        order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].prompt))
+        results: dict[int, RetrievalResult] = {}
+        for at in range(0, len(order), batch_size):
+            batch = order[at : at + batch_size]
+            for i, reply in zip(batch, self.run([jobs[i] for i in batch]), strict=True):
+                if isinstance(reply, ModelError):
+                    raise ModelError(f"{names[i]}: {reply}") from reply
+                if not isinstance(reply, RetrievalResult):
+                    raise reply
+                results[i] = reply
+        return [results[i] for i in range(len(jobs))]
+
+    def _answer(
+        self, jobs: Sequence[Job], filters: Sequence[EntityFilter | DecodingCancelledError | None]
+    ) -> list[Reply]:
+        """Answer compatible jobs in one batch; what is known without the model is not asked of it."""
+        replies: dict[int, Reply] = {}
+        asked: list[int] = []
+        allowed: list[EntityFilter | None] = []
+        seeded = [replace(job, request=_seeded(job.request)) for job in jobs]
+        for i, (job, made) in enumerate(zip(seeded, filters, strict=True)):
+            if isinstance(made, DecodingCancelledError):
+                replies[i] = made
+            elif made is not None and not made.num_allowed:
+                replies[i] = nothing_allowed(job.request)
+            else:
+                asked.append(i)
+                allowed.append(made)
+        if asked:
+            replies.update(zip(asked, self._decode([seeded[i] for i in asked], allowed), strict=True))
+        return [replies[i] for i in range(len(jobs))]
+
+    def _decode(self, jobs: Sequence[Job], filters: Sequence[EntityFilter | None]) -> list[Reply]:
+        requests = [job.request for job in jobs]
+        room = [self._limits.room(len(job.prompt)) for job in jobs]
+        cancel = [job.cancel for job in jobs]
+        run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
+        started = time.perf_counter()
+        try:
+            session = self._model.prefill([job.prompt for job in jobs])
+            prefilled = time.perf_counter()
+            outcomes = run(session, self._trie, self._index, requests, cancel, room, filters)
+        except InvalidLogitsError as error:
+            if len(jobs) == 1:
+                return [ModelError(str(error))]
+            # One query's broken logits must not take the others down: answer each alone.
+            pairs = zip(jobs, filters, strict=True)
+            return [self._decode([job], [allowed])[0] for job, allowed in pairs]
+        ended = time.perf_counter()
+        timings = Timings(
+            prefill_ms=(prefilled - started) * 1e3,
+            decode_ms=(ended - prefilled) * 1e3,
+            total_ms=(ended - started) * 1e3,
+        )
+        return [replace(o, timings=timings) if isinstance(o, RetrievalResult) else o for o in outcomes]
+
+
+def _seeded(request: RetrieveRequest) -> RetrieveRequest:
+    """Return the request with a seed where its method needs one."""
+    if request.method != "disc" or request.seed is not None:
+        return request
+    return replace(request, seed=secrets.randbits(_SEED_BITS))

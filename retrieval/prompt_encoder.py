@@ -1,0 +1,46 @@
+"""From a query to the tokens of its prompt, where the model can take them."""
+
+from __future__ import annotations
+
+from retrieval.errors import InputError
+from retrieval.prompts import PromptTemplate
+from retrieval.text import TextTokenizer
+
+
+class PromptEncoder:
+    """Encodes prompts for one model.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        vocab_size: Tokens the model knows.
+        max_tokens: Longest prompt that leaves room for a title; None: no bound.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, vocab_size: int, max_tokens: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_tokens = max_tokens
+
+    def encode(self, template: PromptTemplate, query: str) -> list[int]:
+        """Return the token ids of a query in a template.
+
+        Raises:
+            InputError: there are none, too many, or one that the model does not know; its field is "query".
+        """
+        prompt = template.encode(self._tokenizer, query)
+        if not prompt:
+            raise InputError("query", "gives no tokens with this prompt template")
+        if max(prompt) >= self._vocab_size:
+            raise InputError(
+                "query",
+                f"holds token {max(prompt)}, which the model does not know "
+                f"(it has {self._vocab_size} tokens, its tokenizer {self._tokenizer.vocab_size})",
+            )
+        if self._max_tokens is not None and len(prompt) > self._max_tokens:
+            markup = len(template.encode(self._tokenizer, ""))
+            raise InputError(
+                "query",
+                f"too long: the prompt has {len(prompt)} tokens ({markup} are the template's), "
+                f"the model takes at most {self._max_tokens}",
+            )
+        return prompt
