@@ -137,7 +137,7 @@ class FilteredTrie:
 
     def start(self, queries: Tensor) -> Tensor:
         """Return the root under the filter of each query. Shapes: (n,), int64."""
-        row_end = self._lane_of_query.index_select(0, queries) * self._stride + self._trie.num_rows
+        row_end = self._lane_of_query[queries] * self._stride + self._trie.num_rows
         return pack(torch.zeros_like(row_end), row_end)
 
     def children(self, states: Tensor) -> Children:

@@ -102,7 +102,7 @@ def _constraint(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> Cons
 def _listing(index: Index, request: RetrieveRequest) -> BeamParams:
     """Return how many rows are listed for the entities wanted."""
     listed = request.k
-    if index.num_rows > index.num_entities:
+    if index.max_forms > 1:
         # Several surface forms may be one entity's. Those listed beyond it cost next to nothing, complete
         # the entities' scores and tighten the bound on what was not seen.
         listed = min(MAX_K, max(2 * request.k, request.width))
@@ -178,7 +178,7 @@ def _is_proven(index: Index, tallies: dict[int, _Tally], k: int, unseen: float, 
     # Upper bound of everything below the i-th entity, from the end of the list upwards.
     below = -math.inf
     if len(order) < num_entities:
-        below = unseen + math.log(index.forms_per_entity.max(initial=1))
+        below = unseen + math.log(index.max_forms)
     for position in range(len(order) - 1, -1, -1):
         entity = order[position]
         found = tallies[entity]

@@ -109,7 +109,7 @@ class _Parser:
         if token.kind is Kind.VALUE:
             raise error_at(token.at, f"expected a column name, got the value {token.shown}; columns go left")
         if token.kind is not Kind.NAME:
-            self._fail("a column name, not or '('")
+            self._refuse_as_column(token)
         self._position += 1
         return self._test(Column(str(token.value), token.at))
 
@@ -185,6 +185,13 @@ class _Parser:
         taken = self._next.kind is kind and self._next.value == value
         self._position += taken
         return taken
+
+    def _refuse_as_column(self, token: Token) -> NoReturn:
+        following = self._tokens[self._position + 1 : self._position + 2]
+        hint = ""
+        if token.kind is Kind.KEYWORD and following and following[0].value in COMPARISONS:
+            hint = f'; a column of that name is written "{token.text}"'
+        raise error_at(token.at, f"expected a column name, not or '(', got {token.shown}{hint}")
 
     def _fail(self, expected: str) -> NoReturn:
         raise error_at(self._next.at, f"expected {expected}, got {self._next.shown}")

@@ -89,6 +89,7 @@ class Index:
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
         self._forms: npt.NDArray[np.int64] | None = None
+        self._max_forms: int | None = None
 
     @classmethod
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
@@ -155,6 +156,13 @@ class Index:
         if self._forms is None:
             self._forms = np.bincount(self.postings.entity, minlength=self.num_entities)
         return self._forms
+
+    @property
+    def max_forms(self) -> int:
+        """Largest number of surface forms of one entity, 0 without entities; found on first use."""
+        if self._max_forms is None:
+            self._max_forms = int(self.forms_per_entity.max(initial=0))
+        return self._max_forms
 
     def row_token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the tokens of a row, end token included.

@@ -336,3 +336,22 @@ def test_a_certified_list_is_that_of_all_surface_forms(index: Index, crowded: In
     assert certified > 10  # the certificate is given where it is due ...
     if k > 1:
         assert wrong_without_the_bound > 0  # ... and lists that are wrong do occur
+
+
+def test_aliases_count_where_shared_titles_outnumber_them(tmp_path: Path) -> None:
+    """Fewer rows than entities, and still one entity with two forms, which together are the likeliest."""
+    tokenizer = character_tokenizer("xyz")
+    lines = ["entity_id\ttitle\taliases", "A\tx\ty", *(f"B{n}\tz\t" for n in range(5))]
+    with Index.open(build(tmp_path, lines, tokenizer).index) as index:
+        assert index.num_rows < index.num_entities
+        assert index.max_forms == 2
+        firsts = {token: math.log(p) for token, p in zip("xyz", (0.33, 0.32, 0.35), strict=True)}
+        likely = torch.full((index.vocab_size,), -40.0)
+        for rank in range(index.num_rows):
+            likely[index.row_token_ids(rank)[0]] = firsts[index.surface(rank)]
+        end = torch.full((index.vocab_size,), -40.0)
+        end[index.row_token_ids(0)[-1]] = 0.0
+        model = TableModel(index.vocab_size, lambda _, written: end if written else likely)
+        (result,) = beam(index, model, RetrieveRequest("q", k=1))
+        assert [candidate.entity_id for candidate in result.candidates] == ["A"]
+        assert result.certified

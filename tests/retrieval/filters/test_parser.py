@@ -122,6 +122,11 @@ def test_canonical_text(text: str, expected: str) -> None:
         ("a = 12abc", "at character 5: '12abc' is neither a number nor a column name"),
         ("a = 1e999", "at character 5: the number 1e999 is too large"),
         ("a = " + "9" * 1001, "at character 5: a number of more than 1000 characters"),
+        (
+            "Like = 'x'",
+            "at character 1: expected a column name, not or '(', got 'Like'; "
+            'a column of that name is written "Like"',
+        ),
         ("(" * 10_000, f"at character {MAX_DEPTH + 1}: brackets are nested more than {MAX_DEPTH} deep"),
         (
             "(" * 10_000 + "a" + ")" * 10_000,
