@@ -213,7 +213,8 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
                 "type": byte_size,
                 "metavar": "SIZE",
                 "default": f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
-                "help": "Memory the process may take, from 512MiB. The index is the same whatever the limit.",
+                "help": "Memory to keep to, from 512MiB, which do for millions of titles. The index is "
+                "the same whatever the limit.",
             },
         ),
     ]
