@@ -98,7 +98,7 @@ _ENV = "GENRET_BUILD_"
     envvar=_ENV + "REJECTS",
     show_envvar=True,
     show_default="OUT.rejects.tsv",
-    help="Where bad rows are written, if there are any.",
+    help="Where bad rows are written, if there are any; by a dry run, only when given.",
 )
 @click.option(
     "--max-title-tokens",
@@ -201,7 +201,7 @@ def build_command(
             rendering=_rendering(text_tokenizer, overrides),
             max_bad_rows=max_bad_rows,
             max_title_tokens=max_title_tokens,
-            rejects=None if dry_run else rejects or out.with_name(out.name + ".rejects.tsv"),
+            rejects=rejects if dry_run else rejects or out.with_name(out.name + ".rejects.tsv"),
             keep_versions=keep_versions,
             memory_limit=flags.memory_limit,
             resume=not no_resume,
@@ -211,8 +211,9 @@ def build_command(
             made = plan_build(titles, text_tokenizer, options, progress)
         else:
             made = build_index(titles, text_tokenizer, options, progress)
-    if isinstance(made, BuildSummary) and made.report and not quiet:
-        click.echo(f"{made.report}\nleft out; all of them are in {made.rejects_file}", err=True)
+    if made.report and not quiet:
+        where = "" if made.rejects_file is None else f"; all of them are in {made.rejects_file}"
+        click.echo(f"{made.report}\nleft out{where}", err=True)
     if as_json:
         click.echo(json.dumps(made.to_json(), ensure_ascii=False))
     elif not quiet:

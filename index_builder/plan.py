@@ -48,6 +48,8 @@ class BuildPlan:
         rows: Distinct rows.
         duplicates: Records that repeat another and would be dropped.
         rejected: Bad rows per reason.
+        report: The first bad rows, as text; "" when there are none.
+        rejects_file: Where all of them were written; None when nowhere.
         allowed: How many bad rows a build with these options lets pass.
         longest: The longest title or alias refused for its length, if any.
         files: Names of the input files.
@@ -66,6 +68,8 @@ class BuildPlan:
     rows: int
     duplicates: int
     rejected: Mapping[str, int]
+    report: str
+    rejects_file: Path | None
     allowed: int
     longest: OverLong | None
     files: tuple[str, ...]
@@ -93,6 +97,7 @@ class BuildPlan:
             "rows": self.rows,
             "duplicates": self.duplicates,
             "rejected": dict(self.rejected),
+            "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
             "allowed_bad_rows": self.allowed,
             "longest_over_long": None
             if longest is None
@@ -127,7 +132,7 @@ def plan_build(
         IndexDirectoryError: the directory for temporary files cannot be written.
     """
     progress = progress or Silent()
-    options = replace(options, resume=False, rejects=None)
+    options = replace(options, resume=False)
     begun = time.monotonic()
     with (
         temporary_work() as place,
@@ -161,6 +166,8 @@ def _plan(
         rows=rows,
         duplicates=front.duplicates,
         rejected=front.rejects.counts(),
+        report=front.rejects.report() if front.rejects.rows else "",
+        rejects_file=options.rejects if front.rejects.rows else None,
         allowed=options.max_bad_rows,
         longest=front.longest,
         files=front.rejects.files,

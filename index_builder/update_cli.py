@@ -82,7 +82,7 @@ _ENV = "GENRET_UPDATE_"
     envvar=_ENV + "REJECTS",
     show_envvar=True,
     show_default="INDEX.rejects.tsv",
-    help="Where bad rows are written, if there are any.",
+    help="Where bad rows are written, if there are any; by a dry run, only when given.",
 )
 @click.option(
     "--keep-versions",
@@ -154,7 +154,7 @@ def update_command(
             aliases=flags.aliases,
             unescape_html=flags.unescape_html,
             max_bad_rows=max_bad_rows,
-            rejects=None if dry_run else rejects or index.with_name(index.name + ".rejects.tsv"),
+            rejects=rejects if dry_run else rejects or index.with_name(index.name + ".rejects.tsv"),
             keep_versions=keep_versions,
             memory_limit=flags.memory_limit,
         )

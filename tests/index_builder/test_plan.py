@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_the_figures_are_those_of_the_build(entries: list[tuple[str, str, str]],
             rejects=Path(folder) / "bad.tsv",
             shard_records=shard_records,
         )
-        plan = plan_build(source, ABC, options)
+        plan = plan_build(source, ABC, replace(options, rejects=None))
         assert [p.name for p in Path(folder).iterdir()] == ["titles.tsv"]
         if not plan.entities:
             return
@@ -144,3 +145,22 @@ def test_the_command(tmp_path: Path) -> None:
     piped = CliRunner().invoke(build_command, ["-", *arguments[1:], "--json", "--quiet"], input="a\nb\n")
     assert json.loads(piped.stdout)["entities"] == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "t.tsv"]
+
+
+def test_bad_rows_are_shown_and_written_where_the_user_says(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    ABC._markup.save(str(checkpoint / "tokenizer.json"))
+    (checkpoint / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    source = write_titles(tmp_path / "t.tsv", ["title", "a", "b\tc"])
+    arguments = [str(source), "--tokenizer", str(checkpoint), "--dry-run"]
+    before = sorted(tmp_path.iterdir())
+    result = CliRunner().invoke(build_command, arguments)
+    assert result.exit_code == 0, result.output
+    assert "line 3: too many tabs (expected 1 fields, got 2): 'b\\tc'\nleft out\n" in result.stderr
+    assert sorted(tmp_path.iterdir()) == before
+    rejects = tmp_path / "bad.tsv"
+    result = CliRunner().invoke(build_command, [*arguments, "--rejects", str(rejects), "--json"])
+    assert f"left out; all of them are in {rejects}" in result.stderr
+    assert json.loads(result.stdout)["rejects_file"] == str(rejects)
+    assert rejects.read_text().startswith("line\treason\tdetail\ttext\n3\ttoo many tabs\t")
