@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from index_builder.build import BuildSummary
 from index_builder.plan import BuildPlan
+from retrieval.index.histogram import length_lines
 from retrieval.normalize import NormalizationReport
 
 _MIB = 1 << 20
@@ -84,8 +85,4 @@ def _normalization(report: NormalizationReport) -> list[str]:
 
 
 def _histogram(lengths: Mapping[int, int]) -> list[str]:
-    most = max(lengths.values(), default=1)
-    return [
-        f"  {length:>5} {count:>12,} {'#' * round(_BAR_WIDTH * count / most)}".rstrip()
-        for length, count in lengths.items()
-    ]
+    return length_lines(lengths, "#", _BAR_WIDTH) if lengths else []

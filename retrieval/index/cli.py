@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
+from retrieval.index.histogram import length_lines
 from retrieval.index.layout import CURRENT_FILE, VERSIONS_DIR
 from retrieval.index.manifest import Manifest
 from retrieval.index.plots import draw
@@ -189,10 +190,7 @@ def _render(facts: dict[str, Any]) -> str:
     lines.append("  versions, the latest first; * is live")
     lines += ["  " + _version_line(version) for version in facts["versions"]]
     lines.append("  tokens per row")
-    most = max(facts["lengths"].values())
-    for length, number in facts["lengths"].items():
-        bar = "█" * max(round(_BAR_WIDTH * number / most), 1)
-        lines.append(f"    {length:>5} {number:>12,} {bar}")
+    lines += length_lines(facts["lengths"], "█", _BAR_WIDTH)
     if facts["samples"]:
         lines.append("  for example")
         lines += [f"    {s['surface']}  {s['tokens']}" for s in facts["samples"]]
