@@ -29,6 +29,8 @@ def live_version(index: Path) -> str:
         IndexFormatError: CURRENT is damaged.
     """
     file = index / CURRENT_FILE
+    if os.path.isfile(index):
+        raise IndexNotFoundError(f"{index}: not an index: it is a file; expected the directory of an index")
     try:
         text = read_small_file(file, _MAX_POINTER_BYTES)
     except FileNotFoundError:

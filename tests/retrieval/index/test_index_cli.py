@@ -60,3 +60,15 @@ def test_no_index_is_one_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(command, [str(tmp_path / "absent")])
         assert result.exit_code == 1
         assert result.stderr == f"Error: {tmp_path / 'absent'}: no such directory\n"
+
+
+def test_a_file_in_the_place_of_an_index_is_called_one(tmp_path: Path) -> None:
+    file = tmp_path / "titles.tsv"
+    file.write_text("title\na\n")
+    for command in (inspect_command, verify_command):
+        result = CliRunner().invoke(command, [str(file)])
+        assert result.exit_code == 1
+        assert (
+            result.stderr
+            == f"Error: {file}: not an index: it is a file; expected the directory of an index\n"
+        )
