@@ -29,7 +29,13 @@ from retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh ")
-LINES = ["entity_id\ttitle\taliases\tkind", "1\tabc\tcab|bad\tx", "2\tabc\t\ty", "3\tc\ta\t", "4\tbcd\t\tz"]
+LINES = [
+    "entity_id\ttitle\taliases\tkind\tarea",
+    "1\tabc\tcab|bad\tx\t1.5",
+    "2\tabc\t\ty\t2.5",
+    "3\tc\ta\t\t",
+    "4\tbcd\t\tz\t-0.5",
+]
 FILES = (
     "CURRENT",
     "manifest.json",
@@ -227,6 +233,11 @@ def rewrite(file: Path, change: Callable[[dict[str, list[object]]], object]) -> 
         ("rows/len-00004.arrow", lambda c: c["t1"].__setitem__(0, 200), "max_token_id"),
         ("entities.arrow", lambda c: c["entity_id"].__setitem__(0, "2"), "stands there twice"),
         ("entities.arrow", lambda c: c["entity_id"].__setitem__(slice(0, 2), c["entity_id"][1::-1]), "order"),
+        (
+            "entities.arrow",
+            lambda c: c["area"].__setitem__(0, float("nan")),
+            "'area': a number is not finite",
+        ),
         ("postings.arrow", lambda c: c["postings"][0].append({"entity": 1, "form": 0}), "postings, got"),
         ("postings.arrow", lambda c: c["postings"][0][0].update(entity=77), "outside 0"),
         ("postings.arrow", lambda c: c["postings"][0][0].update(form=7), "does not have"),
