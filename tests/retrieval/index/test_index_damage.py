@@ -236,7 +236,7 @@ def rewrite(file: Path, change: Callable[[dict[str, list[object]]], object]) -> 
         (
             "entities.arrow",
             lambda c: c["area"].__setitem__(0, float("nan")),
-            "'area': a number is not finite",
+            "'area': a value is no number",
         ),
         ("postings.arrow", lambda c: c["postings"][0].append({"entity": 1, "form": 0}), "postings, got"),
         ("postings.arrow", lambda c: c["postings"][0][0].update(entity=77), "outside 0"),
