@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from decoding.row_filter import RowFilter
+from decoding.row_filter import RowFilter, counts_before
 from retrieval.filters.check import check
 from retrieval.filters.evaluate import evaluate
 from retrieval.filters.restriction import Restriction
@@ -95,8 +95,7 @@ class FilterMaker:
             return RowFilter.from_mask(allowed, self._device)
         postings = self._index.postings
         # Counts of allowed postings before every row: they grow exactly where a row has one.
-        before = np.zeros(len(postings.entity) + 1, dtype=np.int32)
-        np.cumsum(allowed[postings.entity].view(np.int8), dtype=np.int32, out=before[1:])
+        before = counts_before(allowed[postings.entity].view(np.int8))
         return RowFilter.from_prefix(before[postings.offsets], self._device)
 
     def _are_among(self, ids: tuple[str, ...]) -> BoolArray:

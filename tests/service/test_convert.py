@@ -36,7 +36,7 @@ REQUESTS = st.builds(
     top_m=st.none() | st.integers(1, 2**31 - 1),
     seed=st.none() | INT64,
     prompt=st.none() | TEXT.filter(bool),
-    filter=st.none() | st.sampled_from(["kind = 'film'", "year >= 1990 or not \"a b\" is null"]),
+    filter=st.none() | st.sampled_from(["kind = 'film'", 'year >= 1990 or not "a b" is null']),
     allow_ids=st.none() | st.lists(TEXT, max_size=3).map(tuple),
     deny_ids=st.lists(TEXT, max_size=3).map(tuple),
 )

@@ -265,3 +265,12 @@ def test_patterns_are_no_regular_expressions() -> None:
         literal = pattern.replace("'", "''")
         expected = [liked(entry["text"], pattern) for entry in rows if len(entry["text"]) < 9]
         assert passing(parse(f"text like '{literal}'"), rows)[:5] == expected
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 13])
+@pytest.mark.parametrize("length", [0, 1, 8, 21])
+def test_bits_are_unpacked_wherever_they_begin(offset: int, length: int) -> None:
+    values = [bool(place % 3 == 1) for place in range(40)]
+    column = pa.chunked_array([pa.array(values)[offset : offset + length]])
+    mask = evaluate(Truth(Column("flag")), lambda _: column, length)
+    assert mask.tolist() == values[offset : offset + length]
