@@ -133,8 +133,8 @@ def test_sampled_damage_with_a_fitting_manifest_is_survived(
     assert refused > 200
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_every_flip_of_every_byte_is_found(
     versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -142,8 +142,8 @@ def test_every_flip_of_every_byte_is_found(
         check_found(damage, found)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_every_truncation_is_found(
     versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -153,8 +153,8 @@ def test_every_truncation_is_found(
         check_found(damage, found)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_every_flip_with_a_fitting_manifest_is_survived(
     versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
 ) -> None:
