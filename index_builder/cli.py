@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from index_builder.build import BuildSummary, build_index
+from index_builder.command_line import (
+    answered,
+    bad_row_options,
+    keep_versions_option,
+    load_tokenizer,
+    rejects_file,
+    shown_progress,
+    talk_options,
+    tell,
+    use_threads,
+)
 from index_builder.config import BuildOptions
 from index_builder.describe import describe_build, describe_plan
-from index_builder.journal import kept_records
 from index_builder.plan import BuildPlan, plan_build
-from index_builder.progress import Bar, BuildProgress, LogLines, Silent
-from index_builder.publish import work_root
 from index_builder.source_flags import SourceFlags, source_flags
-from retrieval.defaults import default_model_dir
-from retrieval.errors import GenretError, InputError
 from retrieval.index.versions import live_or_none
-from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+from retrieval.interruption import sigterm_as_interrupt
 from retrieval.sources import STDIN
 from retrieval.text import Rendering, TextTokenizer
 
@@ -84,22 +85,7 @@ _ENV = "GENRET_BUILD_"
     help="Token that closes every title.",
 )
 @source_flags(_ENV)
-@click.option(
-    "--max-bad-rows",
-    type=click.IntRange(min=0),
-    default=0,
-    envvar=_ENV + "MAX_BAD_ROWS",
-    show_envvar=True,
-    help="Leave out up to this many bad rows; more fail the build.",
-)
-@click.option(
-    "--rejects",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar=_ENV + "REJECTS",
-    show_envvar=True,
-    show_default="OUT.rejects.tsv",
-    help="Where bad rows are written, if there are any; by a dry run, only when given.",
-)
+@bad_row_options(_ENV, fails="build", place="OUT")
 @click.option(
     "--max-title-tokens",
     type=click.IntRange(min=2),
@@ -108,14 +94,7 @@ _ENV = "GENRET_BUILD_"
     show_envvar=True,
     help="Titles of more tokens, end token included, are bad rows.",
 )
-@click.option(
-    "--keep-versions",
-    type=click.IntRange(min=0),
-    default=2,
-    envvar=_ENV + "KEEP_VERSIONS",
-    show_envvar=True,
-    help="Superseded versions to keep beside the live one.",
-)
+@keep_versions_option(_ENV)
 @click.option(
     "--no-resume",
     is_flag=True,
@@ -130,23 +109,7 @@ _ENV = "GENRET_BUILD_"
     show_envvar=True,
     help="Read and tokenise everything, build nothing, and say what a build would make.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    envvar=_ENV + "THREADS",
-    show_envvar=True,
-    show_default="all cores",
-    help="Threads of the tokenizer.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, envvar=_ENV + "JSON", show_envvar=True, help="Summary as JSON."
-)
-@click.option(
-    "--quiet", is_flag=True, envvar=_ENV + "QUIET", show_envvar=True, help="No progress and no summary."
-)
-@click.option(
-    "--debug", is_flag=True, envvar=_ENV + "DEBUG", show_envvar=True, help="Show tracebacks of errors."
-)
+@talk_options(_ENV)
 def build_command(
     titles: tuple[str, ...],
     out: Path | None,
@@ -177,8 +140,7 @@ def build_command(
         if titles[0] == STDIN and not dry_run:
             raise click.UsageError("titles from standard input have no name; say where with --out INDEX")
         out = _beside(Path("titles" if titles[0] == STDIN else titles[0]))
-    if threads is not None:  # read once, when the tokenizer first needs its thread pool
-        os.environ["RAYON_NUM_THREADS"] = str(threads)
+    use_threads(threads)
     overrides = {
         "context": title_context,
         "prefix": title_prefix,
@@ -191,7 +153,7 @@ def build_command(
         sigterm_as_interrupt(),
         shown_progress(quiet, "build-index") as progress,
     ):
-        text_tokenizer = TextTokenizer.load(tokenizer if tokenizer is not None else default_model_dir())
+        text_tokenizer = load_tokenizer(tokenizer)
         options = BuildOptions(
             out=out,
             format=flags.format,
@@ -201,7 +163,7 @@ def build_command(
             rendering=_rendering(text_tokenizer, overrides),
             max_bad_rows=max_bad_rows,
             max_title_tokens=max_title_tokens,
-            rejects=rejects if dry_run else rejects or out.with_name(out.name + ".rejects.tsv"),
+            rejects=rejects_file(rejects, out, dry_run),
             keep_versions=keep_versions,
             memory_limit=flags.memory_limit,
             resume=not no_resume,
@@ -211,29 +173,8 @@ def build_command(
             made = plan_build(titles, text_tokenizer, options, progress)
         else:
             made = build_index(titles, text_tokenizer, options, progress)
-    if made.report and not quiet:
-        where = "" if made.rejects_file is None else f"; all of them are in {made.rejects_file}"
-        click.echo(f"{made.report}\nleft out{where}", err=True)
-    if as_json:
-        click.echo(json.dumps(made.to_json(), ensure_ascii=False))
-    elif not quiet:
-        click.echo(describe_plan(made) if isinstance(made, BuildPlan) else describe_build(made))
-
-
-@contextlib.contextmanager
-def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Iterator[None]:
-    """Turn what may go wrong into lines and exit codes."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("\ninterrupted" if dry_run else _interrupted(out, before), err=True)
-        sys.exit(INTERRUPTED)
-    except GenretError as error:
-        if debug:
-            raise
-        if isinstance(error, InputError):
-            raise click.UsageError(str(error)) from error
-        raise click.ClickException(str(error)) from error
+    told = describe_plan(made) if isinstance(made, BuildPlan) else describe_build(made)
+    tell(made, told, as_json, quiet)
 
 
 def _beside(titles: Path) -> Path:
@@ -247,27 +188,3 @@ def _rendering(tokenizer: TextTokenizer, overrides: dict[str, str | None]) -> Re
     base = Rendering.of_checkpoint(Path(tokenizer.source)) or Rendering()
     given = {name: value for name, value in overrides.items() if value is not None}
     return Rendering.from_json({**base.to_json(), **given})
-
-
-def _interrupted(out: Path, before: str | None) -> str:
-    now = live_or_none(out)
-    if now != before:
-        return f"\ninterrupted after publication: {out} is now at version {now}"
-    kept = kept_records(work_root(out))
-    noun = "record is" if kept == 1 else "records are"
-    go_on = f"; {kept:,} {noun} tokenised already: the same command goes on from there" if kept else ""
-    if before is None:
-        return f"\ninterrupted: nothing was built at {out}{go_on}"
-    return f"\ninterrupted: {out} is unchanged, version {before} stays live{go_on}"
-
-
-@contextlib.contextmanager
-def shown_progress(quiet: bool, command: str) -> Iterator[BuildProgress]:
-    """Yield what shows the progress: a bar on a terminal, else lines with `command` in front, or nothing."""
-    if quiet:
-        yield Silent()
-    elif sys.stderr.isatty():
-        with Bar() as bar:
-            yield bar
-    else:
-        yield LogLines(command=command)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from index_builder.cli import answered
+from index_builder.command_line import answered
 from index_builder.rollback import roll_back
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt

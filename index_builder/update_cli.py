@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import click
 
-from index_builder.cli import answered, shown_progress
+from index_builder.command_line import (
+    answered,
+    bad_row_options,
+    keep_versions_option,
+    load_tokenizer,
+    rejects_file,
+    shown_progress,
+    talk_options,
+    tell,
+    use_threads,
+)
 from index_builder.config import BuildOptions
 from index_builder.source_flags import SourceFlags, source_flags
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from retrieval.defaults import default_model_dir
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
-from retrieval.text import TextTokenizer
 
 _ENV = "GENRET_UPDATE_"
 
@@ -68,30 +74,8 @@ _ENV = "GENRET_UPDATE_"
     help="The tokenizer the index was built with. Needed for --add alone.",
 )
 @source_flags(_ENV)
-@click.option(
-    "--max-bad-rows",
-    type=click.IntRange(min=0),
-    default=0,
-    envvar=_ENV + "MAX_BAD_ROWS",
-    show_envvar=True,
-    help="Leave out up to this many bad rows; more fail the update.",
-)
-@click.option(
-    "--rejects",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar=_ENV + "REJECTS",
-    show_envvar=True,
-    show_default="INDEX.rejects.tsv",
-    help="Where bad rows are written, if there are any; by a dry run, only when given.",
-)
-@click.option(
-    "--keep-versions",
-    type=click.IntRange(min=0),
-    default=2,
-    envvar=_ENV + "KEEP_VERSIONS",
-    show_envvar=True,
-    help="Superseded versions to keep beside the live one.",
-)
+@bad_row_options(_ENV, fails="update", place="INDEX")
+@keep_versions_option(_ENV)
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -99,23 +83,7 @@ _ENV = "GENRET_UPDATE_"
     show_envvar=True,
     help="Say what would change, and publish nothing.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    envvar=_ENV + "THREADS",
-    show_envvar=True,
-    show_default="all cores",
-    help="Threads of the tokenizer.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, envvar=_ENV + "JSON", show_envvar=True, help="Summary as JSON."
-)
-@click.option(
-    "--quiet", is_flag=True, envvar=_ENV + "QUIET", show_envvar=True, help="No progress and no summary."
-)
-@click.option(
-    "--debug", is_flag=True, envvar=_ENV + "DEBUG", show_envvar=True, help="Show tracebacks of errors."
-)
+@talk_options(_ENV)
 def update_command(
     index: Path,
     add: tuple[Path, ...],
@@ -138,8 +106,7 @@ def update_command(
     What is there and stays is not tokenised again. The new version replaces the live one in one step, and
     has the files that a build of the same entities would have. `genret rollback` takes it back.
     """
-    if threads is not None:  # read once, when the tokenizer first needs its thread pool
-        os.environ["RAYON_NUM_THREADS"] = str(threads)
+    use_threads(threads)
     before = live_or_none(index)
     with (
         answered(index, before, dry_run, debug),
@@ -154,21 +121,13 @@ def update_command(
             aliases=flags.aliases,
             unescape_html=flags.unescape_html,
             max_bad_rows=max_bad_rows,
-            rejects=rejects if dry_run else rejects or index.with_name(index.name + ".rejects.tsv"),
+            rejects=rejects_file(rejects, index, dry_run),
             keep_versions=keep_versions,
             memory_limit=flags.memory_limit,
         )
-        loaded = (
-            TextTokenizer.load(tokenizer if tokenizer is not None else default_model_dir()) if add else None
-        )
+        loaded = load_tokenizer(tokenizer) if add else None
         summary = update_index(request, loaded, options, progress)
-    if summary.report and not quiet:
-        where = "" if summary.rejects_file is None else f"; all of them are in {summary.rejects_file}"
-        click.echo(f"{summary.report}\nleft out{where}", err=True)
-    if as_json:
-        click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
-    elif not quiet:
-        click.echo(_describe(summary))
+    tell(summary, _describe(summary), as_json, quiet)
 
 
 def _describe(summary: UpdateSummary) -> str:
