@@ -24,7 +24,7 @@ from index_builder.reading import FrontHalf, Sources, read_shards
 from index_builder.runs import IntArray
 from index_builder.shard import ShardRun
 from index_builder.sort import sort_rows
-from index_builder.splitters import cut
+from index_builder.splitters import TYPICAL_FORM_BYTES, cut
 from index_builder.tokenize import OverLong
 from index_builder.version import VersionSpec, WrittenVersion
 from index_builder.workplace import WORK_DIR, temporary_work
@@ -35,7 +35,6 @@ from retrieval.text import TextTokenizer
 _SAMPLE_FORMS = 200_000
 _SAMPLED_RANGES = 16
 _MOST_BLOCK_BYTES = 64 * MIB
-_FORM_BYTES = 328  # of a range of rows, as `cut` reckons them
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
     if num_forms <= _SAMPLE_FORMS:
         return [shard.keep for shard in shards]
     chosen = [np.zeros(shard.num_entities, dtype=bool) for shard in shards]
-    ranges = cut(shards, num_forms * _FORM_BYTES // (num_forms // (_SAMPLE_FORMS // _SAMPLED_RANGES)))
+    ranges = cut(shards, num_forms * TYPICAL_FORM_BYTES // (num_forms // (_SAMPLE_FORMS // _SAMPLED_RANGES)))
     for spans in ranges[:: max(len(ranges) // _SAMPLED_RANGES, 1)]:
         for shard, mask, (begin, end) in zip(shards, chosen, spans, strict=True):
             part = shard.forms(begin, end)

@@ -10,7 +10,8 @@ from index_builder.runs import Run
 # What a form costs while its range is merged, beside 16 bytes per token: numbers, sort keys, places.
 _FORM_BYTES = 200
 _TOKEN_BYTES = 16
-_TYPICAL_TOKENS = 8
+# The same, tokens included, of a form of eight tokens.
+TYPICAL_FORM_BYTES = _FORM_BYTES + 8 * _TOKEN_BYTES
 
 
 def cut(runs: Sequence[Run], block_bytes: int) -> list[list[tuple[int, int]]]:
@@ -35,7 +36,7 @@ def cut(runs: Sequence[Run], block_bytes: int) -> list[list[tuple[int, int]]]:
 
 
 def _splitters(runs: Sequence[Run], block_bytes: int) -> list[tuple[int, ...]]:
-    per_range = block_bytes // (_FORM_BYTES + _TOKEN_BYTES * _TYPICAL_TOKENS)
+    per_range = block_bytes // TYPICAL_FORM_BYTES
     step = max(per_range // (4 * max(len(runs), 1)), 1)
     sample = sorted(run.row(form) for run in runs for form in range(step // 2, run.num_forms, step))
     splitters: list[tuple[int, ...]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -12,6 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from decoding.types import Constraint
+from retrieval.index.reader import Index
 
 LogitsFunction = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
 
@@ -143,3 +144,20 @@ def chi_square(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], floa
         expected[-1] += last[0]
         observed[-1] += last[1]
     return float(stats.chisquare(observed, expected, sum_check=False).pvalue)
+
+
+def likely_titles(index: Index, seed: int = 0, boost: float = 5.0, scale: float = 1.0) -> TableModel:
+    """Random logits, with `boost` for every token that continues a title."""
+    following: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for rank in range(index.num_rows):
+        row = index.row_token_ids(rank)
+        for depth, token in enumerate(row):
+            following[row[:depth]].add(token)
+    noise = TableModel.random(index.vocab_size, seed, scale)
+
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        logits = noise.logits(prompt, written).clone()
+        logits[sorted(following[written])] += boost
+        return logits
+
+    return TableModel(index.vocab_size, function)

@@ -22,28 +22,11 @@ from retrieval.methods import run_beam, run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import Candidate, RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer
-from tests.fakes import TableModel
+from tests.fakes import TableModel, likely_titles
 from tests.index_fixtures import build, character_tokenizer
 
 PROMPT = (9, 10, 11)
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
-
-
-def likely_titles(index: Index, seed: int = 0, boost: float = 5.0, scale: float = 1.0) -> TableModel:
-    """Random logits, with `boost` for every token that continues a title."""
-    following: dict[tuple[int, ...], set[int]] = defaultdict(set)
-    for rank in range(index.num_rows):
-        row = index.row_token_ids(rank)
-        for depth, token in enumerate(row):
-            following[row[:depth]].add(token)
-    noise = TableModel.random(index.vocab_size, seed, scale)
-
-    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
-        logits = noise.logits(prompt, written).clone()
-        logits[sorted(following[written])] += boost
-        return logits
-
-    return TableModel(index.vocab_size, function)
 
 
 def row_logprobs(index: Index, model: TableModel, prompt: Sequence[int] = PROMPT) -> dict[int, float]:

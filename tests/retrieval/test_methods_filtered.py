@@ -24,7 +24,7 @@ from retrieval.methods import Outcome, run_beam, run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer
-from tests.fakes import TableModel
+from tests.fakes import TableModel, likely_titles
 
 PROMPT = (9, 10, 11)
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
@@ -39,23 +39,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 @pytest.fixture(scope="module")
 def maker(index: Index) -> FilterMaker:
     return FilterMaker(index, "cpu")
-
-
-def likely_titles(index: Index, seed: int = 0, boost: float = 5.0, scale: float = 1.0) -> TableModel:
-    """Random logits, with `boost` for every token that continues a title."""
-    following: dict[tuple[int, ...], set[int]] = defaultdict(set)
-    for rank in range(index.num_rows):
-        row = index.row_token_ids(rank)
-        for depth, token in enumerate(row):
-            following[row[:depth]].add(token)
-    noise = TableModel.random(index.vocab_size, seed, scale)
-
-    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
-        logits = noise.logits(prompt, written).clone()
-        logits[sorted(following[written])] += boost
-        return logits
-
-    return TableModel(index.vocab_size, function)
 
 
 def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
