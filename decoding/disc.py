@@ -7,174 +7,37 @@ probability proportional to its weight ("Efficient and Asymptotically Unbiased C
 Large Language Models", Algorithm 1 and Theorem 3.1). With K = 1 the single draw is returned as it is:
 plain constrained sampling, as in the paper's experiments (section 4).
 
-All draws of all results of all queries advance together over one prompt KV per query, and draws that
-wrote the same tokens share one node. The law is Algorithm 1's: the lowest-numbered accepted draw wins.
+This file is Algorithm 1. Draws of all results of all queries are made together, by a proposer; the law is
+the algorithm's all the same, because the lowest-numbered accepted draw wins.
+
+Adaptive draws are made one after the other instead. What earlier draws of the query found to be invalid is
+left out of the proposal, so a weight is bounded by the mass C that is left at the root, C <= 1, and a draw is
+accepted with probability x / C: rejection sampling with an envelope that tightens. Whatever C was, a draw of
+probability q(s) is kept with probability proportional to P_L(s) / q(s), so accepted draws are exact samples
+of P_S.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
+from decoding.disc_results import DiscResult, DiscSample, Key, Round, estimate_mass, written_mass
 from decoding.draws import Draws
-from decoding.edge_chooser import EdgeChooser
 from decoding.errors import DecodingCancelledError
-from decoding.expansion import expand
-from decoding.frontier import merge_branches
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
+from decoding.proposer import ACCEPT, CHOOSE, FIRST, SECOND, DrawBatch, Proposer
 from decoding.stopping import StopPoll
-from decoding.types import Constraint, Hypothesis
+from decoding.tree_proposer import TreeProposer
+from decoding.types import Constraint
 
-# Streams of the counter-based generator: what a uniform is used for.
-_ACCEPT, _FIRST, _SECOND, _CHOOSE = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class DiscSample:
-    """One result of DISC.
-
-    Attributes:
-        hypothesis: The row; its logprob is log P_L at the request's temperature.
-        accepted: True: an exact sample of P_S. False: chosen by weight among K fresh draws (with K = 1: the
-            one draw, which would not have been accepted).
-        log_weight: log x of the draw.
-        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, or 2K when
-            none was (1 when K = 1, where the one draw is the result either way).
-    """
-
-    hypothesis: Hypothesis
-    accepted: bool
-    log_weight: float
-    num_draws: int
-
-
-@dataclass(frozen=True, slots=True)
-class DiscResult:
-    """All results of one query.
-
-    Attributes:
-        samples: The results that came out. A result is missing only when every draw for it had weight
-            zero, that is, when the model gives the catalogue no probability at all.
-        mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
-            weight of all first-phase draws, or of their acceptances when draws were rejected early.
-        mass_stderr: Standard error of `mass`; NaN with a single draw. Of acceptances it is the binomial
-            error at the share (a + 1/2) / (n + 1), which is not zero when all draws fared alike.
-        num_draws: Draws computed for the query in both phases.
-        num_steps: Decode steps of the batch.
-    """
-
-    samples: tuple[DiscSample, ...]
-    mass: float
-    mass_stderr: float
-    num_draws: int
-    num_steps: int
-
-
-class _Batch:
-    """One phase of `disc`: the session, the constraint and per-query parameters as tensors.
-
-    Args:
-        session: Of the queries that take part.
-        constraint: What may be written.
-        params: Of those queries.
-        stop: Of those queries.
-        numbers: What the constraint knows them by: their numbers in the whole batch.
-    """
-
-    def __init__(
-        self,
-        session: DecodeSession,
-        constraint: Constraint,
-        params: Sequence[DiscParams],
-        stop: StopPoll,
-        numbers: Sequence[int],
-    ) -> None:
-        self.session, self.constraint, self.params, self.stop = session, constraint, params, stop
-        device = session.root_logits.device
-        self.device = device
-        self.numbers = torch.tensor(numbers, dtype=torch.int64, device=device)
-        self.num_queries = len(params)
-        self.num_steps = 0
-        self.seed = torch.tensor([p.seed for p in params], dtype=torch.int64, device=device)
-        temperatures = [p.temperature for p in params]
-        self.temperature: Tensor | None = None
-        if any(t != 1.0 for t in temperatures):
-            self.temperature = torch.tensor(temperatures, dtype=torch.float32, device=device)
-        self.top_m = params[0].top_m
-
-    def new_draws(self, wanted: Sequence[tuple[int, int, int]]) -> Draws:
-        """Lay out draws for (query, sample, number of draws) triples."""
-        entries = [(q, s, k) for q, s, count in wanted for k in range(count)]
-        columns = torch.tensor(entries, dtype=torch.int64, device=self.device).reshape(-1, 3)
-        return Draws(columns[:, 0], columns[:, 1], columns[:, 2])
-
-    def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
-        """Advance all draws to their ends.
-
-        Args:
-            draws: Changed in place.
-            stream: Which random numbers to use.
-            log_threshold: A draw whose log weight falls below its threshold is stopped; None: never.
-                Shape: (D,), float64.
-        """
-        start = self.constraint.start(self.numbers[draws.query])
-        draws.state = start
-        nodes = torch.full((self.num_queries, 1), -1, dtype=torch.int64, device=self.device)
-        nodes[draws.query, 0] = start
-        logits = self.session.root_logits.unsqueeze(1)  # (Q, 1, V)
-        for step in range(self.constraint.max_depth):
-            draws.drop(self.stop.dropped_queries(step)[draws.query] & draws.running)
-            if not bool(draws.running.any()):
-                return
-            self._sample_step(draws, nodes, logits, stream, step)
-            if log_threshold is not None:
-                draws.running &= draws.log_weight >= log_threshold
-            live = torch.nonzero(draws.running).squeeze(1)
-            if not len(live):
-                return
-            frontier = merge_branches(
-                self.num_queries,
-                draws.query[live],
-                draws.state[live],
-                draws.tokens[-1][live],
-                draws.slot[live],
-            )
-            logits = self.session.step(frontier.parents, frontier.tokens)
-            self.num_steps += 1
-            nodes = frontier.states
-            draws.slot[live] = frontier.slots
-
-    def _sample_step(self, draws: Draws, nodes: Tensor, logits: Tensor, stream: int, step: int) -> None:
-        width = nodes.shape[1]
-        temperature = None
-        if self.temperature is not None:
-            temperature = self.temperature.repeat_interleave(width)
-        edges = expand(self.constraint, nodes.flatten(), logits.flatten(0, 1), temperature, self.top_m)
-        chooser = EdgeChooser(edges, nodes.numel())
-        # An ended draw still names a slot of some earlier frontier: look at slot 0, then ignore it.
-        node = draws.query * width + torch.where(draws.running, draws.slot, 0)
-        u = uniforms(self.seed[draws.query], stream, draws.sample, draws.number, step)
-        edge = chooser.choose(node, u)
-        log_mass = torch.where(draws.running, chooser.log_mass[node], 0.0)
-        draws.log_weight = draws.log_weight + log_mass
-        draws.drop(draws.running & ~torch.isfinite(log_mass))  # nothing valid: weight zero
-        moves = draws.running
-        if not len(edges.owner):  # nothing is allowed anywhere: every draw was dropped above
-            draws.tokens.append(torch.full_like(draws.state, -1))
-            return
-        draws.logprob = draws.logprob + torch.where(moves, edges.logprob[edge], 0.0)
-        draws.state = torch.where(moves, edges.next_state[edge], draws.state)
-        draws.tokens.append(torch.where(moves, edges.token[edge], -1))
-        done = moves & self.constraint.is_final(draws.state)
-        draws.finished |= done
-        draws.running = moves & ~done
+__all__ = ["DiscResult", "DiscSample", "disc"]
 
 
 def disc(
@@ -189,7 +52,7 @@ def disc(
     Args:
         session: Prefilled prompts. Q queries.
         constraint: The set S.
-        params: One per query; `top_m` must be the same for all of them. Length Q.
+        params: One per query; `top_m`, `beam_size` and `adaptive` must be the same for all. Length Q.
         cancel: Polled before every step; a cancelled query leaves the batch, the others go on.
         room: Most tokens that may be written per query, None for no bound. Rows that do not fit cannot
             be written: the target is then P_L restricted to the rows that fit.
@@ -198,43 +61,68 @@ def disc(
         One result per query, or the error that ended it.
 
     Raises:
-        ValueError: lengths differ, or `top_m` differs between queries.
+        ValueError: lengths differ, or what must be the same differs between queries.
         InvalidLogitsError: the model returned NaN or infinite logits.
     """
-    if len({p.top_m for p in params}) > 1:
-        raise ValueError("top_m must be the same for all queries of a batch")
+    for name in ("top_m", "beam_size", "adaptive"):
+        if len({getattr(p, name) for p in params}) > 1:
+            raise ValueError(f"{name} must be the same for all queries of a batch")
     stop = StopPoll(len(params), cancel, room, session.root_logits.device)
-    batch = _Batch(session, constraint, params, stop, range(len(params)))
-    first = batch.new_draws([(q, s, p.num_draws) for q, p in enumerate(params) for s in range(p.num_samples)])
-    log_u = torch.log(uniforms(batch.seed[first.query], _ACCEPT, first.sample, first.number, 0))
-    batch.run(first, _FIRST, _early_threshold(first, params, log_u))
-    accepted = first.finished & (log_u < first.log_weight)
-    plain = torch.tensor([p.num_draws == 1 for p in params], device=batch.device)[first.query]
-    taken = torch.where(plain, first.finished, accepted)
-    winners = _lowest_numbered(first, taken)
-    missing = [
+    batch = DrawBatch(session, constraint, params, stop, range(len(params)))
+    proposer = _proposer(batch)
+    rounds = _first_phase(batch, proposer)
+    second = _second_phase(batch, proposer, _missing(batch, rounds))
+    return _collect(batch, proposer, rounds, second)
+
+
+def _proposer(batch: DrawBatch) -> Proposer:
+    """Return what makes the draws."""
+    return TreeProposer(batch)
+
+
+def _first_phase(batch: DrawBatch, proposer: Proposer) -> list[Round]:
+    """Make up to K draws for every result, all at once or, when they adapt, one at a time."""
+    adaptive = batch.params[0].adaptive
+    rounds: list[Round] = []
+    for first in range(max(p.num_draws for p in batch.params) if adaptive else 1):
+        wanted = [(q, s, first, count) for q, s, count in _missing(batch, rounds) if count > first]
+        if adaptive:
+            wanted = [(q, s, first, 1) for q, s, _, _ in wanted]
+        if not wanted:
+            break
+        rounds.append(_first_round(batch, proposer, batch.new_draws(wanted)))
+    return rounds
+
+
+def _first_round(batch: DrawBatch, proposer: Proposer, draws: Draws) -> Round:
+    log_u = torch.log(uniforms(batch.seed[draws.query], ACCEPT, draws.sample, draws.number, 0))
+    proposer.run(draws, FIRST, _early_threshold(draws, batch.params, log_u))
+    accepted = draws.finished & (log_u < draws.log_weight - draws.log_bound)
+    plain = torch.tensor([p.num_draws == 1 for p in batch.params], device=batch.device)[draws.query]
+    return Round(draws, accepted, _lowest_numbered(draws, torch.where(plain, draws.finished, accepted)))
+
+
+def _missing(batch: DrawBatch, rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
+    """Return (query, sample, K) of every result that no draw was taken for yet."""
+    decided = {key for one in rounds for key in one.winners}
+    return [
         (q, s, p.num_draws)
-        for q, p in enumerate(params)
+        for q, p in enumerate(batch.params)
         for s in range(p.num_samples)
-        if (q, s) not in winners and p.num_draws > 1 and stop.error(q) is None
+        if (q, s) not in decided and batch.stop.error(q) is None
     ]
-    second = _second_phase(batch, missing) if missing else None
-    return _collect(batch, first, accepted, winners, second)
 
 
-def _second_phase(batch: _Batch, missing: Sequence[tuple[int, int, int]]) -> Draws:
-    """Make fresh draws for (query, sample, number of draws) triples; the other queries sit it out."""
-    queries = sorted({query for query, _, _ in missing})
-    place = {query: i for i, query in enumerate(queries)}
-    stop = batch.stop.select(queries)
-    params = [batch.params[query] for query in queries]
-    part = _Batch(batch.session.select(queries), batch.constraint, params, stop, queries)
-    draws = part.new_draws([(place[query], sample, count) for query, sample, count in missing])
-    part.run(draws, _SECOND, None)
-    draws.query = part.numbers[draws.query]
-    batch.stop.absorb(stop, queries)
-    batch.num_steps += part.num_steps
-    return draws
+def _second_phase(
+    batch: DrawBatch, proposer: Proposer, missing: Sequence[tuple[int, int, int]]
+) -> Round | None:
+    """Choose each missing result among K fresh draws, with probability proportional to their weights."""
+    wanted = [(q, s, 0, count) for q, s, count in missing if count > 1]
+    if not wanted:
+        return None
+    draws = batch.new_draws(wanted)
+    proposer.run(draws, SECOND, None)
+    return Round(draws, torch.zeros_like(draws.finished), _choose_by_weight(batch, draws))
 
 
 def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
@@ -245,9 +133,9 @@ def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) 
     return torch.where(chosen, log_u, -math.inf)
 
 
-def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[tuple[int, int], int]:
+def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[Key, int]:
     """Return the index of the first taken draw of every (query, sample) that has one."""
-    winners: dict[tuple[int, int], int] = {}
+    winners: dict[Key, int] = {}
     indices = torch.nonzero(taken).squeeze(1)
     queries, samples = draws.query[indices].tolist(), draws.sample[indices].tolist()
     for index, query, sample in zip(indices.tolist(), queries, samples, strict=True):
@@ -255,15 +143,15 @@ def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[tuple[int, int], int]:
     return winners
 
 
-def _choose_by_weight(batch: _Batch, draws: Draws) -> dict[tuple[int, int], int]:
+def _choose_by_weight(batch: DrawBatch, draws: Draws) -> dict[Key, int]:
     """Choose one draw per (query, sample) with probability proportional to its weight."""
-    groups: dict[tuple[int, int], list[int]] = {}
+    groups: dict[Key, list[int]] = {}
     keys = zip(draws.query.tolist(), draws.sample.tolist(), strict=True)
     for index, key in enumerate(keys):
         groups.setdefault(key, []).append(index)
     log_weights = torch.where(draws.finished, draws.log_weight, -math.inf).tolist()
-    u = uniforms(batch.seed[draws.query], _CHOOSE, draws.sample, 0, 0).tolist()
-    chosen: dict[tuple[int, int], int] = {}
+    u = uniforms(batch.seed[draws.query], CHOOSE, draws.sample, 0, 0).tolist()
+    chosen: dict[Key, int] = {}
     for key, members in groups.items():
         largest = max(log_weights[i] for i in members)
         if largest == -math.inf:
@@ -279,61 +167,36 @@ def _choose_by_weight(batch: _Batch, draws: Draws) -> dict[tuple[int, int], int]
     return chosen
 
 
-def _samples(
-    batch: _Batch,
-    first: Draws,
-    accepted: Tensor,
-    winners: dict[tuple[int, int], int],
-    second: Draws | None,
-) -> dict[tuple[int, int], DiscSample]:
-    """Return the result of every (query, sample) that has one."""
-    results: dict[tuple[int, int], DiscSample] = {}
-    indices = list(winners.values())
-    if indices:
-        columns = (accepted[indices], first.log_weight[indices], first.number[indices] + 1)
-        rows = zip(winners, first.hypotheses(indices, batch.constraint), strict=True)
-        for (key, hypothesis), *values in zip(rows, *(c.tolist() for c in columns), strict=True):
-            results[key] = DiscSample(hypothesis, *values)
-    chosen = _choose_by_weight(batch, second) if second is not None else {}
-    if second is not None and chosen:
-        indices = list(chosen.values())
-        weights = second.log_weight[indices].tolist()
-        rows = zip(chosen, second.hypotheses(indices, batch.constraint), strict=True)
-        for (key, hypothesis), weight in zip(rows, weights, strict=True):
-            results[key] = DiscSample(hypothesis, False, weight, 2 * batch.params[key[0]].num_draws)
-    return results
-
-
 def _collect(
-    batch: _Batch,
-    first: Draws,
-    accepted: Tensor,
-    winners: dict[tuple[int, int], int],
-    second: Draws | None,
+    batch: DrawBatch, proposer: Proposer, rounds: Sequence[Round], second: Round | None
 ) -> list[DiscResult | DecodingCancelledError]:
-    samples = _samples(batch, first, accepted, winners, second)
-    weights = torch.where(first.finished, first.log_weight, -math.inf).exp()
+    samples: dict[Key, DiscSample] = {}
+    for one in rounds:
+        samples.update(one.samples(batch.constraint, None))
+    everything = list(rounds)
+    if second is not None:
+        samples.update(second.samples(batch.constraint, [2 * p.num_draws for p in batch.params]))
+        everything.append(second)
+    written, nodes = written_mass(everything, batch.num_queries), proposer.nodes_of_queries()
+    upper = proposer.log_upper_bounds()
+    num_draws = torch.cat([one.draws.query for one in everything]).bincount(minlength=batch.num_queries)
     results: list[DiscResult | DecodingCancelledError] = []
     for q, p in enumerate(batch.params):
         error = batch.stop.error(q)
         if error is not None:
             results.append(error)
             continue
-        mine = first.query == q
-        early = p.reject_early and p.num_draws > 1
-        outcomes = accepted[mine].double() if early else weights[mine]
-        n = len(outcomes)
-        stderr = float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan
-        if early:
-            share = (float(outcomes.sum()) + 0.5) / (n + 1)
-            stderr = math.sqrt(share * (1 - share) / n)
+        mass, stderr = estimate_mass(rounds[0], q, p)
         results.append(
             DiscResult(
                 samples=tuple(samples[q, s] for s in range(p.num_samples) if (q, s) in samples),
-                mass=float(outcomes.mean()),
+                mass=mass,
                 mass_stderr=stderr,
-                num_draws=n + (int((second.query == q).sum()) if second is not None else 0),
-                num_steps=batch.num_steps,
+                mass_lower=written[q],
+                mass_upper=1.0 if upper is None else max(written[q], math.exp(upper[q])),
+                num_draws=int(num_draws[q]),
+                num_nodes=nodes[q],
+                num_steps=proposer.num_steps,
             )
         )
     return results

@@ -8,7 +8,8 @@ MAX_K = 1000
 MAX_BEAM_SIZE = 1000
 MAX_DRAWS = 256
 MAX_SAMPLES = 256
-MAX_TOTAL_DRAWS = 8192  # of one query: every draw may need a branch of its own
+MAX_DISC_BEAM_SIZE = 64
+MAX_TOTAL_DRAWS = 8192  # branches of one query: every prefix of every draw may need its own
 
 
 def default_beam_size(k: int) -> int:
@@ -59,6 +60,10 @@ class DiscParams:
         reject_early: Stop a draw of the first phase as soon as its weight falls below its acceptance
             threshold. The law of the results is unchanged; the mass is then estimated from the
             accept/reject outcomes instead of from the weights, with a larger standard error.
+        adaptive: Make a result's draws one after the other and leave out of each what the query's earlier
+            draws found to be invalid. Accepted draws are still exact samples of P_S, and more are accepted.
+        beam_size: Prefixes a draw keeps at a time; it proposes the likeliest row that it finds. 1: DISC
+            itself. With more, draws favour likely rows and are no samples of P_S (docs/disc.md).
     """
 
     num_samples: int = 1
@@ -67,18 +72,29 @@ class DiscParams:
     top_m: int | None = None
     seed: int = 0
     reject_early: bool = True
+    adaptive: bool = False
+    beam_size: int = 1
 
     def __post_init__(self) -> None:
         _check("num_samples", self.num_samples, 1, MAX_SAMPLES)
         _check("num_draws", self.num_draws, 1, MAX_DRAWS)
-        total = self.num_samples * self.num_draws
-        if total > MAX_TOTAL_DRAWS:
+        _check("beam_size", self.beam_size, 1, MAX_DISC_BEAM_SIZE)
+        if self.width > MAX_TOTAL_DRAWS:
             raise ValueError(
-                f"num_samples times num_draws must be at most {MAX_TOTAL_DRAWS}, "
-                f"got {self.num_samples} * {self.num_draws} = {total}"
+                f"num_samples times num_draws times beam_size must be at most {MAX_TOTAL_DRAWS}, "
+                f"got {self.num_samples} * {self.num_draws} * {self.beam_size} = {self.width}"
             )
         _check("seed", self.seed, -(2**63), 2**63 - 1)
         if self.top_m is not None:
             _check("top_m", self.top_m, 1, 2**31 - 1)
         if not 0.01 <= self.temperature <= 100.0:  # also refuses NaN
             raise ValueError(f"temperature must be in [0.01, 100], got {self.temperature!r}")
+        if self.adaptive and self.top_m is not None:
+            raise ValueError("adaptive needs the exact valid mass of every step, so it excludes top_m")
+        if self.adaptive and self.beam_size > 1:
+            raise ValueError(f"adaptive draws have one prefix each, got beam_size {self.beam_size}")
+
+    @property
+    def width(self) -> int:
+        """Most branches the query can have at once."""
+        return self.num_samples * self.num_draws * self.beam_size

@@ -1,0 +1,131 @@
+"""What DISC returns, and how it is put together from the draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decoding.draws import Draws
+from decoding.params import DiscParams
+from decoding.types import Constraint, Hypothesis
+
+Key = tuple[int, int]  # (query, sample): one result wanted
+
+
+@dataclass(frozen=True, slots=True)
+class DiscSample:
+    """One result of DISC.
+
+    Attributes:
+        hypothesis: The row; its logprob is log P_L at the request's temperature.
+        accepted: True: an exact sample of P_S (with one prefix per draw). False: chosen by weight among K
+            fresh draws (with K = 1: the one draw, which would not have been accepted).
+        log_weight: log x of the draw.
+        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, or 2K when
+            none was (1 when K = 1, where the one draw is the result either way).
+    """
+
+    hypothesis: Hypothesis
+    accepted: bool
+    log_weight: float
+    num_draws: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscResult:
+    """All results of one query.
+
+    Attributes:
+        samples: The results that came out. A result is missing only when every draw for it had weight
+            zero, that is, when the model gives the catalogue no probability at all.
+        mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
+            weight of the draws of the first round (of all draws of the first phase, unless they adapt), or of
+            their acceptances when draws were rejected early.
+        mass_stderr: Standard error of `mass`; NaN with a single draw. Of acceptances it is the binomial
+            error at the share (a + 1/2) / (n + 1), which is not zero when all draws fared alike.
+        mass_lower: What P_L(S) is at least: the probability of the distinct rows that were written.
+        mass_upper: What P_L(S) is at most, from the valid masses met; 1 where nothing is known.
+        num_draws: Draws computed for the query in both phases.
+        num_nodes: Tokens the model computed for the query behind its prompt.
+        num_steps: Forwards of the batch.
+    """
+
+    samples: tuple[DiscSample, ...]
+    mass: float
+    mass_stderr: float
+    mass_lower: float
+    mass_upper: float
+    num_draws: int
+    num_nodes: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """Draws that were made together, and what became of them.
+
+    Attributes:
+        draws: At their ends.
+        accepted: Whether a draw passed its acceptance test. Shape: (D,), bool.
+        winners: The draw taken for each result that this round decided.
+    """
+
+    draws: Draws
+    accepted: Tensor
+    winners: dict[Key, int]
+
+    def samples(self, constraint: Constraint, num_draws: Sequence[int] | None) -> dict[Key, DiscSample]:
+        """Return the results this round decided.
+
+        Args:
+            constraint: Names the rows.
+            num_draws: What to report as draws used, per query; None: the number of the draw taken.
+        """
+        indices = list(self.winners.values())
+        if not indices:
+            return {}
+        draws = self.draws
+        columns = (self.accepted[indices], draws.log_weight[indices], draws.number[indices] + 1)
+        rows = zip(self.winners, draws.hypotheses(indices, constraint), strict=True)
+        return {
+            key: DiscSample(hypothesis, accepted, weight, number if num_draws is None else num_draws[key[0]])
+            for (key, hypothesis), accepted, weight, number in zip(
+                rows, *(column.tolist() for column in columns), strict=True
+            )
+        }
+
+
+def estimate_mass(first: Round, query: int, params: DiscParams) -> tuple[float, float]:
+    """Return the estimate of P_L(S) that the first round's draws of a query give, and its standard error."""
+    draws = first.draws
+    mine = draws.query == query
+    early = params.reject_early and params.num_draws > 1
+    if early:
+        outcomes = first.accepted[mine].double() * draws.log_bound[mine].exp()
+    else:
+        terms = draws.log_weight if draws.log_estimate is None else draws.log_estimate
+        outcomes = torch.where(draws.finished, terms, -math.inf)[mine].exp()
+    n = len(outcomes)
+    stderr = float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan
+    if early:
+        share = (float(first.accepted[mine].sum()) + 0.5) / (n + 1)
+        stderr = math.sqrt(share * (1 - share) / n) * float(draws.log_bound[mine].max().exp())
+    return float(outcomes.mean()), stderr
+
+
+def written_mass(rounds: Sequence[Round], num_queries: int) -> list[float]:
+    """Return the total probability of the distinct rows that each query's draws wrote."""
+    rows: list[dict[tuple[int, ...], float]] = [{} for _ in range(num_queries)]
+    for draws in (one.draws for one in rounds):
+        done = torch.nonzero(draws.finished).squeeze(1)
+        if not len(done):
+            continue
+        written = torch.stack([step[done] for step in draws.tokens], dim=1).tolist()
+        logprobs = draws.logprob[done].tolist()
+        for query, tokens, logprob in zip(draws.query[done].tolist(), written, logprobs, strict=True):
+            rows[query][tuple(token for token in tokens if token >= 0)] = logprob
+    return [min(1.0, math.fsum(math.exp(logprob) for logprob in mine.values())) for mine in rows]
