@@ -1,0 +1,113 @@
+"""Fail on whatever would make the host wait for a device, also where the tests run on the CPU.
+
+Three things wait on CUDA: reading a value into Python, operations whose output shape depends on values, and
+copies between the host's pageable memory and the device. On the CPU all of them look free, so `no_sync`
+watches the calls instead. `cuda_never_waits` asks the CUDA runtime itself, where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# ATen operations that read values, or whose output shape is known only once values are.
+_WAITING_OPERATIONS = frozenset(
+    {
+        "_local_scalar_dense",
+        "_unique",
+        "_unique2",
+        "allclose",
+        "argwhere",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "item",
+        "masked_select",
+        "nonzero",
+        "nonzero_numpy",
+        "unique_consecutive",
+        "unique_dim",
+        "unique_dim_consecutive",
+    }
+)
+# Python calls that read a CPU tensor's memory without an ATen operation, so that nothing above sees them.
+_READS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        Tensor.__array__,
+        Tensor.__bool__,
+        Tensor.__contains__,
+        Tensor.__float__,
+        Tensor.__index__,
+        Tensor.__int__,
+        Tensor.cpu,
+        Tensor.item,
+        Tensor.numpy,
+        Tensor.tolist,
+    }
+)
+# Python calls that make a tensor of numbers in the host's memory: on a device, a copy that waits.
+_HOST_DATA: frozenset[Callable[..., Any]] = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
+)
+
+
+class DeviceWaitError(AssertionError):
+    """Something would have waited for the device."""
+
+
+class _WatchedOperations(TorchDispatchMode):
+    """Fails on waiting ATen operations, whoever calls them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        options = kwargs or {}
+        if name in _WAITING_OPERATIONS:
+            raise DeviceWaitError(f"aten::{name} waits for the device")
+        if name == "repeat_interleave" and options.get("output_size") is None:
+            raise DeviceWaitError("aten::repeat_interleave without output_size waits for the device")
+        if name in ("index", "index_put", "index_put_") and _has_mask(args[1]):
+            raise DeviceWaitError(f"aten::{name} with a mask waits for the device")
+        return func(*args, **options)
+
+
+class _WatchedCalls(TorchFunctionMode):
+    """Fails on calls from Python that read values, or that bring Python's numbers to a device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READS:
+            raise DeviceWaitError(f"Tensor.{func.__name__} waits for the device")
+        if func in _HOST_DATA and not (args and isinstance(args[0], Tensor)):
+            raise DeviceWaitError(f"torch.{func.__name__} copies from the host's memory")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_sync() -> Iterator[None]:
+    """Raise `DeviceWaitError` where the body would wait for a device. For any device, the CPU included.
+
+    Not seen: code without tensors of torch (numba, NumPy), `torch.from_numpy`, and indexing by Python lists.
+    """
+    with _WatchedOperations(), _WatchedCalls():
+        yield
+
+
+@contextmanager
+def cuda_never_waits() -> Iterator[None]:
+    """Raise RuntimeError where the body makes the host wait for the CUDA device."""
+    torch.cuda.synchronize()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _has_mask(indices: Any) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
