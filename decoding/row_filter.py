@@ -133,6 +133,11 @@ class FilteredTrie:
         self.vocab_size = trie.vocab_size
 
     @property
+    def num_queries(self) -> int:
+        """Number of queries there are filters for."""
+        return len(self._lane_of_query)
+
+    @property
     def max_depth(self) -> int:
         """Length in tokens of the trie's longest row, allowed or not."""
         return self._trie.max_depth
