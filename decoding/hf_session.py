@@ -65,13 +65,21 @@ class TreeSession(ABC):
         """Bytes of key/value storage held now: prompts, branches and reserved capacity."""
         return self._cache.held_bytes
 
+    def keep_levels(self) -> None:
+        """Keep the branches of every depth; see `DecodeSession.keep_levels`.
+
+        Raises:
+            ValueError: branches have been written without.
+        """
+        self._tree.keep_levels()
+
     @torch.no_grad()
-    def step(self, parents: Tensor, token_ids: Tensor) -> Tensor:
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         """Write one token on B branches of every query; see `DecodeSession.step`.
 
         Raises:
             PromptTooLongError: a query with live branches has used up the model's positions.
-            ValueError: the shapes do not fit the session.
+            ValueError: the shapes do not fit the session, or `depth` is no depth it can write at.
         """
         queries = self._tree.num_queries
         if parents.shape != token_ids.shape or parents.ndim != 2 or parents.shape[0] != queries:
@@ -81,44 +89,47 @@ class TreeSession(ABC):
             )
         if parents.shape[1] == 0:
             raise ValueError("a frontier needs at least one branch, got B = 0")
-        needed = self._tree.longest_prompt + self._tree.depth + 1
-        overflows = self._limit is not None and needed > self._limit
+        depth = self._tree.checked_depth(depth)
+        overflows = self._limit is not None and self._tree.longest_prompt + depth > self._limit
         if overflows:
-            self._refuse_live_overflow(parents)
-        growth = self._tree.grow(parents)
+            self._refuse_live_overflow(parents, depth)
+        growth = self._tree.grow(parents, depth)
         tree = BranchPass(growth, self._cache, self._shared_bias)
         positions = growth.positions[:, None].expand(parents.shape)
         if overflows and self._limit is not None:
             positions = positions.clamp(max=self._limit - 1)  # padding of queries that have ended
         return _at_least_float32(self._forward(token_ids, positions, tree))
 
-    def _refuse_live_overflow(self, parents: Tensor) -> None:
+    def _refuse_live_overflow(self, parents: Tensor, depth: int) -> None:
         """Raise if a query that still has branches is out of positions; ended ones do not matter.
 
         Asks the device, but only once a prompt of the batch has no position left.
         """
         live = (parents >= 0).any(dim=1).tolist()
         for length, alive in zip(self._tree.prompt_lengths, live, strict=True):
-            needed = length + self._tree.depth + 1
+            needed = length + depth
             if alive and self._limit is not None and needed > self._limit:
                 raise PromptTooLongError(
                     f"the next token needs position {needed} of {self._limit}: the prompt has "
-                    f"{length} tokens and {self._tree.depth} were written after it"
+                    f"{length} tokens and {depth - 1} were written after it"
                 )
 
     @torch.no_grad()
-    def select(self, queries: Sequence[int]) -> Self:
-        """Return a session over some of the queries, from their prompts on; see `DecodeSession.select`.
+    def select(self, queries: Sequence[int], branches: bool = False) -> Self:
+        """Return a session over some of the queries; see `DecodeSession.select`.
 
         Raises:
             ValueError: no queries.
             IndexError: a query the session does not have.
         """
-        device = self.root_logits.device
-        chosen = torch.tensor(list(queries), dtype=torch.int64, device=device)
+        chosen = torch.tensor(list(queries), dtype=torch.int64, device=self.root_logits.device)
+        return self._select(queries, chosen, branches)
+
+    def _select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> Self:
+        """`select`, the queries also given on the device. Shape of `chosen`: (n,), int64."""
         other = copy.copy(self)
-        other._tree = TokenTree([self._tree.prompt_lengths[query] for query in queries], device)
-        other._cache = self._cache.select(chosen, other._tree.longest_prompt)
+        other._tree = self._tree.select(queries, chosen, branches)
+        other._cache = self._cache.select(chosen, other._tree.longest_prompt, branches)
         other.root_logits = self.root_logits[chosen]
         return other
 
@@ -203,11 +214,8 @@ class EncoderDecoderSession(TreeSession):
         self._takes_positions = _accepts(model, "decoder_position_ids")
         self.root_logits = self._run_prompts(prompts, decoder_prompt)
 
-    @torch.no_grad()
-    def select(self, queries: Sequence[int]) -> Self:
-        """Return a session over some of the queries, encodings included."""
-        other = super().select(queries)
-        chosen = torch.tensor(list(queries), dtype=torch.int64, device=self.root_logits.device)
+    def _select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> Self:
+        other = super()._select(queries, chosen, branches)
         other._cross = DynamicCache()
         layers: list[Any] = self._cross.layers
         for number, layer in enumerate(layers):

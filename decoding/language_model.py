@@ -24,27 +24,50 @@ class DecodeSession(Protocol):
     def root_logits(self) -> Tensor:
         """Next-token logits after each prompt. Shape: (Q, V), float32."""
 
-    def step(self, parents: Tensor, token_ids: Tensor) -> Tensor:
+    def keep_levels(self) -> None:
+        """Keep the branches of every depth, so that any of them may get children later.
+
+        To be called before the first step. A session otherwise forgets which branches a frontier had once
+        it has written the next one; their keys and values are held either way.
+
+        Raises:
+            ValueError: branches have been written without.
+        """
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         """Write one token on B branches of every query, in one forward.
 
         Position and attention of a branch are exactly as if it ran alone after its prompt.
 
         Args:
-            parents: For every new branch the index of its parent in the *previous* frontier of the same
-                query, in [0, B_previous); at the first step every parent is the prompt and the value is
-                ignored. A padding branch has parent -1: it is computed for shape only, its logits are
-                meaningless (but finite) and nothing else is affected. Shape: (Q, B), int64.
+            parents: For every new branch the index of its parent among the branches of the same query that
+                were written at `depth` - 1: the columns of all frontiers of that depth, padding included,
+                in the order written. At depth 1 every parent is the prompt and the value is ignored. A
+                padding branch has parent -1: it is computed for shape only, its logits are meaningless
+                (but finite) and nothing else is affected. Shape: (Q, B), int64.
             token_ids: The token written on each branch; any valid id for padding. Shape: (Q, B), int64.
+            depth: Tokens written on the new branches, this one included; None is one more than on the
+                deepest. Without `keep_levels` nothing else is allowed, and parents index the *previous*
+                frontier.
 
         Returns:
             Next-token logits of every branch. Shape: (Q, B, V), float32.
+
+        Raises:
+            ValueError: `depth` is not in [1, deepest + 1], or not the next without `keep_levels`.
         """
 
-    def select(self, queries: Sequence[int]) -> DecodeSession:
-        """Return a new session over some of the queries, in that order, without any branches.
+    def select(self, queries: Sequence[int], branches: bool = False) -> DecodeSession:
+        """Return a new session over some of the queries, in that order.
 
         Nothing is run again: the new session takes the prompts' keys and values from this one, which stays
         as it is. Later phases of a decoder use it, so that queries which are done cost nothing.
+
+        Args:
+            queries: Numbers of queries of this session, at least one.
+            branches: Whether to take over the written branches too, with their levels where they are kept.
+                Otherwise the new session is as `prefill` returns one: it has no branches, and keeps levels
+                only after a `keep_levels` of its own.
         """
 
     @property

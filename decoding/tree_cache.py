@@ -85,12 +85,13 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.used = end
         return key_states, value_states
 
-    def select(self, queries: Tensor, width: int) -> TreeLayer:
-        """Return a layer with the prompts of some queries, cut to their longest, and no branches.
+    def select(self, queries: Tensor, width: int, branches: bool) -> TreeLayer:
+        """Return a layer with the prompts of some queries, cut to their longest.
 
         Args:
             queries: Shape: (n,), int64.
-            width: Slots kept, from the right: padding stands on the left.
+            width: Prompt slots kept, from the right: padding stands on the left.
+            branches: Whether to copy the tails too. The copy has no room beyond what is used.
         """
         assert self.prompt_keys is not None
         assert self.prompt_values is not None
@@ -99,6 +100,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             self.prompt_keys[:, :, -width:].index_select(0, queries),
             self.prompt_values[:, :, -width:].index_select(0, queries),
         )
+        if branches and self.used:
+            other._tail_keys = self.tail_keys.index_select(0, queries)
+            other._tail_values = self.tail_values.index_select(0, queries)
+            other.used = self.used
         return other
 
     def get_seq_length(self) -> int:
@@ -132,10 +137,10 @@ class TreeCache(Cache):
         """Bytes of storage of all layers."""
         return sum(layer.held_bytes for layer in self._tree_layers())
 
-    def select(self, queries: Tensor, width: int) -> TreeCache:
+    def select(self, queries: Tensor, width: int, branches: bool) -> TreeCache:
         """Return a cache with the prompts of some queries; see `TreeLayer.select`."""
         other = TreeCache()
-        other.layers = [layer.select(queries, width) for layer in self._tree_layers()]
+        other.layers = [layer.select(queries, width, branches) for layer in self._tree_layers()]
         return other
 
     def _tree_layers(self) -> list[TreeLayer]:

@@ -18,41 +18,75 @@ LogitsFunction = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
 
 
 class TableSession:
-    """A session over a function (prompt, written tokens) -> logits; keeps what every branch wrote."""
+    """A session over a function (prompt, written tokens) -> logits; keeps what every branch wrote.
+
+    Padding branches hold None, and so do branches below them.
+    """
 
     def __init__(self, model: TableModel, prompts: Sequence[Sequence[int]]) -> None:
         self._model = model
         self._prompts = [tuple(p) for p in prompts]
         self.num_forwards = 0
         self.num_nodes = 0
-        self._written: list[list[tuple[int, ...]]] | None = None
+        self._keeps_levels = False
+        # What the branches of every level wrote, per query; without keep_levels of the last level alone.
+        self._levels: list[list[list[tuple[int, ...] | None]]] = []
 
-    def select(self, queries: Sequence[int]) -> TableSession:
-        return TableSession(self._model, [self._prompts[query] for query in queries])
+    def keep_levels(self) -> None:
+        if self._levels and not self._keeps_levels:
+            deepest = len(self._levels)
+            raise ValueError(
+                f"keep_levels must come before the first step, at depth 0, got it at depth {deepest}"
+            )
+        self._keeps_levels = True
+
+    def select(self, queries: Sequence[int], branches: bool = False) -> TableSession:
+        other = TableSession(self._model, [self._prompts[query] for query in queries])
+        if branches:
+            other._keeps_levels = self._keeps_levels
+            other._levels = [[list(level[query]) for query in queries if level] for level in self._levels]
+        return other
 
     @property
     def root_logits(self) -> Tensor:
         return torch.stack([self._model.logits(p, ()) for p in self._prompts])
 
-    def step(self, parents: Tensor, token_ids: Tensor) -> Tensor:
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        following = len(self._levels) + 1
+        if depth is None:
+            depth = following
+        if depth != following and not self._keeps_levels:
+            raise ValueError(f"depth must be {following}, the next, without keep_levels, got {depth}")
+        if not 1 <= depth <= following:
+            raise ValueError(f"depth must be in [1, {following}], got {depth}")
         self.num_forwards += 1
-        rows, written = [], []
-        for q, prompt in enumerate(self._prompts):
-            mine: list[tuple[int, ...]] = []
-            logits: list[Tensor] = []
-            for parent, token in zip(parents[q].tolist(), token_ids[q].tolist(), strict=True):
-                if parent < 0:
-                    mine.append(())
-                    logits.append(torch.zeros(self._model.vocab_size))
-                    continue
-                before = () if self._written is None else self._written[q][parent]
-                mine.append((*before, token))
-                logits.append(self._model.logits(prompt, mine[-1]))
-                self.num_nodes += 1
-            written.append(mine)
-            rows.append(torch.stack(logits))
-        self._written = written
-        return torch.stack(rows)
+        written = [
+            [self._write(q, *branch, depth) for branch in zip(parents[q].tolist(), row, strict=True)]
+            for q, row in enumerate(token_ids.tolist())
+        ]
+        logits = torch.stack(
+            [torch.stack([self._logits(q, b) for b in row]) for q, row in enumerate(written)]
+        )
+        if depth < following:
+            for held, new in zip(self._levels[depth - 1], written, strict=True):
+                held.extend(new)
+        else:
+            if self._levels and not self._keeps_levels:
+                self._levels[-1] = []
+            self._levels.append(written)
+        return logits
+
+    def _write(self, query: int, parent: int, token: int, depth: int) -> tuple[int, ...] | None:
+        if parent < 0:
+            return None
+        above = () if depth == 1 else self._levels[depth - 2][query][parent]
+        return None if above is None else (*above, token)
+
+    def _logits(self, query: int, branch: tuple[int, ...] | None) -> Tensor:
+        if branch is None:
+            return torch.zeros(self._model.vocab_size)
+        self.num_nodes += 1
+        return self._model.logits(self._prompts[query], branch)
 
     @property
     def kv_bytes(self) -> int:
