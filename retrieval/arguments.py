@@ -1,9 +1,11 @@
-"""Arguments that are one item or many, and errors that say which item they are about."""
+"""Arguments: what is no text or no number, and which of many items an error is about."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import TypeVar
 
 from retrieval.errors import InputError
@@ -35,3 +37,46 @@ def sequence(field: str, value: Item | Iterable[Item], kind: type[Item]) -> list
         if not isinstance(item, kind):
             raise InputError(f"{field}[{i}]", f"must be a {kind.__name__}, got {type(item).__name__}")
     return items
+
+
+def check_text(field_name: str, value: object) -> None:
+    """Refuse what is not text, and text that no tokenizer and no file can take.
+
+    Raises:
+        InputError: `value` is no string, or holds half a surrogate pair, as JSON escapes can.
+    """
+    if not isinstance(value, str):
+        raise InputError(field_name, f"must be text, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            field_name, f"not valid Unicode: half a surrogate pair at character {error.start + 1}"
+        ) from None
+
+
+def integer(field_name: str, value: object, low: int, high: int) -> int:
+    """Return an integer in [low, high].
+
+    Raises:
+        InputError: it is none, or out of range.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputError(field_name, f"must be an integer, got {value!r}")
+    found = operator.index(value)  # NumPy's integers too
+    if not low <= found <= high:
+        raise InputError(field_name, f"must be in [{low}, {high}], got {found}")
+    return found
+
+
+def number(field_name: str, value: object, low: float, high: float) -> float:
+    """Return a number in [low, high].
+
+    Raises:
+        InputError: it is none, or out of range; NaN is.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(field_name, f"must be a number, got {value!r}")
+    if not low <= (found := float(value)) <= high:  # also refuses NaN
+        raise InputError(field_name, f"must be in [{low:g}, {high:g}], got {value}")
+    return found

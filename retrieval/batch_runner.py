@@ -1,7 +1,7 @@
 """Requests in batches: which ones decode together, under which filters, and what each of them gets.
 
-A forward is as wide as its widest query and a batch samples with one `top_m`, so only requests of one method,
-one `top_m` and like width go together.
+A forward is as wide as its widest query and a batch samples in one way, so only requests of one method, one
+way of sampling and like width go together.
 """
 
 from __future__ import annotations
@@ -48,6 +48,33 @@ class Job:
     cancel: CancelToken | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What requests must have in common to decode together.
+
+    Attributes:
+        method: "beam" or "disc".
+        width: Most branches of a request, rounded up to a power of two.
+        top_m: Of `disc`, as the next ones.
+        adaptive: Whether draws are made one after the other.
+        prefixes: Prefixes per draw.
+    """
+
+    method: str
+    width: int
+    top_m: int | None = None
+    adaptive: bool = False
+    prefixes: int = 1
+
+    @classmethod
+    def of(cls, request: RetrieveRequest) -> _Kind:
+        """Return the kind of a request."""
+        width = 1 << (request.width - 1).bit_length()
+        if request.method != "disc":
+            return cls(request.method, width)
+        return cls(request.method, width, request.top_m, request.adaptive, request.prefixes)
+
+
 class BatchRunner:
     """Answers jobs over one index with one model.
 
@@ -75,12 +102,11 @@ class BatchRunner:
             Per job its result, or the error that concerns this job alone.
         """
         replies: dict[int, Reply] = {}
-        groups: dict[tuple[str, int | None, int], list[int]] = {}
+        groups: dict[_Kind, list[int]] = {}
         for i, job in enumerate(jobs):
-            width = 1 << (job.request.width - 1).bit_length()
-            groups.setdefault((job.request.method, job.request.top_m, width), []).append(i)
-        for (_, _, width), members in groups.items():
-            most = max(1, _MAX_LOGITS_BYTES // (width * self._model.vocab_size * 4))
+            groups.setdefault(_Kind.of(job.request), []).append(i)
+        for kind, members in groups.items():
+            most = max(1, _MAX_LOGITS_BYTES // (kind.width * self._model.vocab_size * 4))
             restrictions = [jobs[i].request.restriction for i in members]
             rest = iter(members)
             for filters in self._filters.batches(restrictions, most, [jobs[i].cancel for i in members]):

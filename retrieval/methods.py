@@ -1,14 +1,14 @@
 """The retrieval methods: from a decoder's rows to ranked catalogue entities.
 
-`beam` lists the likeliest surface forms, `disc` samples them; both are aggregated by entity here. Under a
-filter the forms are those of rows that name an allowed entity, and only allowed entities are credited.
+`beam` lists the likeliest surface forms, `disc` samples them; both are aggregated by entity
+(`retrieval.tallies`). Under a filter the forms are those of rows that name an allowed entity.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from decoding.language_model import DecodeSession
 from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams, DiscParams
 from decoding.row_filter import FilteredTrie
 from decoding.title_trie import TitleTrie
-from decoding.types import Constraint, Hypothesis
+from decoding.types import Constraint
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
-from retrieval.types import DEFAULT_NUM_SAMPLES, Candidate, RetrievalResult, RetrieveRequest
+from retrieval.tallies import Tally, count_entities, credit, entities_of, rank
+from retrieval.types import RetrievalResult, RetrieveRequest
 
 Outcome = RetrievalResult | DecodingCancelledError
 
@@ -31,24 +32,6 @@ Outcome = RetrievalResult | DecodingCancelledError
 # beams; forty beams cost about twice as much as one.
 _MAX_WIDENINGS = 2
 _WIDENING = 4
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What is known of one entity: its surface forms by rank, and its share of the samples."""
-
-    logprobs: dict[int, float] = field(default_factory=dict)
-    share: float = 0.0
-
-    @property
-    def logprob(self) -> float:
-        """Log-sum-exp over the distinct surface forms found."""
-        largest = max(self.logprobs.values())
-        return largest + math.log(sum(math.exp(v - largest) for v in self.logprobs.values()))
-
-    @property
-    def best_row(self) -> int:
-        return max(self.logprobs, key=lambda row: (self.logprobs[row], -row))
 
 
 def run_beam(
@@ -122,8 +105,8 @@ def _wider(
     """
     if isinstance(result, DecodingCancelledError):
         return None
-    entities = {e for hypothesis in result.hypotheses for e in _entities_of(index, hypothesis.row, allowed)}
-    if len(entities) >= min(request.k, _num_entities(index, allowed)):
+    entities = {e for hypothesis in result.hypotheses for e in entities_of(index, hypothesis.row, allowed)}
+    if len(entities) >= min(request.k, count_entities(index, allowed)):
         return None
     full = len(result.hypotheses) >= params.k
     lost = result.best_pruned_logprob > -math.inf and request.beam_size is None
@@ -142,22 +125,22 @@ def _beam_answer(
     num_steps: int,
     allowed: EntityFilter | None,
 ) -> RetrievalResult:
-    tallies: dict[int, _Tally] = {}
+    tallies: dict[int, Tally] = {}
     for hypothesis in result.hypotheses:
-        _add(index, tallies, hypothesis, 0.0, allowed)
+        credit(index, tallies, hypothesis, 0.0, allowed)
     unseen = result.best_pruned_logprob
     if len(result.hypotheses) >= num_listed:  # rows that fell off the end of the list
         unseen = max(unseen, result.hypotheses[-1].logprob)
     return RetrievalResult(
         query=request.query,
         method="beam",
-        candidates=_rank(index, tallies, request.k, by_share=False),
-        certified=_is_proven(index, tallies, request.k, unseen, _num_entities(index, allowed)),
+        candidates=rank(index, tallies, request.k, by_share=False),
+        certified=_is_proven(index, tallies, request.k, unseen, count_entities(index, allowed)),
         num_steps=num_steps,
     )
 
 
-def _is_proven(index: Index, tallies: dict[int, _Tally], k: int, unseen: float, num_entities: int) -> bool:
+def _is_proven(index: Index, tallies: dict[int, Tally], k: int, unseen: float, num_entities: int) -> bool:
     """Whether the k likeliest entities are known, in their order, counting every surface form.
 
     It holds under a filter as it does without: an allowed entity makes every row it has allowed, so that
@@ -199,7 +182,9 @@ def run_disc(
     room: Sequence[int | None],
     filters: Sequence[EntityFilter | None] | None = None,
 ) -> list[Outcome]:
-    """Answer requests, all with one `top_m` and each with a seed, by DISC.
+    """Answer requests, each with a seed, by DISC.
+
+    All have one `top_m`, one `adaptive` and one number of prefixes per draw.
 
     Under a filter the set S of DISC is that of the rows allowed: samples follow the model's distribution over
     them, and the mass is their probability.
@@ -207,7 +192,7 @@ def run_disc(
     filters = filters or [None] * len(requests)
     params = [
         DiscParams(
-            num_samples=r.num_samples or DEFAULT_NUM_SAMPLES,
+            num_samples=r.samples,
             num_draws=r.num_draws,
             temperature=r.temperature,
             top_m=r.top_m,
@@ -215,6 +200,8 @@ def run_disc(
             # Draws that go on to their ends give the mass by their weights, a far better estimate than
             # a count of acceptances.
             reject_early=False,
+            adaptive=r.adaptive,
+            beam_size=r.prefixes,
         )
         for r in requests
     ]
@@ -230,69 +217,46 @@ def run_disc(
 def _disc_answer(
     index: Index, request: RetrieveRequest, result: DiscResult, allowed: EntityFilter | None
 ) -> RetrievalResult:
-    tallies: dict[int, _Tally] = {}
+    tallies: dict[int, Tally] = {}
     for sample in result.samples:
-        _add(index, tallies, sample.hypothesis, 1.0 / len(result.samples), allowed)
-    return RetrievalResult(
+        credit(index, tallies, sample.hypothesis, 1.0 / len(result.samples), allowed)
+    answer = RetrievalResult(
         query=request.query,
         method="disc",
-        candidates=_rank(index, tallies, request.k, by_share=True),
+        candidates=rank(index, tallies, request.k, by_share=True),
         mass=result.mass,
         mass_stderr=None if math.isnan(result.mass_stderr) else result.mass_stderr,
+        mass_lower=result.mass_lower,
+        mass_upper=result.mass_upper,
         num_draws=result.num_draws,
         num_accepted=sum(sample.accepted for sample in result.samples),
+        num_nodes=result.num_nodes,
         num_steps=result.num_steps,
         seed=request.seed,
     )
+    return _or_abstain(request, answer)
+
+
+def _or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalResult:
+    """Withhold the candidates of an answer whose mass is below what the request asks for."""
+    mass = answer.bounded_mass
+    if request.min_mass is None or mass is None or mass >= request.min_mass:
+        return answer
+    return replace(answer, candidates=(), abstained=True)
 
 
 def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
     """Return the answer to a request whose filter allows no entity: known without asking the model."""
     if request.method == "beam":
         return RetrievalResult(request.query, "beam", (), certified=True)
-    return RetrievalResult(request.query, "disc", (), mass=0.0, mass_stderr=0.0, seed=request.seed)
-
-
-def _entities_of(index: Index, row: int, allowed: EntityFilter | None) -> list[int]:
-    """Return the numbers of the entities a row names and the filter allows."""
-    entities = index.entities_of(row)
-    return entities if allowed is None else [entity for entity in entities if allowed.allowed[entity]]
-
-
-def _num_entities(index: Index, allowed: EntityFilter | None) -> int:
-    return index.num_entities if allowed is None else allowed.num_allowed
-
-
-def _add(
-    index: Index,
-    tallies: dict[int, _Tally],
-    hypothesis: Hypothesis,
-    share: float,
-    allowed: EntityFilter | None,
-) -> None:
-    """Credit a row to every allowed entity it names; those that share it share the probability equally."""
-    entities = _entities_of(index, hypothesis.row, allowed)
-    for entity in entities:
-        tally = tallies.setdefault(entity, _Tally())
-        tally.logprobs[hypothesis.row] = hypothesis.logprob
-        tally.share += share / len(entities)
-
-
-def _rank(index: Index, tallies: dict[int, _Tally], k: int, by_share: bool) -> tuple[Candidate, ...]:
-    # Entity numbers break ties, so that equal scores come out in one order everywhere.
-    order = sorted(tallies.items(), key=lambda item: (-item[1].share, -item[1].logprob, item[0]))
-    return tuple(
-        _candidate(index, number, tally, tally.share if by_share else None) for number, tally in order[:k]
+    answer = RetrievalResult(
+        query=request.query,
+        method="disc",
+        candidates=(),
+        mass=0.0,
+        mass_stderr=0.0,
+        mass_lower=0.0,
+        mass_upper=0.0,
+        seed=request.seed,
     )
-
-
-def _candidate(index: Index, number: int, tally: _Tally, probability: float | None) -> Candidate:
-    entity = index.entity(number)
-    return Candidate(
-        entity_id=entity.entity_id,
-        title=entity.title,
-        surface=index.surface(tally.best_row, number),
-        logprob=tally.logprob,
-        probability=probability,
-        metadata=entity.metadata,
-    )
+    return _or_abstain(request, answer)

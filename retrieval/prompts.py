@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from retrieval.arguments import check_text
 from retrieval.errors import InputError, ModelError
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.types import Mention, check_text
+from retrieval.types import Mention
 
 CONFIG_NAME = "genret.json"
 CONFIG_VERSION = 1

@@ -172,6 +172,8 @@ class Retriever:
         temperature: float = 1.0,
         top_m: int | None = None,
         seed: int | None = None,
+        min_mass: float | None = None,
+        adaptive: bool = False,
         prompt: str | None = None,
         filter: str | None = None,
         allow_ids: Iterable[str] | None = None,
@@ -203,6 +205,8 @@ class Retriever:
                         temperature=temperature,
                         top_m=top_m,
                         seed=seed,
+                        min_mass=min_mass,
+                        adaptive=adaptive,
                         prompt=prompt,
                         filter=filter,
                         allow_ids=allowed,
@@ -219,6 +223,8 @@ class Retriever:
         *,
         beam_size: int | None = None,
         seed: int | None = None,
+        min_mass: float | None = None,
+        adaptive: bool = False,
         filter: str | None = None,
         allow_ids: Iterable[str] | None = None,
         deny_ids: Iterable[str] = (),
@@ -238,7 +244,9 @@ class Retriever:
         for name, mention in zip(names, spans, strict=True):
             with named("mention", name):
                 requests.append(
-                    self.link_request(mention, k, method, beam_size, seed, filter, allowed, denied)
+                    self.link_request(
+                        mention, k, method, beam_size, seed, filter, allowed, denied, min_mass, adaptive
+                    )
                 )
         return self._all_or_error(requests, names, batch_size)
 
@@ -252,6 +260,8 @@ class Retriever:
         filter: str | None = None,
         allow_ids: tuple[str, ...] | None = None,
         deny_ids: tuple[str, ...] = (),
+        min_mass: float | None = None,
+        adaptive: bool = False,
     ) -> RetrieveRequest:
         """Return the request that links one mention with the checkpoint's mention template.
 
@@ -268,6 +278,8 @@ class Retriever:
             method=method,
             beam_size=beam_size,
             seed=seed,
+            min_mass=min_mass,
+            adaptive=adaptive,
             prompt=template.name,
             filter=filter,
             allow_ids=allow_ids,

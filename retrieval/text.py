@@ -17,8 +17,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from retrieval.arguments import check_text
 from retrieval.errors import InputError, ModelError
-from retrieval.types import check_text
 
 # What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
 _CHECKPOINT_CONFIG = "genret.json"

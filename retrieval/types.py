@@ -5,20 +5,19 @@ Plain frozen dataclasses, no tensors: they cross the service boundary unchanged.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 
 from decoding.params import (
     MAX_BEAM_SIZE,
+    MAX_DISC_BEAM_SIZE,
     MAX_DRAWS,
     MAX_K,
     MAX_SAMPLES,
     MAX_TOTAL_DRAWS,
     default_beam_size,
 )
+from retrieval.arguments import check_text, integer, number
 from retrieval.errors import InputError
 from retrieval.filters.parser import parse
 from retrieval.filters.restriction import Restriction, checked_ids
@@ -39,45 +38,30 @@ _RANGES = (
 )
 
 
-def check_text(field_name: str, value: object) -> None:
-    """Refuse what is not text, and text that no tokenizer and no file can take.
-
-    Raises:
-        InputError: `value` is no string, or holds half a surrogate pair, as JSON escapes can.
-    """
-    if not isinstance(value, str):
-        raise InputError(field_name, f"must be text, got {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            field_name, f"not valid Unicode: half a surrogate pair at character {error.start + 1}"
-        ) from None
-
-
-def _integer(field_name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InputError(field_name, f"must be an integer, got {value!r}")
-    number = operator.index(value)  # NumPy's integers too
-    if not low <= number <= high:
-        raise InputError(field_name, f"must be in [{low}, {high}], got {number}")
-    return number
-
-
 @dataclass(frozen=True, slots=True)
 class RetrieveRequest:
-    """One query and how to answer it. Options of the other method are checked and have no effect.
+    """One query and how to answer it.
+
+    Options of the other method are checked and have no effect, but for `min_mass` and `adaptive`, which
+    `beam` refuses: a threshold that nobody looks at would be taken for one that was passed.
 
     Attributes:
         query: The query text; must hold something besides white space.
         k: Candidates wanted, in [1, 1000].
         method: "beam" (top-k list) or "disc" (unbiased samples and their posterior).
-        beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10).
+        beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10). `disc`: prefixes per draw,
+            in [1, 64]; None: 1, which is DISC itself. With more, draws favour likely titles.
         num_draws: `disc`: K, draws tried per sample, in [1, 256].
-        num_samples: `disc`: independent samples, in [1, 256]; None: 16. Samples times draws: at most 8,192.
+        num_samples: `disc`: independent samples, in [1, 256]; None: 16. Samples times draws times prefixes
+            per draw: at most 8,192.
         temperature: `disc`: divides the logits, in [0.01, 100].
         top_m: `disc`: verify only the M likeliest tokens of a step, which biases the weights; None: exact.
         seed: `disc`: seed of this request; None: one is chosen and reported with the result.
+        min_mass: `disc`: abstain (no candidates) when the model's probability that its answer is in the
+            catalogue is estimated to be below this, in [0, 1]; None: never. Under a filter, that its answer
+            is a surface form of an allowed entity.
+        adaptive: `disc`: draw one after the other and leave out of each what earlier ones found to be
+            invalid: more draws are accepted. Excludes `top_m` and a `beam_size` above 1.
         prompt: Name of the prompt template; None: the checkpoint's default.
         filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
             index is seen when that index is asked.
@@ -99,6 +83,8 @@ class RetrieveRequest:
     temperature: float = 1.0
     top_m: int | None = None
     seed: int | None = None
+    min_mass: float | None = None
+    adaptive: bool = False
     prompt: str | None = None
     filter: str | None = None
     allow_ids: tuple[str, ...] | None = None
@@ -114,13 +100,12 @@ class RetrieveRequest:
         for name, low, high, optional in _RANGES:
             value = getattr(self, name)
             if not (value is None and optional):
-                object.__setattr__(self, name, _integer(name, value, low, high))
-        temperature = self.temperature
-        if isinstance(temperature, bool) or not isinstance(temperature, Real):
-            raise InputError("temperature", f"must be a number, got {temperature!r}")
-        if math.isnan(temperature) or not 0.01 <= temperature <= 100.0:
-            raise InputError("temperature", f"must be in [0.01, 100], got {temperature}")
-        object.__setattr__(self, "temperature", float(temperature))
+                object.__setattr__(self, name, integer(name, value, low, high))
+        object.__setattr__(self, "temperature", number("temperature", self.temperature, 0.01, 100))
+        if self.min_mass is not None:
+            object.__setattr__(self, "min_mass", number("min_mass", self.min_mass, 0, 1))
+        if not isinstance(self.adaptive, bool):
+            raise InputError("adaptive", f"must be True or False, got {self.adaptive!r}")
         if self.prompt is not None:
             check_text("prompt", self.prompt)
         predicate = None
@@ -131,17 +116,52 @@ class RetrieveRequest:
             object.__setattr__(self, "allow_ids", checked_ids("allow_ids", self.allow_ids))
         object.__setattr__(self, "deny_ids", checked_ids("deny_ids", self.deny_ids))
         object.__setattr__(self, "restriction", Restriction(predicate, self.allow_ids, self.deny_ids))
-        if (total := self.width) > MAX_TOTAL_DRAWS and self.method == "disc":
+        if self.method == "disc":
+            self._check_disc()
+        else:
+            self._check_beam()
+
+    def _check_beam(self) -> None:
+        """Refuse what changes the meaning of an answer and is not done here."""
+        for name, is_set in (("min_mass", self.min_mass is not None), ("adaptive", self.adaptive)):
+            if is_set:
+                raise InputError(name, f"needs the method disc, got the method {self.method}")
+
+    def _check_disc(self) -> None:
+        if self.prefixes > MAX_DISC_BEAM_SIZE:
             raise InputError(
-                "num_samples", f"times num_draws must be at most {MAX_TOTAL_DRAWS}, got {total} draws"
+                "beam_size",
+                f"must be in [1, {MAX_DISC_BEAM_SIZE}] with the method disc, got {self.beam_size}",
+            )
+        clashes = [f"top_m {self.top_m}"] if self.top_m is not None else []
+        clashes += [f"beam_size {self.prefixes}"] if self.prefixes > 1 else []
+        if self.adaptive and clashes:
+            got = " and ".join(clashes)
+            raise InputError("adaptive", f"excludes top_m and a beam_size above 1, got {got}")
+        if (total := self.width) > MAX_TOTAL_DRAWS:
+            prefixes = f" and beam_size {self.prefixes}" if self.prefixes > 1 else ""
+            raise InputError(
+                "num_samples",
+                f"times num_draws times beam_size must be at most {MAX_TOTAL_DRAWS}, got {total} "
+                f"(with num_draws {self.num_draws}{prefixes})",
             )
 
     @property
+    def samples(self) -> int:
+        """The number of samples in force with `disc`."""
+        return self.num_samples or DEFAULT_NUM_SAMPLES
+
+    @property
+    def prefixes(self) -> int:
+        """The prefixes per draw in force with `disc`."""
+        return self.beam_size or 1
+
+    @property
     def width(self) -> int:
-        """Most branches the request can have at once: its beam size, or all of its draws."""
+        """Most branches the request can have at once: its beam size, or every prefix of all of its draws."""
         if self.method == "beam":
             return self.beam_size or default_beam_size(self.k)
-        return (self.num_samples or DEFAULT_NUM_SAMPLES) * self.num_draws
+        return self.samples * self.num_draws * self.prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +237,23 @@ class RetrievalResult:
     Attributes:
         query: The query text.
         method: "beam" or "disc".
-        candidates: Best first; empty means that nothing in the catalogue matched (`NO_MATCH`).
+        candidates: Best first; empty means that nothing in the catalogue matched, or that the answer is
+            withheld (`NO_MATCH`).
         certified: `beam`: whether the candidates are proven to be the k likeliest entities in their order,
             all surface forms counted; `disc`: None.
         mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue; under a
-            filter, that it is a surface form of an allowed entity.
-        mass_stderr: Standard error of `mass`.
+            filter, that it is a surface form of an allowed entity. It may lie outside the bounds.
+        mass_stderr: Standard error of `mass`; None with a single draw.
+        mass_lower: `disc`: what P_L(S) is at least: the probability of the distinct titles that were written.
+        mass_upper: `disc`: what P_L(S) is at most, from what was found to be invalid on the way; 1 where
+            nothing is known.
         num_draws: `disc`: draws used; 0 for `beam`.
         num_accepted: `disc`: results that came from an accepted draw (the rest were resampled).
+        num_nodes: `disc`: tokens the model computed behind the prompt; draws share those of common prefixes.
         num_steps: Decode steps of the batch.
         seed: `disc`: the seed used; the same seed gives the same samples.
+        abstained: `disc`: whether there are no candidates because `bounded_mass` is below the request's
+            `min_mass`.
         timings: Wall times.
     """
 
@@ -236,13 +263,26 @@ class RetrievalResult:
     certified: bool | None = None
     mass: float | None = None
     mass_stderr: float | None = None
+    mass_lower: float | None = None
+    mass_upper: float | None = None
     num_draws: int = 0
     num_accepted: int = 0
+    num_nodes: int = 0
     num_steps: int = 0
     seed: int | None = None
+    abstained: bool = False
     timings: Timings = field(default_factory=Timings)
 
     @property
     def no_match(self) -> bool:
-        """Whether the catalogue holds no answer."""
+        """Whether there is no answer: the catalogue holds none, or it is withheld."""
         return not self.candidates
+
+    @property
+    def bounded_mass(self) -> float | None:
+        """`mass` within its bounds, the best single figure for P_L(S); None with `beam`."""
+        if self.mass is None:
+            return None
+        lower = 0.0 if self.mass_lower is None else self.mass_lower
+        upper = 1.0 if self.mass_upper is None else self.mass_upper
+        return min(max(self.mass, lower), upper)

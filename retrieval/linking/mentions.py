@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from retrieval.arguments import check_text
 from retrieval.errors import InputError, SourceError
-from retrieval.types import Mention, check_text
+from retrieval.types import Mention
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
