@@ -39,6 +39,8 @@ _METHODS: dict[int, str] = {
     pb.RETRIEVAL_METHOD_DISC: "disc",
 }
 _METHOD_NUMBERS = {"beam": pb.RETRIEVAL_METHOD_BEAM, "disc": pb.RETRIEVAL_METHOD_DISC}
+# Scalars of a request that may be unset.
+_OPTIONAL_FIELDS = ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "min_mass")
 # Fields that are called otherwise here than in the library.
 _WIRE_FIELDS = {"allow_ids": "allow_entity_ids.ids", "deny_ids": "deny_entity_ids"}
 
@@ -79,9 +81,7 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
         known = ", ".join(pb.RetrievalMethod.keys())
         raise InputError("method", f"must be one of {known}, got {message.method}")
     options: dict[str, Any] = {
-        name: getattr(message, name)
-        for name in ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed")
-        if message.HasField(name)
+        name: getattr(message, name) for name in _OPTIONAL_FIELDS if message.HasField(name)
     }
     if message.HasField("allow_entity_ids"):
         options["allow_ids"] = tuple(message.allow_entity_ids.ids)
@@ -90,6 +90,7 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
             query=message.query,
             method=_METHODS[message.method],
             prompt=message.prompt_template or None,
+            adaptive=message.adaptive,
             filter=message.filter or None,
             deny_ids=tuple(message.deny_entity_ids),
             **options,
@@ -100,16 +101,14 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
 
 def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRequest:
     """Return the wire's form of a request."""
-    options = {
-        name: getattr(request, name)
-        for name in ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed")
-    }
+    options = {name: getattr(request, name) for name in _OPTIONAL_FIELDS}
     allowed = request.allow_ids
     return pb.RetrieveRequest(
         index=index,
         query=request.query,
         method=_METHOD_NUMBERS[request.method],
         prompt_template=request.prompt or "",
+        adaptive=request.adaptive,
         filter=request.filter or "",
         allow_entity_ids=None if allowed is None else pb.EntityIds(ids=allowed),
         deny_entity_ids=request.deny_ids,
@@ -127,10 +126,14 @@ def reply_to_proto(
         method=_METHOD_NUMBERS[result.method],
         mass=result.mass,
         mass_stderr=result.mass_stderr,
+        mass_lower_bound=result.mass_lower,
+        mass_upper_bound=result.mass_upper,
         num_draws=result.num_draws,
         num_accepted=result.num_accepted,
+        num_nodes=result.num_nodes,
         num_steps=result.num_steps,
         seed=result.seed,
+        abstained=result.abstained,
         timings=pb.Timings(
             queue_ms=queue_ms,
             prefill_ms=result.timings.prefill_ms,
@@ -154,10 +157,14 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         certified=_optional(message, "certified"),
         mass=_optional(message, "mass"),
         mass_stderr=_optional(message, "mass_stderr"),
+        mass_lower=_optional(message, "mass_lower_bound"),
+        mass_upper=_optional(message, "mass_upper_bound"),
         num_draws=message.num_draws,
         num_accepted=message.num_accepted,
+        num_nodes=message.num_nodes,
         num_steps=message.num_steps,
         seed=_optional(message, "seed"),
+        abstained=message.abstained,
         timings=Timings(timings.prefill_ms, timings.decode_ms, timings.prefill_ms + timings.decode_ms),
     )
     index = IndexRef(message.index.name, message.index.version, message.index.digest)
