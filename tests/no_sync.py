@@ -51,10 +51,8 @@ _READS: frozenset[Callable[..., Any]] = frozenset(
         Tensor.tolist,
     }
 )
-# Python calls that make a tensor of numbers in the host's memory: on a device, a copy that waits.
-_HOST_DATA: frozenset[Callable[..., Any]] = frozenset(
-    {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor}
-)
+# Python calls that bring numbers to a device when they are given one.
+_PLACING: frozenset[Callable[..., Any]] = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 
 class DeviceWaitError(AssertionError):
@@ -62,13 +60,15 @@ class DeviceWaitError(AssertionError):
 
 
 class _WatchedOperations(TorchDispatchMode):
-    """Fails on waiting ATen operations, whoever calls them."""
+    """Fails on waiting ATen operations and on tensors made of host data, whoever makes them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         options = kwargs or {}
         if name in _WAITING_OPERATIONS:
             raise DeviceWaitError(f"aten::{name} waits for the device")
+        if name == "lift_fresh" and args[0].ndim:
+            raise DeviceWaitError(f"a tensor of shape {tuple(args[0].shape)} is made of numbers on the host")
         if name == "repeat_interleave" and options.get("output_size") is None:
             raise DeviceWaitError("aten::repeat_interleave without output_size waits for the device")
         if name in ("index", "index_put", "index_put_") and _has_mask(args[1]):
@@ -82,16 +82,18 @@ class _WatchedCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READS:
             raise DeviceWaitError(f"Tensor.{func.__name__} waits for the device")
-        if func in _HOST_DATA and not (args and isinstance(args[0], Tensor)):
-            raise DeviceWaitError(f"torch.{func.__name__} copies from the host's memory")
-        return func(*args, **(kwargs or {}))
+        options = kwargs or {}
+        if func in _PLACING and options.get("device") is not None and not isinstance(args[0], Tensor):
+            raise DeviceWaitError(f"torch.{func.__name__} copies a number from the host to the device")
+        return func(*args, **options)
 
 
 @contextmanager
 def no_sync() -> Iterator[None]:
     """Raise `DeviceWaitError` where the body would wait for a device. For any device, the CPU included.
 
-    Not seen: code without tensors of torch (numba, NumPy), `torch.from_numpy`, and indexing by Python lists.
+    Tensors made of lists or arrays count as copies to the device, wherever they are made; single numbers do
+    where they are made for a device. Code that uses no tensors of torch (numba, NumPy) is not seen.
     """
     with _WatchedOperations(), _WatchedCalls():
         yield
