@@ -1,0 +1,136 @@
+"""A step of a session never waits for the device: all that it decides, it decides on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decoding.hf_model import HFLanguageModel
+from decoding.hf_session import TreeSession
+from tests.no_sync import DeviceWaitError, cuda_never_waits, no_sync
+from tests.tiny_transformers import ARCHITECTURES, build, random_prompts
+
+VOCAB = 30
+PROMPTS = random_prompts([9, 4], VOCAB)
+
+Grow = tuple[Tensor, Tensor, int]
+
+
+def frontiers(device: str) -> list[Grow]:
+    """Parents, tokens and depth of a few frontiers with padding; the last ones come back to old depths."""
+    parents = [[[0, -1], [0, 0]], [[0, 1, -1], [1, 1, 0]], [[2], [-1]], [[0, 0], [0, -1]], [[3, 1], [2, 0]]]
+    tensors = [torch.tensor(frontier, device=device) for frontier in parents]
+    depths = [1, 2, 3, 1, 2]
+    return [(t, torch.full_like(t, 4), depth) for t, depth in zip(tensors, depths, strict=True)]
+
+
+def grow(session: TreeSession, frontier: Grow) -> Tensor:
+    parents, tokens, depth = frontier
+    return session.step(parents, tokens, depth)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("levels", [False, True])
+def test_a_step_never_waits(name: str, levels: bool) -> None:
+    session = HFLanguageModel(build(name, VOCAB)).prefill(PROMPTS)
+    steps = frontiers("cpu")
+    if levels:
+        session.keep_levels()
+    with no_sync():
+        for step in steps if levels else steps[:3]:
+            grow(session, step)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_step_needs_no_values(name: str) -> None:
+    """With fake tensors, which have shapes and no values, nothing can be read at all."""
+    with FakeTensorMode():
+        session = HFLanguageModel(build(name, VOCAB)).prefill(PROMPTS)
+        session.keep_levels()
+        for step in frontiers("cpu"):
+            logits = grow(session, step)
+        assert logits.shape == (2, 2, VOCAB)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_the_refusal_alone_asks_the_device(name: str) -> None:
+    """Living branches may be out of positions once a prompt has none left, and not a step before."""
+    limit = HFLanguageModel(build(name, VOCAB)).max_positions
+    assert limit is not None
+    used = limit - 1 if name == "gpt2" else 1
+    session = HFLanguageModel(build(name, VOCAB)).prefill(random_prompts([used, 2], VOCAB))
+    one = torch.zeros(2, 1, dtype=torch.int64)
+    with no_sync():
+        for _ in range(1 if name == "gpt2" else limit):
+            session.step(one, one + 4)
+    with no_sync(), pytest.raises(DeviceWaitError):
+        session.step(one - 1, one + 4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("levels", [False, True])
+def test_cuda_never_waits_in_a_step(name: str, levels: bool) -> None:
+    model = HFLanguageModel(build(name, VOCAB).to("cuda"))
+    steps = frontiers("cuda")[: 5 if levels else 3]
+    for watch in (torch.no_grad, cuda_never_waits):  # libraries initialise themselves in the first round
+        session = model.prefill(PROMPTS)
+        if levels:
+            session.keep_levels()
+        with watch():
+            for step in steps:
+                grow(session, step)
+
+
+WAITS: dict[str, Callable[[Tensor], Any]] = {
+    "item": lambda x: x[0, 0].item(),
+    "int": lambda x: int(x[0, 0]),
+    "bool": lambda x: bool((x > 2).any()),
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "array": np.asarray,
+    "cpu": lambda x: x.cpu(),
+    "contains": lambda x: 3 in x,
+    "range": lambda x: range(x[0, 1]),
+    "format": lambda x: f"{x[0, 1]}",
+    "slice": lambda x: x[: x[0, 1]],
+    "nonzero": lambda x: x.nonzero(),
+    "where": lambda x: torch.where(x > 2),
+    "mask": lambda x: x[x > 2],
+    "write through a mask": lambda x: x.__setitem__(x > 2, x[0]),
+    "masked_select": lambda x: x.masked_select(x > 2),
+    "unique": lambda x: x.unique(),
+    "unique_consecutive": lambda x: x.unique_consecutive(),
+    "repeat_interleave": lambda x: x.repeat_interleave(x[:, 1], 0),
+    "equal": lambda x: torch.equal(x, x),
+    "allclose": lambda x: torch.allclose(x, x),
+    "bincount": lambda x: x.flatten().bincount(),
+    "list": lambda x: torch.tensor([1, 2]),
+    "number": lambda x: torch.tensor(1, device=x.device),
+    "new_tensor": lambda x: x.new_tensor([1, 2]),
+    "list as index": lambda x: x[[0, 1]],
+    "from_numpy": lambda x: torch.from_numpy(np.ones(2)),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_the_watcher_notices(wait: Callable[[Tensor], Any]) -> None:
+    x = torch.arange(6).view(2, 3)
+    with no_sync(), pytest.raises(DeviceWaitError):
+        wait(x)
+
+
+def test_the_watcher_lets_the_rest_pass() -> None:
+    x = torch.arange(6).view(2, 3)
+    with no_sync():
+        x[0] = 5
+        x.repeat_interleave(2, 0)
+        torch.repeat_interleave(x[0], output_size=15)
+        torch.where(x > 2, x, 0).masked_fill(x > 3, 1)[x.clamp(max=1)].gather(0, x[None].clamp(max=1))
