@@ -30,6 +30,31 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
+def hash_key(seed: Tensor, *coordinates: Tensor | int) -> Tensor:
+    """Return the hashes of coordinates, from which `uniforms_of` makes the uniforms.
+
+    Args:
+        seed: Shape: broadcastable, int64.
+        coordinates: Further integers, e.g. stream, draw, step. Shapes: broadcastable, int64.
+
+    Returns:
+        Shape: the broadcast shape, int64.
+    """
+    return extend_key(_mix(seed + _signed(_GOLDEN)), *coordinates)
+
+
+def extend_key(key: Tensor, *coordinates: Tensor | int) -> Tensor:
+    """Return hashes with further coordinates behind those of `key`, which are not hashed again."""
+    for coordinate in coordinates:
+        key = _mix((key ^ coordinate) * _signed(0xD1342543DE82EF95) + _signed(_GOLDEN))
+    return key
+
+
+def uniforms_of(key: Tensor) -> Tensor:
+    """Return the uniforms of hashes: odd multiples of 2**-53, so that logarithms are finite. float64."""
+    return _shift_right(key, 12).to(torch.float64) * 2.0**-52 + 2.0**-53
+
+
 def uniforms(seed: Tensor, *coordinates: Tensor | int) -> Tensor:
     """Return uniforms in (0, 1), one per broadcast element of the arguments.
 
@@ -41,7 +66,4 @@ def uniforms(seed: Tensor, *coordinates: Tensor | int) -> Tensor:
         Odd multiples of 2**-53, so that neither 0 nor 1 occurs and logarithms are finite.
         Shape: the broadcast shape, float64.
     """
-    state = _mix(seed + _signed(_GOLDEN))
-    for coordinate in coordinates:
-        state = _mix((state ^ coordinate) * _signed(0xD1342543DE82EF95) + _signed(_GOLDEN))
-    return _shift_right(state, 12).to(torch.float64) * 2.0**-52 + 2.0**-53
+    return uniforms_of(hash_key(seed, *coordinates))

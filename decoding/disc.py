@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from decoding.beam_proposer import BeamProposer
 from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
 from decoding.disc_results import DiscResult, DiscSample, Key, Round, estimate_mass, written_mass
@@ -77,6 +78,8 @@ def disc(
 
 def _proposer(batch: DrawBatch) -> Proposer:
     """Return what makes the draws."""
+    if batch.params[0].beam_size > 1:
+        return BeamProposer(batch)
     return TreeProposer(batch)
 
 

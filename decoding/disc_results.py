@@ -103,7 +103,7 @@ def estimate_mass(first: Round, query: int, params: DiscParams) -> tuple[float, 
     """Return the estimate of P_L(S) that the first round's draws of a query give, and its standard error."""
     draws = first.draws
     mine = draws.query == query
-    early = params.reject_early and params.num_draws > 1
+    early = params.reject_early and params.num_draws > 1 and draws.log_estimate is None
     if early:
         outcomes = first.accepted[mine].double() * draws.log_bound[mine].exp()
     else:
