@@ -1,0 +1,129 @@
+"""Answers of a device that the host reads a step or two late, so that neither waits for the other.
+
+To ask a CUDA device "is anything still running?" and wait for the answer empties its queue: it then idles
+while the host prepares the next step. Here the answer is copied to pinned memory behind the work that was
+already queued, and read when it has arrived; until then the host goes on as if it were yes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+class Event(Protocol):
+    """A mark in a device's queue of work."""
+
+    def record(self) -> None:
+        """Put the mark behind everything queued so far."""
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark."""
+
+    def synchronize(self) -> None:
+        """Wait until it has."""
+
+
+_Slot = tuple[Tensor, npt.NDArray[np.bool_], Event]  # a buffer, the same memory for the host, its mark
+
+
+class LateFlag:
+    """A few booleans, put by the device once per step and read by the host when they have arrived.
+
+    On the CPU they arrive at once.
+
+    Args:
+        size: Number of booleans, k.
+        device: Where they are computed.
+        lag: Most answers under way besides the newest. A host further ahead waits for the oldest, while the
+            device still has the steps of the others to work on: it does not run dry, and the host queues no
+            more than lag + 1 steps that nobody needs.
+        new_event: Makes the marks; None: the device's own.
+
+    Raises:
+        ValueError: `lag` is negative.
+    """
+
+    def __init__(
+        self, size: int, device: torch.device, lag: int = 2, new_event: Callable[[], Event] | None = None
+    ) -> None:
+        if lag < 0:
+            raise ValueError(f"lag must be 0 or more, got {lag}")
+        on_cuda = device.type == "cuda"
+        if new_event is None:
+            new_event = (lambda: _CudaEvent(device)) if on_cuda else _Passed
+        # An event is recorded again only after its answer was read, so lag + 1 of each are enough.
+        buffers = [torch.empty(size, dtype=torch.bool, pin_memory=on_cuda) for _ in range(lag + 1)]
+        # Read through NumPy: a value in the host's own memory needs no operation of torch.
+        self._free: deque[_Slot] = deque((buffer, buffer.numpy(), new_event()) for buffer in buffers)
+        self._under_way: deque[_Slot] = deque()
+        self._latest: tuple[bool, ...] | None = None
+
+    def put(self, flags: Tensor) -> None:
+        """Send the device's newest answer on its way. Waits if more than `lag` others have not arrived.
+
+        Args:
+            flags: Shape: (k,), bool.
+        """
+        if not self._free:
+            self._take(wait=True)
+        slot = self._free.popleft()
+        slot[0].copy_(flags, non_blocking=True)
+        slot[2].record()
+        self._under_way.append(slot)
+
+    def latest(self) -> tuple[bool, ...] | None:
+        """Return the newest answer that has arrived, None before the first. Never waits."""
+        while self._under_way and self._under_way[0][2].query():
+            self._take(wait=False)
+        return self._latest
+
+    def last(self) -> tuple[bool, ...] | None:
+        """Wait for everything under way and return the last answer, None if there never was one."""
+        while self._under_way:
+            self._take(wait=True)
+        return self._latest
+
+    def _take(self, wait: bool) -> None:
+        slot = self._under_way.popleft()
+        _, values, event = slot
+        if wait:
+            event.synchronize()
+        self._latest = tuple(bool(value) for value in values)
+        self._free.append(slot)
+
+
+class _CudaEvent:
+    """A mark in the current stream of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._event = torch.cuda.Event()
+
+    def record(self) -> None:
+        self._event.record(torch.cuda.current_stream(self._device))
+
+    def query(self) -> bool:
+        return self._event.query()
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+
+class _Passed:
+    """The mark of a device that has done its work when the call returns."""
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
