@@ -3,191 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import pytest
 import torch
 import transformers
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from decoding.architectures import VERIFIED
 from decoding.hf_model import HFLanguageModel
+from tests.no_sync import no_sync
+from tests.verified_architectures import (
+    ARCHITECTURES,
+    VOCAB,
+    build,
+    exactly,
+    plain_logprobs,
+    random_prompts,
+)
 
-VOCAB = 61
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")),
 ]
-COMMON = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 96,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-SEQ2SEQ = {"vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "dropout": 0.0}
-BART = {
-    **SEQ2SEQ,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 40,
-    "decoder_start_token_id": 2,
-}
-T5 = {
-    **SEQ2SEQ,
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 48,
-    "num_layers": 2,
-    "num_decoder_layers": 3,
-    "num_heads": 4,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 12,
-    "decoder_start_token_id": 0,
-}
-
-# name -> configuration class and what differs from the common tiny model. Windows are shorter than prompts.
-ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama-mha": ("LlamaConfig", {}),
-    "llama-gqa": ("LlamaConfig", {"num_key_value_heads": 2}),
-    "llama-mqa-llama3-rope": (
-        "LlamaConfig",
-        {
-            "num_key_value_heads": 1,
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 1000.0,
-                "factor": 4.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 24,
-            },
-        },
-    ),
-    "qwen2": ("Qwen2Config", {"num_key_value_heads": 2}),
-    "qwen2-mixed-windows": (
-        "Qwen2Config",
-        {"num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-    ),
-    "qwen3": ("Qwen3Config", {"num_key_value_heads": 2, "head_dim": 8}),
-    "mistral-window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": 5}),
-    "phi3": ("Phi3Config", {}),
-    "phi3-window": ("Phi3Config", {"num_key_value_heads": 2, "sliding_window": 7}),
-    "phi3-longrope": (
-        "Phi3Config",
-        {
-            "max_position_embeddings": 96,
-            "original_max_position_embeddings": 48,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": [1.0, 1.1, 1.2, 1.3],
-                "long_factor": [2.0, 3.0, 4.0, 5.0],
-                "original_max_position_embeddings": 48,
-            },
-        },
-    ),
-    "gemma": ("GemmaConfig", {"num_key_value_heads": 1, "head_dim": 8}),
-    "gemma2": (
-        "Gemma2Config",
-        {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
-    ),
-    "gemma3": (
-        "Gemma3TextConfig",
-        {
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "sliding_window": 6,
-            "query_pre_attn_scalar": 8,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        },
-    ),
-    "gpt2": ("GPT2Config", {"n_inner": 48, "scale_attn_by_inverse_layer_idx": True}),
-    "gpt_neox": ("GPTNeoXConfig", {}),
-    "bart": ("BartConfig", BART),
-    "mbart": ("MBartConfig", BART),
-    "t5": ("T5Config", T5),
-    "t5-gated": ("T5Config", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
-    "mt5": ("MT5Config", T5),
-    "umt5": ("UMT5Config", T5),
-}
-
-
-class Float64Throughout(TorchFunctionMode):
-    """Turn the casts to float32 that norms, rotary embeddings and eager softmax hard-code into float64.
-
-    Without it a float64 model of most architectures is only as exact as float32.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func is torch.Tensor.float:
-            return args[0].double()
-        if func in (torch.Tensor.to, torch.nn.functional.softmax):
-            args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
-            if kwargs.get("dtype") is torch.float32:
-                kwargs["dtype"] = torch.float64
-        return func(*args, **kwargs)
-
-
-def exactly(dtype: torch.dtype) -> AbstractContextManager[object]:
-    return Float64Throughout() if dtype == torch.float64 else nullcontext()
-
-
-def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
-    """A tiny random model whose attention decides: weights several times their usual size."""
-    config_name, options = ARCHITECTURES[name]
-    encoder_decoder = "d_model" in options
-    config = getattr(transformers, config_name)(**(options if encoder_decoder else {**COMMON, **options}))
-    auto = AutoModelForSeq2SeqLM if encoder_decoder else AutoModelForCausalLM
-    torch.manual_seed(seed)
-    # T5 does not scale its products: wider weights would make float32 itself inexact.
-    scale = 1.0 if "d_kv" in options else 2.0
-    model = auto.from_config(config, attn_implementation="eager").to(dtype).eval()
-    with torch.no_grad():
-        for parameter_name, parameter in model.named_parameters():
-            if parameter.ndim > 1:
-                wide = "embed" in parameter_name or "shared" in parameter_name or "wte" in parameter_name
-                parameter.normal_(0.0, 0.5 if wide else scale / parameter.shape[-1] ** 0.5)
-            else:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
-
-
-@torch.no_grad()
-def plain_logprobs(model: PreTrainedModel, prompt: list[int], path: list[int]) -> Tensor:
-    """Next-token log-probabilities of one unpadded, uncached sequence."""
-    device = model.device
-    if model.config.is_encoder_decoder:
-        start = [model.config.decoder_start_token_id]
-        output = model(
-            input_ids=torch.tensor([prompt], device=device),
-            decoder_input_ids=torch.tensor([start + path], device=device),
-            use_cache=False,
-        )
-    else:
-        output = model(input_ids=torch.tensor([prompt + path], device=device), use_cache=False)
-    logits: Tensor = output.logits[0, -1]
-    return logits.log_softmax(-1)
-
-
-def random_prompts(lengths: list[int], generator: torch.Generator) -> list[list[int]]:
-    return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
 
 
 def largest_difference(
@@ -267,21 +104,12 @@ def test_the_comparison_notices_wrong_parents(name: str) -> None:
     assert largest_difference(name, torch.float64, "cpu", [9, 6], [3, 3, 3], swap) > 1e-2
 
 
-class NoHostSync(TorchDispatchMode):
-    """Fail on operations that read a value from the device into Python, or whose shape depends on one."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"), name
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_step_never_waits_for_the_device(name: str) -> None:
     prompts = random_prompts([9, 4], torch.Generator().manual_seed(0))
     session = HFLanguageModel(build(name)).prefill(prompts)
     first, second = torch.tensor([[0, -1], [0, 0]]), torch.tensor([[0, 1, -1], [1, 1, 0]])
-    with NoHostSync():
+    with no_sync():
         session.step(first, torch.full_like(first, 4))
         session.step(second, torch.full_like(second, 5))
 
