@@ -10,19 +10,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from decoding.logits_processor import TitleTrieLogitsProcessor
+    from retrieval.index.reader import Index
     from retrieval.retriever import Retriever
+    from retrieval.trie_opening import title_trie
     from retrieval.types import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest
 
 _EXPORTS = {
     "Candidate": "retrieval.types",
     "Entity": "retrieval.types",
+    "Index": "retrieval.index.reader",
     "Mention": "retrieval.types",
     "RetrievalResult": "retrieval.types",
     "RetrieveRequest": "retrieval.types",
     "Retriever": "retrieval.retriever",
+    "TitleTrieLogitsProcessor": "decoding.logits_processor",
+    "title_trie": "retrieval.trie_opening",
 }
 
-__all__ = ["Candidate", "Entity", "Mention", "RetrievalResult", "RetrieveRequest", "Retriever"]
+__all__ = [
+    "Candidate",
+    "Entity",
+    "Index",
+    "Mention",
+    "RetrievalResult",
+    "RetrieveRequest",
+    "Retriever",
+    "TitleTrieLogitsProcessor",
+    "title_trie",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,49 @@
+"""The title trie of an index, for whoever calls a model themselves; refused where it does not fit them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrieval.compatibility import check_rendering
+from retrieval.index.reader import Index
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from decoding.title_trie import TitleTrie
+
+
+def title_trie(
+    index: Index | str | Path,
+    tokenizer: TextTokenizer | str | Path,
+    *,
+    vocab_size: int | None = None,
+    device: torch.device | str | None = None,
+) -> TitleTrie:
+    """Return the trie of an index, as the constraint of a model with a given tokenizer.
+
+    Args:
+        index: An open index or its directory. The trie stays valid when the index is closed.
+        tokenizer: Checkpoint directory, tokenizer.json or hub id of the model that is to write titles.
+        vocab_size: Width of the model's logits; None: as many as the tokenizer has tokens.
+        device: Where the trie lives; None: the CPU, also for a model elsewhere.
+
+    Raises:
+        IndexMismatchError: the index was built for another tokenizer, holds tokens the model does not have,
+            or renders titles otherwise than the checkpoint was taught.
+        GenretError: index or tokenizer cannot be read.
+    """
+    if not isinstance(index, Index):
+        with Index.open(index) as opened:
+            return title_trie(opened, tokenizer, vocab_size=vocab_size, device=device)
+    if not isinstance(tokenizer, TextTokenizer):
+        tokenizer = TextTokenizer.load(tokenizer)
+    index.check_tokenizer(tokenizer, vocab_size)
+    check_rendering(index, tokenizer, CheckpointConfig.load(Path(tokenizer.source)))
+    from decoding.title_trie import TitleTrie  # torch takes a second to import
+
+    # A model may be narrower than its tokenizer, where no title needs the tokens it lacks.
+    return TitleTrie(index.trie_arrays(), vocab_size or index.vocab_size, device)

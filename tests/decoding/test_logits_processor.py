@@ -1,0 +1,468 @@
+"""`TitleTrieLogitsProcessor` inside transformers' `generate`, and alone against brute force.
+
+Reference: `generate` with `prefix_allowed_tokens_fn` over a dictionary of prefixes, which must give the same
+sequences and scores bit for bit, filler of idle beams included.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decoding.beam_search import BeamResult, beam_search
+from decoding.errors import InvalidLogitsError
+from decoding.hf_model import HFLanguageModel
+from decoding.logits_processor import TitleTrieLogitsProcessor
+from decoding.params import BeamParams
+from decoding.row_filter import FilteredTrie, RowFilter
+from decoding.title_trie import TitleTrie
+from decoding.types import Children
+from tests.fakes import chi_square
+from tests.tiny_transformers import (
+    ARCHITECTURES,
+    END,
+    FIRST_LETTER,
+    PAD,
+    Enumeration,
+    Row,
+    build,
+    random_prompts,
+    random_titles,
+)
+from tests.trie_oracles import brute_children, catalogues, prefixes
+
+VOCAB = 30
+PROMPTS = random_prompts([9, 4, 1], VOCAB)
+TITLES = random_titles(40, (1, 2, 3, 4), num_letters=4)
+LONGEST = max(map(len, TITLES))
+FILLER = -1e8  # `generate` starts its idle beams at -1e9
+ALPHA = 1e-3  # of each chi-square test; seeds are fixed
+
+Allowed = Callable[[int, Tensor], list[int]]
+
+
+@cache
+def model_of(name: str) -> PreTrainedModel:
+    return build(name, VOCAB)
+
+
+def padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Prompts in one batch: padded on the left for a decoder, on the right for an encoder."""
+    width = max(map(len, prompts))
+    right = model.config.is_encoder_decoder
+    rows = [([*p, *[PAD] * (width - len(p))] if right else [*[PAD] * (width - len(p)), *p]) for p in prompts]
+    ids = torch.tensor(rows)
+    return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
+
+
+def prompt_width(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> int:
+    return 1 if model.config.is_encoder_decoder else max(map(len, prompts))
+
+
+def run(model: PreTrainedModel, prompts: Sequence[Sequence[int]], **options: Any) -> tuple[Tensor, Any]:
+    """Generate; return what was written behind the prompts, and all of what `generate` says."""
+    output = model.generate(
+        **padded(model, prompts),
+        **{
+            "max_new_tokens": LONGEST,
+            "do_sample": False,
+            "length_penalty": 0.0 if options.get("num_beams", 1) > 1 else None,
+            "eos_token_id": END,
+            "pad_token_id": PAD,
+            "return_dict_in_generate": True,
+            "output_scores": True,
+            **options,
+        },
+    )
+    return output.sequences[:, prompt_width(model, prompts) :], output
+
+
+def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
+    following: defaultdict[Row, set[int]] = defaultdict(set)
+    for row in rows:
+        for depth, token in enumerate(row):
+            following[row[:depth]].add(token)
+    return {prefix: sorted(tokens) for prefix, tokens in following.items()}
+
+
+def allowed_fn(width: int, *catalogues: Sequence[Row]) -> Allowed:
+    """What `prefix_allowed_tokens_fn` takes: one catalogue per query, or one for all."""
+    tries = [dict_trie(rows) for rows in catalogues]
+
+    def allowed(query: int, written: Tensor) -> list[int]:
+        trie = tries[query if len(tries) > 1 else 0]
+        return trie.get(tuple(written[width:].tolist()), [END])  # idle beams run on after their end
+
+    return allowed
+
+
+def processor_for(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], rows: Sequence[Row] = TITLES
+) -> TitleTrieLogitsProcessor:
+    return TitleTrieLogitsProcessor(TitleTrie.from_rows(rows, VOCAB), prompt_width(model, prompts), END)
+
+
+def cut(sequence: Sequence[int]) -> Row:
+    return tuple(sequence[: list(sequence).index(END) + 1]) if END in sequence else tuple(sequence)
+
+
+def assert_alike(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    processor: TitleTrieLogitsProcessor,
+    allowed: Allowed,
+    **options: Any,
+) -> tuple[Tensor, Any]:
+    """Both ways, from the same random numbers, write the same and score it alike."""
+    torch.manual_seed(7)
+    mine, output = run(model, prompts, logits_processor=[processor], **options)
+    torch.manual_seed(7)
+    theirs, other = run(model, prompts, prefix_allowed_tokens_fn=allowed, **options)
+    assert torch.equal(mine, theirs)
+    for a, b in zip(output.scores, other.scores, strict=True):
+        assert torch.equal(a, b)
+    if options.get("num_beams", 1) > 1:
+        assert torch.equal(output.sequences_scores, other.sequences_scores)
+    return mine, output
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("num_beams", [2, 5, 50])
+def test_beams_equal_generate_with_a_dictionary(name: str, num_beams: int) -> None:
+    """Fifty beams are more than there are titles: some stay idle."""
+    model = model_of(name)
+    processor = processor_for(model, PROMPTS)
+    allowed = allowed_fn(prompt_width(model, PROMPTS), TITLES)
+    options = {"num_beams": num_beams, "num_return_sequences": num_beams}
+    mine, output = assert_alike(model, PROMPTS, processor, allowed, **options)
+    real = output.sequences_scores > FILLER
+    written = [cut(row) for row in mine[real].tolist()]
+    assert set(written) <= set(TITLES)
+    assert processor.rows(output.sequences)[real].tolist() == [TITLES.index(row) for row in written]
+    assert bool(real.all()) == (num_beams < len(TITLES))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_greedy_equals_generate_with_a_dictionary(name: str) -> None:
+    model = model_of(name)
+    processor = processor_for(model, PROMPTS)
+    mine, output = assert_alike(model, PROMPTS, processor, allowed_fn(prompt_width(model, PROMPTS), TITLES))
+    rows = [cut(row) for row in mine.tolist()]
+    assert set(rows) <= set(TITLES)
+    assert processor.rows(output.sequences).tolist() == [TITLES.index(row) for row in rows]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_samples_equal_generate_with_a_dictionary(name: str, num_beams: int) -> None:
+    """Sampling and beam sampling, several sequences per prompt, temperature, cuts after the constraint."""
+    model = model_of(name)
+    options = {"do_sample": True, "num_beams": num_beams, "num_return_sequences": 3, "temperature": 0.7}
+    assert_alike(
+        model,
+        PROMPTS,
+        processor_for(model, PROMPTS),
+        allowed_fn(prompt_width(model, PROMPTS), TITLES),
+        **options,
+        top_k=3,
+        top_p=0.9,
+    )
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_wide_beams_equal_our_beam_search(name: str) -> None:
+    trie = TitleTrie.from_rows(TITLES, VOCAB)
+    results = beam_search(
+        HFLanguageModel(build(name, VOCAB)).prefill(PROMPTS), trie, [BeamParams(10, 40)] * 3
+    )
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        assert isinstance(result, BeamResult)
+        assert result.certified
+        model = model_of(name)
+        options = {"num_beams": 40, "num_return_sequences": 10}
+        mine, output = run(model, [prompt], logits_processor=[processor_for(model, [prompt])], **options)
+        assert [cut(row) for row in mine.tolist()] == [h.token_ids for h in result.hypotheses]
+        expected = [h.logprob for h in result.hypotheses]
+        assert output.sequences_scores.tolist() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_samples_follow_the_constrained_law(name: str) -> None:
+    """One chi-square test per architecture at alpha = 0.001."""
+    model, prompt = model_of(name), PROMPTS[1]
+    enumeration = Enumeration(model, prompt, TITLES)
+    processor = processor_for(model, [prompt])
+    torch.manual_seed(11)
+    options = {"do_sample": True, "num_return_sequences": 4000, "top_k": 0}
+    mine, _ = run(model, [prompt], logits_processor=[processor], **options)
+    counts = Counter(cut(row) for row in mine.tolist())
+    assert set(counts) <= set(TITLES)
+    assert chi_square(counts, enumeration.constrained_law()) > ALPHA
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 4, "num_return_sequences": 4}], ids=["greedy", "beams"]
+)
+def test_every_query_has_its_own_filter(name: str, options: dict[str, int]) -> None:
+    model, trie = model_of(name), TitleTrie.from_rows(TITLES, VOCAB)
+    rng = np.random.default_rng(0)
+    masks = [rng.random(len(TITLES)) < share for share in (0.5, 0.2)]
+    filtered = FilteredTrie(trie, [*map(RowFilter.from_mask, masks), None])
+    subsets = [[row for row, keep in zip(TITLES, mask, strict=True) if keep] for mask in masks]
+    width = prompt_width(model, PROMPTS)
+    processor = TitleTrieLogitsProcessor(filtered, width, END)
+    assert processor.num_queries == 3
+    allowed = allowed_fn(width, *subsets, TITLES)
+    mine, output = assert_alike(model, PROMPTS, processor, allowed, **options)
+    ranks = processor.rows(output.sequences).view(3, -1)
+    for query, subset in enumerate([*subsets, TITLES]):
+        written = [cut(row) for row in mine.view(3, -1, mine.shape[1])[query].tolist()]
+        assert ranks[query].tolist() == [TITLES.index(row) if row in subset else -1 for row in written]
+
+
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_one_processor_serves_one_generate_after_another(name: str) -> None:
+    model = model_of(name)
+    processor = processor_for(model, PROMPTS)
+    allowed = allowed_fn(prompt_width(model, PROMPTS), TITLES)
+    others = [PROMPTS[0][::-1], PROMPTS[0]]  # fewer rows of the same width
+    for prompts, options in [
+        (PROMPTS, {"num_beams": 5, "num_return_sequences": 5}),
+        (PROMPTS, {"num_beams": 5, "num_return_sequences": 5}),
+        (PROMPTS, {"max_new_tokens": 2}),  # stops in the middle of titles
+        (others, {"num_beams": 3}),
+        (PROMPTS, {"do_sample": True, "num_return_sequences": 4}),
+        (others, {}),
+    ]:
+        assert_alike(model, prompts, processor, allowed, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True}, {"num_beams": 2}], ids=["greedy", "sample", "beam"]
+)
+def test_generate_may_go_on_from_the_beginning_of_titles(options: dict[str, Any]) -> None:
+    """The tokens behind `prompt_length` may be there from the start."""
+    model, begun = model_of("gpt2"), [TITLES[-1][:2], TITLES[0][:2]]
+    prompts = [[*prompt, *start] for prompt, start in zip((PROMPTS[0], PROMPTS[0]), begun, strict=True)]
+    processor = TitleTrieLogitsProcessor(TitleTrie.from_rows(TITLES, VOCAB), len(PROMPTS[0]), END)
+    mine, _ = run(model, prompts, logits_processor=[processor], **options)
+    for start, row in zip(begun, mine.tolist(), strict=True):
+        assert cut([*start, *row]) in TITLES
+
+
+def test_rows_may_end_with_another_token_than_the_models() -> None:
+    """Titles that end with a newline: `generate` has to be told, or pads with newlines to its limit."""
+    newline, model = VOCAB - 1, model_of("llama")
+    rows = [(*row[:-1], newline) for row in TITLES]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    width = prompt_width(model, PROMPTS)
+    processor = TitleTrieLogitsProcessor(trie, width, newline)
+    told, _ = run(model, PROMPTS, logits_processor=[processor], eos_token_id=newline)
+    untold, _ = run(model, PROMPTS, logits_processor=[processor], max_new_tokens=LONGEST + 3)
+    both = TitleTrieLogitsProcessor(trie, width, [newline, END])
+    either, _ = run(model, PROMPTS, logits_processor=[both], max_new_tokens=LONGEST + 3)
+    for row, longer, other in zip(told.tolist(), untold.tolist(), either.tolist(), strict=True):
+        title = tuple(row[: row.index(newline) + 1])
+        assert title in rows
+        assert tuple(longer[: len(title)]) == tuple(other[: len(title)]) == title
+        assert set(longer[len(title) :]) == {newline}
+        assert set(other[len(title) :]) <= {newline, END, PAD}
+
+
+class CountingTrie(TitleTrie):
+    """Counts what a step asks."""
+
+    num_advances = num_children = 0
+
+    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        self.num_advances += 1
+        return super().advance(states, token_ids)
+
+    def children(self, states: Tensor) -> Children:
+        self.num_children += 1
+        return super().children(states)
+
+
+def test_a_step_follows_one_token_although_beams_change_places() -> None:
+    model, trie = model_of("llama"), CountingTrie.from_rows(TITLES, VOCAB)
+    assert isinstance(trie, CountingTrie)
+    processor = TitleTrieLogitsProcessor(trie, prompt_width(model, PROMPTS), END)
+    trie.num_advances = 0
+    run(model, PROMPTS, logits_processor=[processor], num_beams=5)
+    assert trie.num_advances == trie.num_children - 1 <= LONGEST - 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), case=catalogues(max_rows=12))
+def test_masks_equal_brute_force_in_any_order_of_rows(
+    data: st.DataObject, case: tuple[set[Row], int]
+) -> None:
+    """Rows fork, swap, end, repeat and are padded; now and then a call is left out."""
+    rows, vocab_size = case
+    if not rows or vocab_size > 1000:
+        return
+    queries, beams, prompt = (
+        data.draw(st.integers(1, 2)),
+        data.draw(st.integers(1, 4)),
+        data.draw(st.integers(0, 2)),
+    )
+    end = max(rows)[-1]
+    trie = TitleTrie.from_rows(rows, vocab_size)
+    processor = TitleTrieLogitsProcessor(trie, prompt, end, num_queries=queries)
+    written: list[Row] = [()] * (queries * beams)
+    known = prefixes(rows)
+    for _ in range(trie.max_depth + 1):
+        scores = torch.randn(len(written), vocab_size)
+        ids = torch.tensor([[*([end] * prompt), *row] for row in written], dtype=torch.int64)
+        ids = ids.view(len(written), prompt + len(written[0]))
+        titles = [next((row[:i] for i in range(len(row) + 1) if row[:i] in rows), None) for row in written]
+        if data.draw(st.booleans()) or not written[0]:
+            masked = processor(ids, scores.clone())
+            for row, title, before, after in zip(written, titles, scores, masked, strict=True):
+                allowed = {end} if title is not None or row not in known else brute_children(rows, row)
+                assert torch.isfinite(after).nonzero().flatten().tolist() == sorted(allowed)
+                assert torch.equal(after[sorted(allowed)], before[sorted(allowed)])
+        following: list[Row] = []
+        for query in range(queries):
+            for _ in range(beams):
+                parent = written[query * beams + data.draw(st.integers(0, beams - 1))]
+                done = any(parent[:i] in rows for i in range(len(parent) + 1))
+                options = (
+                    sorted(brute_children(rows, parent)) if not done else list(range(min(vocab_size, 5)))
+                )
+                following.append((*parent, data.draw(st.sampled_from(options))))
+        written = following
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_scores_keep_type_and_values_and_the_input_is_left_alone(dtype: torch.dtype) -> None:
+    processor = TitleTrieLogitsProcessor(TitleTrie.from_rows([(3, 2), (5, 4, 2)], 6), 1, 2)
+    scores = torch.randn(2, 8).to(dtype)  # a model may be wider than its tokenizer
+    before = scores.clone()
+    masked = processor(torch.ones(2, 1, dtype=torch.int64), scores)
+    assert torch.equal(scores, before)
+    assert masked.dtype == dtype
+    assert torch.equal(masked[:, [3, 5]], scores[:, [3, 5]])
+    assert bool((masked[:, [0, 1, 2, 4, 6, 7]] == -math.inf).all())
+
+
+def test_a_beam_that_generate_let_leave_the_trie_may_only_end() -> None:
+    """With fewer titles than beams `generate` picks tokens of score -inf; that is no one's mistake."""
+    processor = TitleTrieLogitsProcessor(TitleTrie.from_rows([(3, 4, 2)], 6), 1, 2)
+    processor(torch.tensor([[1], [1]]), torch.zeros(2, 6))
+    for written in ([[1, 3], [1, 5]], [[1, 5, 2], [1, 3, 4]]):
+        masked = processor(torch.tensor(written), torch.zeros(2, 6))
+        allowed = [torch.isfinite(row).nonzero().flatten().tolist() for row in masked]
+        assert allowed == ([[4], [2]] if len(written[0]) == 2 else [[2], [2]])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True}, {"num_beams": 3}], ids=["greedy", "sample", "beam"]
+)
+def test_other_processors_may_forbid_what_the_titles_need(options: dict[str, Any]) -> None:
+    """`min_new_tokens` forbids the end of short titles, `bad_words_ids` a token: no NaN, no chimera."""
+    model = model_of("llama")
+    rows = [(FIRST_LETTER, FIRST_LETTER + 1, END), (FIRST_LETTER + 2, END)]
+    processor = processor_for(model, PROMPTS, rows)
+    mine, _ = run(model, PROMPTS, logits_processor=[processor], min_new_tokens=LONGEST, **options)
+    assert {cut(row) for row in mine.tolist()} <= set(rows)
+    forbidden = [[FIRST_LETTER, FIRST_LETTER + 1]]
+    mine, _ = run(model, PROMPTS, logits_processor=[processor], bad_words_ids=forbidden, **options)
+    assert {cut(row) for row in mine.tolist()} <= set(rows)
+    if "num_beams" in options:  # the other title is possible, and wins
+        assert {cut(row) for row in mine.tolist()} == {rows[1]}
+
+
+def test_titles_that_generate_forbids_from_the_first_token_on_are_an_error() -> None:
+    model = model_of("bart")
+    processor = processor_for(model, PROMPTS)
+    with pytest.raises(ValueError, match=r"query 0: every token that begins a title has the score -inf"):
+        run(model, PROMPTS, logits_processor=[processor], forced_bos_token_id=VOCAB - 1)
+
+
+@pytest.mark.parametrize("name", ["llama", "bart"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_wrong_prompt_lengths_are_named(name: str, num_beams: int) -> None:
+    model, trie = model_of(name), TitleTrie.from_rows(TITLES, VOCAB)
+    width = prompt_width(model, PROMPTS)
+    long = TitleTrieLogitsProcessor(trie, width + 3, END)
+    message = (
+        f"prompt_length is {width + 3}, but the rows that generate extends have {width} tokens; it must be"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(model, PROMPTS, logits_processor=[long], num_beams=num_beams)
+    short = TitleTrieLogitsProcessor(trie, 0, END)
+    start = [model.config.decoder_start_token_id] if model.config.is_encoder_decoder else PROMPTS[0]
+    message = (
+        f"row 0 (query 0): no title begins with the tokens {start} that follow the first 0 (prompt_length)"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(model, PROMPTS, logits_processor=[short], num_beams=num_beams)
+
+
+def test_a_processor_for_shorter_prompts_is_refused_and_goes_on_serving_its_own() -> None:
+    model = model_of("llama")
+    processor = processor_for(model, PROMPTS[1:2])
+    mine, _ = run(model, PROMPTS[1:2], logits_processor=[processor])
+    with pytest.raises(ValueError, match=r"row 0 \(query 0\): no title begins with"):
+        run(model, PROMPTS[:1], logits_processor=[processor])
+    again, _ = run(model, PROMPTS[1:2], logits_processor=[processor])
+    assert torch.equal(mine, again)
+
+
+def test_queries_must_divide_the_rows() -> None:
+    model, trie = model_of("llama"), TitleTrie.from_rows(TITLES, VOCAB)
+    filtered = FilteredTrie(trie, [None, None])
+    processor = TitleTrieLogitsProcessor(filtered, prompt_width(model, PROMPTS), END)
+    with pytest.raises(
+        ValueError, match="num_queries is 2, but generate extends 3 rows, which is no multiple"
+    ):
+        run(model, PROMPTS, logits_processor=[processor])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt_length": -1}, "prompt_length: must be >= 0, got -1"),
+        ({"num_queries": 0}, "num_queries: must be at least 1, got 0"),
+        ({"eos_token_id": []}, "eos_token_id: expected a token or several, got []"),
+        ({"eos_token_id": -1}, "eos_token_id: expected a token or several, got -1"),
+        ({"constraint": None}, "num_queries: must be 2, one per filter, got 3"),
+    ],
+)
+def test_arguments_out_of_range(arguments: dict[str, Any], message: str) -> None:
+    trie = TitleTrie.from_rows(TITLES, VOCAB)
+    given: dict[str, Any] = {"constraint": trie, "prompt_length": 1, "eos_token_id": END, **arguments}
+    if given["constraint"] is None:
+        given |= {"constraint": FilteredTrie(trie, [None, None]), "num_queries": 3}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TitleTrieLogitsProcessor(**given)
+
+
+def test_a_model_narrower_than_the_trie_is_refused() -> None:
+    processor = TitleTrieLogitsProcessor(TitleTrie.from_rows([(9, 2)], 10), 1, 2)
+    with pytest.raises(ValueError, match="holds token 9, but the model's scores are 8 wide"):
+        processor(torch.ones(1, 1, dtype=torch.int64), torch.zeros(1, 8))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_broken_scores_are_an_error(value: float) -> None:
+    processor = TitleTrieLogitsProcessor(TitleTrie.from_rows([(3, 2), (4, 2)], 6), 1, 2)
+    scores = torch.zeros(1, 6)
+    scores[0, 4] = value
+    with pytest.raises(InvalidLogitsError, match="NaN or"):
+        processor(torch.ones(1, 1, dtype=torch.int64), scores)
