@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,16 +15,13 @@ from retrieval.filters.id_file import read_ids
 from retrieval.options import SHOWN
 from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from service.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
+from service.query_input import batches, most_items
 from service.usage import usage_error
 
 if TYPE_CHECKING:
     from service.client import RetrievalClient
     from service.convert import Reply
     from service.errors import CallError
-
-_BATCH_ITEMS = 64
-_BATCH_ID_BYTES = 2 * 2**20  # half of what a server accepts in one message
-_STDIN_BYTES = 1 << 16
 
 
 def _checked_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -70,8 +66,8 @@ _ADDRESS = click.option(
 @click.option(
     "--beam-size",
     type=int,
-    help="beam: live prefixes per step, at most 1000.",
-    show_default="the larger of k and 10",
+    help="beam: live prefixes per step, at most 1000; disc: prefixes per draw, at most 64.",
+    show_default="beam: the larger of k and 10; disc: 1",
     show_envvar=True,
 )
 @click.option("--num-draws", type=int, default=4, help="disc: draws tried per sample.", **SHOWN)
@@ -92,6 +88,19 @@ _ADDRESS = click.option(
     help="disc: the same seed gives the same answer.",
     show_default="chosen and told",
     show_envvar=True,
+)
+@click.option(
+    "--min-mass",
+    type=float,
+    help="disc: no match when the model's probability that its answer is in the catalogue is below this.",
+    show_default="no limit",
+    show_envvar=True,
+)
+@click.option(
+    "--adaptive",
+    is_flag=True,
+    help="disc: each draw leaves out what earlier ones found invalid; more are accepted.",
+    **SHOWN,
 )
 @click.option(
     "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
@@ -132,6 +141,8 @@ def query_command(
     temperature: float,
     top_m: int | None,
     seed: int | None,
+    min_mass: float | None,
+    adaptive: bool,
     prompt: str | None,
     predicate: str | None,
     allow_ids: str | None,
@@ -164,6 +175,8 @@ def query_command(
         temperature=temperature,
         top_m=top_m,
         seed=seed,
+        min_mass=min_mass,
+        adaptive=adaptive,
         prompt=prompt,
         filter=predicate,
         allow_ids=allowed,
@@ -178,9 +191,9 @@ def query_command(
         raise click.UsageError("query: must not be empty")
     from service.client import RetrievalClient
 
-    printer = _Printer(as_json_lines)
+    printer = _Printer(as_json_lines, min_mass)
     with RetrievalClient(address, timeout) as client:
-        for batch in _batches(queries, _most_items(allowed or (), denied)):
+        for batch in batches(queries, most_items(allowed or (), denied)):
             for text, reply in zip(batch, _ask(client, [make(t) for t in batch], index), strict=True):
                 printer.show(text, reply)
     if printer.num_failed:
@@ -211,8 +224,9 @@ def _check_timeout(timeout: float) -> None:
 class _Printer:
     """Writes answers to stdout and what is to be said about them to stderr."""
 
-    def __init__(self, as_json_lines: bool) -> None:
+    def __init__(self, as_json_lines: bool, min_mass: float | None) -> None:
         self._as_json_lines = as_json_lines
+        self._min_mass = min_mass
         self._on_terminal = sys.stdout.isatty()
         self.num_failed = 0
 
@@ -230,9 +244,10 @@ class _Printer:
         elif self._on_terminal:
             from rich.console import Console
 
-            Console().print(render.as_table(query, reply))
+            Console().print(render.as_table(query, reply, self._min_mass))
         elif reply.result.no_match:
-            click.echo(f"no match: {query!r}", err=True)
+            why = render.abstention(reply, self._min_mass)
+            click.echo(f"no match: {query!r}{why and ': '}{why}", err=True)
         else:
             for line in render.as_lines(query, reply):
                 click.echo(line)
@@ -254,51 +269,3 @@ def _hint(error: CallError) -> str:
     if error.retry_after_s is not None:
         return f"; try again in {error.retry_after_s:.2g} s"
     return "; start one with: genret serve INDEX" if error.code == "UNAVAILABLE" else ""
-
-
-def _most_items(*lists: Sequence[str]) -> int:
-    """Return how many queries fit into a call when each carries these lists of ids."""
-    size = sum(len(entity_id.encode()) + 4 for ids in lists for entity_id in ids)  # tag and length
-    return max(1, min(_BATCH_ITEMS, _BATCH_ID_BYTES // max(size, 1)))
-
-
-def _batches(queries: Iterable[str], most: int = _BATCH_ITEMS) -> Iterator[list[str]]:
-    """Yield the queries in calls of bounded size, those of stdin as soon as they are there."""
-    for is_stdin, group in groupby(queries, key="-".__eq__):
-        for arrived in _arrivals(sys.stdin.buffer) if is_stdin else [list(group)]:
-            for start in range(0, len(arrived), most):
-                yield arrived[start : start + most]
-
-
-def _arrivals(stream: BinaryIO) -> Iterator[list[str]]:
-    """Yield the queries of every piece of input as it comes; reading waits for one byte, not for more.
-
-    Raises:
-        ClickException: a line is not UTF-8; those before it were yielded.
-    """
-    number, rest = 0, b""
-    while piece := _read_some(stream):
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from _decoded(lines, number)
-        number += len(lines)
-    yield from _decoded([rest], number)
-
-
-def _read_some(stream: BinaryIO) -> bytes:
-    # Not part of BinaryIO, but of what the interpreter and click's test runner put behind stdin.
-    read_some: Callable[[int], bytes] = stream.read1  # type: ignore[attr-defined]
-    return read_some(_STDIN_BYTES)
-
-
-def _decoded(lines: Iterable[bytes], number: int) -> Iterator[list[str]]:
-    """Yield the texts of the lines after line `number`, without the blank ones."""
-    texts: list[str] = []
-    for place, line in enumerate(lines, start=number + 1):
-        try:
-            text = line.decode("utf-8-sig" if place == 1 else "utf-8").strip()
-        except UnicodeDecodeError:
-            yield texts
-            raise click.ClickException(f"standard input, line {place}: not valid UTF-8") from None
-        if text:
-            texts.append(text)
-    yield texts

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from retrieval.types import RetrievalResult
     from service.convert import Reply
     from service.errors import CallError
 
@@ -30,8 +32,14 @@ def as_lines(query: str, reply: Reply) -> Iterator[str]:
         yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), logprob, probability])
 
 
-def as_table(query: str, reply: Reply) -> RenderableType:
-    """Return a rich table of one query's candidates, with what is known of the answer below it."""
+def as_table(query: str, reply: Reply, min_mass: float | None = None) -> RenderableType:
+    """Return a rich table of one query's candidates, with what is known of the answer below it.
+
+    Args:
+        query: What was asked.
+        reply: The answer.
+        min_mass: What was asked of its mass.
+    """
     from rich.console import Group
     from rich.padding import Padding
     from rich.table import Table
@@ -60,19 +68,38 @@ def as_table(query: str, reply: Reply) -> RenderableType:
         # Text, so that brackets in a title are not read as markup.
         table.add_row(*(Text(cell) for cell in (str(rank), written, candidate.entity_id, score, *cells)))
     # Not the table's own caption, which is wrapped to the table's width.
-    return Group(table, Padding(Text(_caption(reply), style="dim"), (0, 0, 1, 0)))
+    return Group(table, Padding(Text(_caption(reply, min_mass), style="dim"), (0, 0, 1, 0)))
 
 
-def _caption(reply: Reply) -> str:
+def abstention(reply: Reply, min_mass: float | None) -> str:
+    """Say why an answer was withheld; nothing where none was.
+
+    Args:
+        reply: The answer.
+        min_mass: What was asked of its mass.
+    """
+    mass = reply.result.bounded_mass
+    if not reply.result.abstained or mass is None:
+        return ""
+    if min_mass is None:
+        return f"the model gives the catalogue {mass:.2g}, too little"
+    shown = (f"{mass:.{digits}g}" for digits in (2, 4, 8, 17))  # enough to see that it is less
+    told = next(text for text in shown if float(text) < min_mass)
+    return f"the model gives the catalogue {told}, below --min-mass {min_mass:g}"
+
+
+def _caption(reply: Reply, min_mass: float | None) -> str:
     result = reply.result
     parts: list[str] = []
-    if result.no_match:
+    if result.abstained:
+        parts.append(f"no match: {abstention(reply, min_mass)}")
+    elif result.no_match:
         parts.append("nothing in the catalogue matched")
     if result.certified is not None:
         parts.append("proven exact top-k" if result.certified else "not proven exact")
     if result.mass is not None:
         mass = _mass(result.mass, result.mass_stderr, result.num_draws)
-        parts.append(f"in the catalogue with probability {mass}")
+        parts.append(f"in the catalogue with probability {mass}{_bounds(result)}")
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
     parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
@@ -89,15 +116,23 @@ def _mass(mass: float, stderr: float | None, num_draws: int) -> str:
         # half a draw, 1/(√2 n), or zero when draws are weighted and not counted.
         bound = 3 * math.sqrt(2) * stderr or 3 / max(num_draws, 1)
         if bound < 1:
-            bound = _rounded_up(bound)
+            bound = _rounded(bound, 1, ROUND_CEILING)
             return f"below {bound:.3g}" if mass == 0.0 else f"above {1 - bound:.4g}"
     return f"{mass:.3g} ± {stderr:.2g}"
 
 
-def _rounded_up(value: float) -> float:
-    """Return the next number of one significant digit."""
-    digit = 10.0 ** math.floor(math.log10(value))
-    return math.ceil(value / digit) * digit
+def _bounds(result: RetrievalResult) -> str:
+    """Return what is certain of a probability, rounded so that it stays true; nothing where nothing is."""
+    lower = _rounded(result.mass_lower or 0.0, 3, ROUND_FLOOR)
+    upper = _rounded(1.0 if result.mass_upper is None else result.mass_upper, 3, ROUND_CEILING)
+    if upper >= 1.0:
+        return f", certainly at least {lower:.3g}" if lower > 0.0 else ""
+    return f", certainly between {lower:.3g} and {upper:.3g}"
+
+
+def _rounded(value: float, digits: int, direction: str) -> float:
+    """Return the next number of so many significant digits, upwards or downwards."""
+    return float(Context(prec=digits, rounding=direction).create_decimal(repr(value)))
 
 
 def _document(reply: Reply | CallError) -> dict[str, Any]:
@@ -124,8 +159,12 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
         "certified": result.certified,
         "mass": result.mass,
         "mass_stderr": result.mass_stderr,
+        "mass_lower_bound": result.mass_lower,
+        "mass_upper_bound": result.mass_upper,
+        "abstained": result.abstained,
         "num_draws": result.num_draws,
         "num_accepted": result.num_accepted,
+        "num_nodes": result.num_nodes,
         "num_steps": result.num_steps,
         "seed": result.seed,
         "index": {"name": index.name, "version": index.version, "digest": index.digest},

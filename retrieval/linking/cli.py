@@ -46,8 +46,8 @@ _LOG_EVERY_S = 5.0
 @click.option(
     "--beam-size",
     type=int,
-    help="beam: live prefixes per step, at most 1000.",
-    show_default="the larger of k and 10",
+    help="beam: live prefixes per step, at most 1000; disc: prefixes per draw, at most 64.",
+    show_default="beam: the larger of k and 10; disc: 1",
     show_envvar=True,
 )
 @click.option("--seed", type=int, default=0, help="disc: the same seed gives the same answers.", **SHOWN)
@@ -57,6 +57,19 @@ _LOG_EVERY_S = 5.0
     help="Mentions whose best candidate has a lower log-probability are NIL.",
     show_default="no limit",
     show_envvar=True,
+)
+@click.option(
+    "--min-mass",
+    type=float,
+    help="disc: NIL when the model's probability that its answer is in the catalogue is below this.",
+    show_default="no limit",
+    show_envvar=True,
+)
+@click.option(
+    "--adaptive",
+    is_flag=True,
+    help="disc: each draw leaves out what earlier ones found invalid; more are accepted.",
+    **SHOWN,
 )
 @click.option(
     "--filter",
@@ -96,6 +109,8 @@ def link_command(
     beam_size: int | None,
     seed: int,
     min_logprob: float | None,
+    min_mass: float | None,
+    adaptive: bool,
     predicate: str | None,
     batch_size: int,
     max_bad_rows: int,
@@ -106,7 +121,9 @@ def link_command(
 
     Every line is an object with "mention" and optionally "id", "left" and "right", the text around it.
     The output has one row per mention, in the same order: id, mention, entity_id, title, surface,
-    logprob, probability, candidates, error. A mention without an entity is NIL: its entity_id is null.
+    logprob, probability, candidates, error, mass, abstained. A mention without an entity is NIL: its
+    entity_id is null. mass is the probability that the model's answer is in the catalogue, as disc
+    estimates it; where it is below --min-mass, abstained is true and there are no candidates.
     """
     from retrieval.errors import GenretError, InputError
     from retrieval.linking.mentions import check_source
@@ -116,7 +133,18 @@ def link_command(
     reporter = _Reporter()
     started = time.monotonic()
     try:  # all that can be refused is refused before a model is loaded
-        options = LinkOptions(method, k, beam_size, seed, min_logprob, batch_size, max_bad_rows, predicate)
+        options = LinkOptions(
+            method=method,
+            k=k,
+            beam_size=beam_size,
+            seed=seed,
+            min_logprob=min_logprob,
+            min_mass=min_mass,
+            adaptive=adaptive,
+            batch_size=batch_size,
+            max_bad_rows=max_bad_rows,
+            filter=predicate,
+        )
         check_output(out)
         check_source(mentions)
         if Path(out).exists() and not overwrite:

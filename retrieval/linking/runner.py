@@ -28,9 +28,11 @@ class LinkOptions:
     Attributes:
         method: "beam" or "disc".
         k: Candidates kept per mention.
-        beam_size: Live prefixes per step of `beam`.
+        beam_size: Live prefixes per step of `beam`, prefixes per draw of `disc`.
         seed: Seed of `disc`.
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
+        min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
+        adaptive: Draws of `disc` one after the other.
         batch_size: Mentions per forward.
         max_bad_rows: Lines that may be unreadable; they are left out.
         filter: Predicate that every linked entity passes; None: all do.
@@ -41,6 +43,8 @@ class LinkOptions:
     beam_size: int | None = None
     seed: int = 0
     min_logprob: float | None = None
+    min_mass: float | None = None
+    adaptive: bool = False
     batch_size: int = 32
     max_bad_rows: int = 0
     filter: str | None = None
@@ -58,6 +62,8 @@ class LinkOptions:
             method=self.method,
             beam_size=self.beam_size,
             seed=self.seed,
+            min_mass=self.min_mass,
+            adaptive=self.adaptive,
             filter=self.filter,
         )
 
@@ -106,6 +112,8 @@ def link_mentions(
                 method=options.method,
                 beam_size=options.beam_size,
                 seed=options.seed if options.method == "disc" else None,
+                min_mass=options.min_mass,
+                adaptive=options.adaptive,
                 filter=options.filter,
             )
             for row in window
@@ -162,12 +170,15 @@ def _row(
         "probability": None,
         "candidates": [],
         "error": None,
+        "mass": None,
+        "abstained": False,
     }
     if not isinstance(reply, RetrievalResult):
         summary.num_failed += 1
         complain(f"{source}, line {row.line}: {reply}")
         result["error"] = str(reply)
         return result
+    result["mass"], result["abstained"] = reply.bounded_mass, reply.abstained
     result["candidates"] = [
         {"entity_id": c.entity_id, "title": c.title, "logprob": c.logprob} for c in reply.candidates
     ]

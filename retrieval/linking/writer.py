@@ -31,6 +31,8 @@ SCHEMA = pa.schema(
         ("probability", pa.float64()),
         ("candidates", pa.list_(_CANDIDATE)),
         ("error", pa.string()),
+        ("mass", pa.float64()),
+        ("abstained", pa.bool_()),
     ]
 )
 

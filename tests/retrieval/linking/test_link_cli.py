@@ -143,6 +143,26 @@ def test_a_filter_that_does_not_fit_the_index_writes_nothing(link: Link) -> None
     assert not Path("out.jsonl").exists()
 
 
+def test_mentions_that_the_model_gives_too_little_are_nil(link: Link) -> None:
+    sampled = ("m.jsonl", "--method", "disc", "--seed", "3")
+    assert link(*sampled, "--out", "all.jsonl").exit_code == 0
+    masses = [row["mass"] for row in rows("all.jsonl")]
+    assert all(0.0 < mass < 1.0 for mass in masses)
+    assert len(set(masses)) == 3
+    least = sorted(masses)[1]
+    result = link(*sampled, "--out", "some.parquet", "--min-mass", repr(least))
+    assert result.exit_code == 0, result.stderr
+    assert "3 mentions: 2 linked, 1 NIL" in result.stderr
+    for row, before in zip(rows("some.parquet"), rows("all.jsonl"), strict=True):
+        withheld = before["mass"] < least
+        assert row["abstained"] == withheld
+        assert row["mass"] == before["mass"]
+        assert row["entity_id"] == (None if withheld else before["entity_id"])
+        assert row["candidates"] == ([] if withheld else before["candidates"])
+    options = json.loads(pq.read_schema("some.parquet").metadata[b"genret.options"])
+    assert options["min_mass"] == least
+
+
 def test_gzip_and_standard_input(link: Link) -> None:
     Path("m.jsonl.gz").write_bytes(gzip.compress(TEXT.encode()))
     assert link("m.jsonl", "--out", "a.jsonl").exit_code == 0
@@ -206,6 +226,18 @@ def test_no_mentions_give_an_empty_output(link: Link) -> None:
         (
             ["m.jsonl", "--out", "out.jsonl", "--filter", "kind ="],
             "--filter: at character 7: expected a value, got the end",
+        ),
+        (
+            ["m.jsonl", "--out", "out.jsonl", "--min-mass", "0.2"],
+            "--min-mass: needs the method disc, got the method beam",
+        ),
+        (
+            ["m.jsonl", "--out", "out.jsonl", "--method", "disc", "--min-mass", "nan"],
+            "--min-mass: must be in [0, 1], got nan",
+        ),
+        (
+            ["m.jsonl", "--out", "out.jsonl", "--adaptive"],
+            "--adaptive: needs the method disc, got the method",
         ),
         (["m.jsonl"], "Missing option '--out'"),
         (["--out", "out.jsonl"], "Missing argument 'MENTIONS'"),

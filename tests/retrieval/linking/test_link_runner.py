@@ -34,14 +34,18 @@ class Echo:
         if request.query == "cancelled":
             return DecodingCancelledError("stopped")
         found = []
-        if request.query != "nothing":
+        mass = None
+        if request.method == "disc":
+            mass = 0.25 if request.query == "withheld" else 0.75
+        if request.query not in ("nothing", "withheld"):
             name, _, score = request.query.partition(":")
             logprob = float(score or -1.0)
             found = [
                 Candidate(f"E{n}-{name}", f"title of {name}", name, logprob - n, 0.5 if n else None, {"x": 1})
                 for n in range(request.k)
             ]
-        return RetrievalResult(request.query, request.method, tuple(found))
+        withheld = request.query == "withheld"
+        return RetrievalResult(request.query, request.method, tuple(found), mass=mass, abstained=withheld)
 
 
 class Sheet:
@@ -114,8 +118,37 @@ def test_best_candidate_is_the_link_and_all_are_listed() -> None:
                 {"entity_id": "E1-a", "title": "title of a", "logprob": -3.0},
             ],
             "error": None,
+            "mass": None,
+            "abstained": False,
         }
     ]
+
+
+def test_a_withheld_answer_is_nil_with_its_mass() -> None:
+    run = Run(["a", "withheld"], method="disc", min_mass=0.5, adaptive=True)
+    assert run() == LinkSummary(num_mentions=2, num_linked=1, num_nil=1)
+    linked, withheld = run.sheet.rows
+    assert (linked["entity_id"], linked["mass"], linked["abstained"]) == ("E0-a", 0.75, False)
+    assert (withheld["entity_id"], withheld["candidates"], withheld["error"]) == (None, [], None)
+    assert (withheld["mass"], withheld["abstained"]) == (0.25, True)
+    for request in run.echo.batches[0]:
+        assert (request.min_mass, request.adaptive, request.seed) == (0.5, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"min_mass": 0.5}, "min_mass"),
+        ({"adaptive": True}, "adaptive"),
+        ({"method": "disc", "min_mass": 1.5}, "min_mass"),
+        ({"method": "disc", "beam_size": 65}, "beam_size"),
+        ({"method": "disc", "beam_size": 2, "adaptive": True}, "adaptive"),
+    ],
+)
+def test_options_of_disc_are_checked_before_anything_is_linked(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as error:
+        LinkOptions(**options)
+    assert error.value.field == field
 
 
 def test_threshold_makes_nil_and_keeps_the_candidates() -> None:

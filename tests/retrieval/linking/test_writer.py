@@ -25,6 +25,8 @@ LINKED = {
     "probability": 0.25,
     "candidates": [{"entity_id": "Q7", "title": "Nile", "logprob": -1.5}],
     "error": None,
+    "mass": 0.75,
+    "abstained": False,
 }
 NIL = {**dict.fromkeys(SCHEMA.names), "id": "2", "mention": "x", "candidates": []}
 
