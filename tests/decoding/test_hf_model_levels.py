@@ -1,0 +1,242 @@
+"""Growing at a depth written before equals a plain forward pass over the branch alone, per architecture."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decoding.errors import PromptTooLongError
+from decoding.hf_model import HFLanguageModel
+from decoding.hf_session import TreeSession
+from decoding.tree_cache import INITIAL_DEPTH
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly, plain_logprobs, random_prompts
+
+Path = tuple[int, ...]
+
+PROMPTS = random_prompts([13, 1, 7], torch.Generator().manual_seed(3))
+TOLERANCES = [(torch.float32, 1e-4), (torch.float64, 1e-9)]
+
+
+class Grower:
+    """Grows random frontiers in a session and knows what every branch of every level has written.
+
+    Args:
+        session: Levels are kept.
+        reference: The same weights with the architecture's own attention.
+        prompts: Of the session's queries.
+        rng: Decides parents, tokens and padding.
+    """
+
+    def __init__(
+        self,
+        session: TreeSession,
+        reference: PreTrainedModel,
+        prompts: Sequence[list[int]],
+        rng: random.Random,
+    ) -> None:
+        self.session = session
+        self._reference = reference
+        self._prompts = prompts
+        self._rng = rng
+        # Level, query, branch; None is padding. Level 0 is the prompt.
+        self._levels: list[list[list[Path | None]]] = [[[()] for _ in prompts]]
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest branches."""
+        return len(self._levels) - 1
+
+    def grow(self, depth: int, width: int, shift: int = 0) -> float:
+        """Write one frontier; return the largest error in its log-probabilities.
+
+        Args:
+            depth: Of the new branches.
+            width: B.
+            shift: Added to the parents that the session is told, round the level; wrong unless it is 0.
+        """
+        branches = [
+            [self._new_branch(depth, query, padding=branch > 0) for branch in range(width)]
+            for query in range(len(self._prompts))
+        ]
+        above = len(self._levels[depth - 1][0])
+        parents = [[p if p < 0 else (p + shift) % above for p, _, _ in row] for row in branches]
+        tokens = [[token for _, token, _ in row] for row in branches]
+        logits = self.session.step(torch.tensor(parents), torch.tensor(tokens), depth)
+        assert logits.isfinite().all()
+        if depth > self.depth:
+            self._levels.append([[] for _ in self._prompts])
+        worst = 0.0
+        for query, row in enumerate(branches):
+            for branch, (_, _, path) in enumerate(row):
+                self._levels[depth][query].append(path)
+                if path is not None:
+                    worst = max(worst, self._error(query, path, logits[query, branch]))
+        return worst
+
+    def select(self, queries: list[int]) -> Grower:
+        """The same over some of the queries, branches included."""
+        prompts = [self._prompts[query] for query in queries]
+        selected = self.session.select(queries, branches=True)
+        other = Grower(selected, self._reference, prompts, self._rng)
+        other._levels = [[list(level[query]) for query in queries] for level in self._levels]
+        return other
+
+    def _new_branch(self, depth: int, query: int, padding: bool) -> tuple[int, int, Path | None]:
+        """Parent, token, and path."""
+        above = self._levels[depth - 1][query]
+        token = self._rng.randrange(3, VOCAB)
+        if padding and self._rng.random() < 0.25:
+            return -1, token, None
+        parent = self._rng.choice([index for index, path in enumerate(above) if path is not None])
+        return parent, token, (*(above[parent] or ()), token)
+
+    def _error(self, query: int, path: Path, logits: Tensor) -> float:
+        expected = plain_logprobs(self._reference, self._prompts[query], list(path))
+        return float((logits.log_softmax(-1) - expected).abs().max())
+
+
+def grower(name: str, dtype: torch.dtype, seed: int = 0) -> Grower:
+    session = HFLanguageModel(build(name, dtype)).prefill(PROMPTS)
+    session.keep_levels()
+    return Grower(session, build(name, dtype), PROMPTS, random.Random(seed))
+
+
+def random_depths(count: int, rng: random.Random) -> list[int]:
+    """Depths of frontiers in some order in which every one has a level above."""
+    depths = [1, 2, 1, 3]
+    while len(depths) < count:
+        depths.append(rng.randint(1, max(depths) + 1))
+    return depths
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES, ids=str)
+def test_growing_at_any_depth_equals_plain_forward(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    rng = random.Random(len(name))
+    with exactly(dtype):
+        trees = grower(name, dtype)
+        for depth in random_depths(8, rng):
+            assert trees.grow(depth, rng.randint(1, 4)) < tolerance
+        part = trees.select([2, 0])
+        # The selection and the session it came from go on, and neither disturbs the other.
+        for depth in (2, trees.depth + 1, 1):
+            assert part.grow(depth, 2) < tolerance
+            assert trees.grow(depth, 3) < tolerance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen2-mixed-windows", "gemma3", "gpt2", "bart", "t5"])
+@pytest.mark.parametrize("seed", range(6))
+def test_long_random_orders(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    with exactly(torch.float64):
+        trees = grower(name, torch.float64, seed)
+        for depth in random_depths(20, rng):
+            assert trees.grow(depth, rng.randint(1, 5)) < 1e-9
+            if rng.random() < 0.1:
+                trees = trees.select(rng.sample(range(len(trees.session.root_logits)), 2))
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "bart", "t5"])
+def test_the_comparison_notices_wrong_parents(name: str) -> None:
+    trees = grower(name, torch.float32)
+    trees.grow(1, 2)
+    trees.grow(2, 2)
+    trees.grow(1, 4)
+    assert trees.grow(2, 3, shift=1) > 1e-2
+
+
+def frontier(width: int, queries: int = len(PROMPTS)) -> tuple[Tensor, Tensor]:
+    zeros = torch.zeros(queries, width, dtype=torch.int64)
+    return zeros, zeros + 4
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "bart", "t5"])
+def test_levels_hold_no_more_keys_and_values(name: str) -> None:
+    model = HFLanguageModel(build(name))
+    plain, levels = model.prefill(PROMPTS), model.prefill(PROMPTS)
+    levels.keep_levels()
+    for width in (2, 5, 3, 1, 9):
+        plain.step(*frontier(width))
+        levels.step(*frontier(width))
+        assert levels.kv_bytes == plain.kv_bytes
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "bart", "t5"])
+def test_a_selection_holds_the_branches_it_took_over(name: str) -> None:
+    session = HFLanguageModel(build(name)).prefill(PROMPTS)
+    empty = session.kv_bytes
+    session.keep_levels()
+    session.step(*frontier(4))
+    per_slot = (session.kv_bytes - empty) // (len(PROMPTS) * 4 * INITIAL_DEPTH)
+    session.step(*frontier(2))
+    held = session.kv_bytes
+    bare, full = session.select([2]), session.select([2], branches=True)
+    assert full.kv_bytes == bare.kv_bytes + 6 * per_slot
+    assert session.kv_bytes == held
+    full.step(*frontier(1, queries=1), depth=1)
+    assert full.kv_bytes == bare.kv_bytes + 12 * per_slot
+
+
+def test_a_selection_of_everything_answers_the_same() -> None:
+    model = HFLanguageModel(build("gpt2"))
+    session = model.prefill(PROMPTS)
+    session.step(*frontier(3))
+    same = session.select(range(len(PROMPTS)), branches=True)
+    parents, tokens = torch.tensor([[2, -1], [1, 0], [0, 0]]), torch.tensor([[5, 6], [7, 8], [9, 3]])
+    torch.testing.assert_close(same.step(parents, tokens), session.step(parents, tokens), atol=0, rtol=0)
+
+
+def test_a_selection_without_branches_keeps_no_levels() -> None:
+    session = HFLanguageModel(build("gpt2")).prefill(PROMPTS)
+    session.keep_levels()
+    session.step(*frontier(1))
+    again = session.select([1])
+    again.step(*frontier(1, queries=1))
+    with pytest.raises(ValueError, match=r"depth must be 2, the next, without keep_levels, got 1"):
+        again.step(*frontier(1, queries=1), depth=1)
+
+
+def test_depths_that_do_not_exist() -> None:
+    session = HFLanguageModel(build("gpt2")).prefill(PROMPTS)
+    with pytest.raises(ValueError, match=r"depth must be 1, the next, without keep_levels, got 2"):
+        session.step(*frontier(1), depth=2)
+    session.keep_levels()
+    for _ in range(3):
+        session.step(*frontier(1))
+    for depth in (0, -1, 5, 9):
+        with pytest.raises(ValueError, match=rf"depth must be in \[1, 4\], got {depth}"):
+            session.step(*frontier(1), depth=depth)
+    session.keep_levels()  # saying it again changes nothing
+    session.step(*frontier(1), depth=4)
+
+
+def test_levels_cannot_be_kept_from_the_middle_on() -> None:
+    session = HFLanguageModel(build("gpt2")).prefill(PROMPTS)
+    session.step(*frontier(1))
+    session.step(*frontier(1), depth=2)
+    with pytest.raises(ValueError, match=r"before the first step, at depth 0, got it at depth 2"):
+        session.keep_levels()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_positions_are_counted_at_the_depth_that_is_written(name: str) -> None:
+    """The deepest branches have used up the positions; others have not."""
+    model = HFLanguageModel(build(name))
+    assert model.max_positions is not None
+    prompt = 2 if model.is_encoder_decoder else model.max_positions - 3
+    room = model.max_positions - (0 if model.is_encoder_decoder else prompt)
+    session = model.prefill([[5] * prompt])
+    session.keep_levels()
+    for _ in range(room):
+        session.step(*frontier(1, queries=1))
+    limit = model.max_positions + len(model.decoder_prompt)
+    with pytest.raises(PromptTooLongError, match=f"position {limit + 1} of {limit}.*{room} were written"):
+        session.step(*frontier(1, queries=1))
+    for depth in (1, room, 2):
+        assert session.step(*frontier(1, queries=1), depth=depth).isfinite().all()
