@@ -1,0 +1,131 @@
+"""Exactness: results against laws that are enumerated, and draws used against Theorem 3.1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from harness.divergence import (
+    Counts,
+    divergence,
+    expected_draws,
+    kl,
+    law_of_results,
+    theorem_rate,
+)
+from harness.enumerable import END, Law, Row, TableModel, prefixes, random_rows
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoding.disc import DiscResult, DiscSample, disc
+from decoding.hf_model import HFLanguageModel
+from decoding.language_model import LanguageModel
+from decoding.params import DiscParams
+from decoding.title_trie import TitleTrie
+
+DRAWS = (1, 2, 4, 8, 16)
+PROMPT = (1, 2, 1)
+_PER_QUERY, _QUERIES = 128, 16
+_Z = 1.96  # of a 95 % interval
+
+
+def catalogues() -> Iterator[tuple[str, LanguageModel, Sequence[Row], Law]]:
+    """Yield the catalogues, their models, and what the models say about them."""
+    short = [(1, END), (1, 2, END), (1, 2, 3, END), (2, END), (2, 2, END), (4, 1, END)]
+    for name, rows, vocab_size, mass in (
+        ("6 titles, prefixes of each other", sorted(short), 5, 0.5),
+        ("40 titles", random_rows(40, 12, 5, seed=1), 12, 0.3),
+        ("12 titles, unlikely", random_rows(12, 8, 4, seed=2), 8, 0.1),
+    ):
+        model = TableModel.random(rows, vocab_size, mass, seed=len(rows))
+        yield name, model, rows, model.law()
+    yield tiny_llama()
+
+
+def tiny_llama() -> tuple[str, LanguageModel, Sequence[Row], Law]:
+    """Return a random Llama over 24 titles; its law is read from plain forwards of whole prefixes."""
+    rows = random_rows(24, 10, 4, seed=3)
+    config = LlamaConfig(
+        vocab_size=10,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter *= 8  # away from the uniform distribution
+        table = torch.cat([model(torch.tensor([[*PROMPT, *p]])).logits[:, -1] for p in prefixes(rows)])
+    return "24 titles, a tiny Llama", HFLanguageModel(model), rows, TableModel(rows, table.float()).law()
+
+
+def exactness(results: int) -> list[dict[str, Any]]:
+    """Compare what came out with the enumerated laws, for every catalogue and K."""
+    figures = []
+    for name, model, rows, law in catalogues():
+        click.echo(f"{name}: P_L(S) {law.mass:.3f}, {len(rows)} rows")
+        by_draws = [_compare(model, rows, law, k, results) for k in DRAWS]
+        figures.append({"catalogue": name, "rows": len(rows), "mass": law.mass, "by_draws": by_draws})
+    return figures
+
+
+def _compare(model: LanguageModel, rows: Sequence[Row], law: Law, k: int, wanted: int) -> dict[str, Any]:
+    samples = list(_samples(model, rows, wanted, DiscParams(num_draws=k, num_samples=_PER_QUERY)))
+    everything = divergence(law.target, tally(rows, samples))
+    accepted = divergence(law.target, tally(rows, [s for s in samples if s.accepted]))
+    exact = law_of_results(law.mass, law.target, law.weights, k)
+    own_law = divergence(exact, tally(rows, samples))
+    used = np.array([s.num_draws for s in samples], dtype=float)
+    stderr = float(used.std(ddof=1)) / math.sqrt(len(used))
+    figure = {
+        "num_draws": k,
+        "all_results": asdict(everything),
+        "all_results_against_their_exact_law": asdict(own_law),
+        "accepted": asdict(accepted),
+        "exact_kl": kl(law.target, exact),
+        "theorem_rate": theorem_rate(law.mass, k),
+        "mean_draws": float(used.mean()),
+        "mean_draws_error": _Z * stderr,
+        "expected_draws": 1.0 if k == 1 else expected_draws(law.mass, k),
+    }
+    click.echo(
+        f"  K={k:<2} accepted: {accepted.text()} {accepted.verdict}\n"
+        f"       all: KL {everything.kl:.2e}, by the exact law of Algorithm 1 {figure['exact_kl']:.2e} "
+        f"(against that law: ratio {own_law.kl / own_law.expected:.2f} "
+        f"{own_law.verdict}); "
+        f"draws {figure['mean_draws']:.3f} ± {figure['mean_draws_error']:.3f}, "
+        f"Theorem 3.1 {figure['expected_draws']:.3f}"
+    )
+    return figure
+
+
+def _samples(
+    model: LanguageModel, rows: Sequence[Row], wanted: int, params: DiscParams
+) -> Iterator[DiscSample]:
+    """Yield results of as many queries, each with a seed of its own, as are needed."""
+    trie = TitleTrie.from_rows(rows, model.vocab_size)
+    own = (len(rows) << 40) + (params.num_draws << 20)  # no two settings share random numbers
+    queries = math.ceil(wanted / params.num_samples)
+    for first in range(0, queries, _QUERIES):
+        seeds = range(first, min(first + _QUERIES, queries))
+        batch = [
+            DiscParams(num_samples=params.num_samples, num_draws=params.num_draws, seed=own + seed)
+            for seed in seeds
+        ]
+        for result in disc(model.prefill([PROMPT] * len(batch)), trie, batch):
+            assert isinstance(result, DiscResult)  # nothing is cancelled here
+            yield from result.samples
+
+
+def tally(rows: Sequence[Row], samples: Sequence[DiscSample]) -> Counts:
+    """Count how often each row came out."""
+    return np.bincount([s.hypothesis.row for s in samples], minlength=len(rows)).astype(np.int64)

@@ -1,0 +1,124 @@
+"""How far results are from a law that is known: Kullback-Leibler divergence beside its sampling error.
+
+P is a target law over N rows and counts are of n results. KL(P || counts) is not zero even when results
+follow P: its mean is about (N - 1) / 2n. How it scatters is found by drawing counts from P itself, again and
+again (a parametric bootstrap). Half a result is added to every row, in measured and in drawn counts alike, so
+that a row that never came out does not make the divergence infinite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import integrate
+
+Array = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+_BOOTSTRAP = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A measured divergence beside what sampling error alone gives.
+
+    Attributes:
+        kl: KL(P || counts), in nats.
+        results: n.
+        expected: Mean of the divergence of n results that follow P exactly.
+        low: 2.5 % point of the same.
+        high: 97.5 % point of the same.
+    """
+
+    kl: float
+    results: int
+    expected: float
+    low: float
+    high: float
+
+    @property
+    def within(self) -> bool:
+        """Whether sampling error explains what was measured: not above the 97.5 % point."""
+        return self.kl <= self.high
+
+    @property
+    def verdict(self) -> str:
+        """What `within` says, in words."""
+        return "ok" if self.within else "NOT WITHIN"
+
+    def text(self) -> str:
+        """Return the figures and what they say."""
+        return (
+            f"KL {self.kl:.2e} of {self.results:,} results; sampling error alone {self.expected:.2e} "
+            f"({self.low:.2e}–{self.high:.2e}), ratio {self.kl / self.expected:.2f}"
+        )
+
+
+def divergence(law: Array, counts: Counts, seed: int = 0) -> Divergence:
+    """Compare counts of rows with the law they should follow. Both have one entry per row."""
+    total = int(counts.sum())
+    drawn = np.random.default_rng(seed).multinomial(total, law, size=_BOOTSTRAP)
+    chance = _kl(law, drawn)
+    low, high = np.quantile(chance, (0.025, 0.975))
+    return Divergence(float(_kl(law, counts)), total, float(chance.mean()), float(low), float(high))
+
+
+def kl(law: Array, other: Array) -> float:
+    """Return KL(law || other) of two laws."""
+    return float((law * (np.log(law) - np.log(other))).sum())
+
+
+def law_of_results(mass: float, target: Array, weights: Array, num_draws: int) -> Array:
+    """Return the law of Algorithm 1's results, exactly, K = 1 being plain constrained sampling.
+
+    The first phase gives the target with probability 1 - (1 - mass)^K. In the second, one of K draws is
+    chosen by weight: a row of proposal probability q and weight x comes out with probability
+    K q x E[1 / (x + Y)], Y the weight of K - 1 other draws, and E[1 / (x + Y)] is the integral of
+    exp(-t x) phi(t)^(K - 1) over t > 0, phi being the Laplace transform of one draw's weight.
+
+    Args:
+        mass: P_L(S).
+        target: P_S. Shape: (N,).
+        weights: x of every row. Shape: (N,).
+        num_draws: K.
+
+    Returns:
+        Shape: (N,).
+    """
+    proposal = mass * target / weights
+    if num_draws == 1:
+        return proposal
+    scale = float(weights.max())
+    others = weights / scale
+
+    def integrand(s: float) -> Array:
+        # t = s / (1 - s) maps (0, 1) to the half line; the last factor is dt/ds.
+        t = s / (1.0 - s)
+        phi = float((proposal * np.exp(-t * others)).sum())
+        return np.exp(-t * others) * phi ** (num_draws - 1) / (1.0 - s) ** 2
+
+    expected, _ = integrate.quad_vec(integrand, 0.0, 1.0 - 1e-12, epsabs=1e-12, epsrel=1e-9, limit=2000)
+    chosen = num_draws * proposal * others * expected
+    refused = (1.0 - mass) ** num_draws
+    return (1.0 - refused) * target + refused * chosen / chosen.sum()
+
+
+def expected_draws(mass: float, num_draws: int) -> float:
+    """Return E[k] of Theorem 3.1: (1 - p^K) / (1 - p) + K p^K with p = 1 - P_L(S)."""
+    refused = (1.0 - mass) ** num_draws
+    return (1.0 - refused) / mass + num_draws * refused
+
+
+def theorem_rate(mass: float, num_draws: int) -> float:
+    """Return the rate in Theorem 3.1's bound on the divergence, without its hidden constant."""
+    p = 1.0 - mass
+    return p**num_draws / (1.0 - p) * ((p * (1.0 - p) / num_draws) ** 0.5 + p / num_draws)
+
+
+def _kl(law: Array, counts: Counts) -> Array:
+    """Divergence of counts (…, N) from a law (N,)."""
+    smoothed = counts + 0.5
+    share = smoothed / smoothed.sum(axis=-1, keepdims=True)
+    result: Array = (law * (np.log(law) - np.log(share))).sum(axis=-1)
+    return result

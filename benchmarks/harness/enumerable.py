@@ -1,0 +1,141 @@
+"""Catalogues so small, under models so simple, that every row's probability is known.
+
+A `TableModel` has a table of next-token logits, one line per prefix of a row: a decoder that writes rows of
+the catalogue alone never asks for another. `Law` is what follows from such a table: P_L of every row, the
+weight DISC gives it, P_S and P_L(S).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.branches import Branches
+from harness.divergence import Array
+
+Row = tuple[int, ...]
+END = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What a model says about all rows of a catalogue.
+
+    Attributes:
+        mass: P_L(S).
+        target: P_S of every row. Shape: (N,).
+        weights: x of every row: the product of the valid masses met while writing it. Shape: (N,).
+    """
+
+    mass: float
+    target: Array
+    weights: Array
+
+
+class TableModel:
+    """A language model that is one table, the same for every prompt.
+
+    Args:
+        rows: The catalogue, sorted.
+        logits: For every prefix of a row that is none itself, in the order of `prefixes(rows)`. Shape:
+            (number of prefixes, V), float32.
+    """
+
+    device = torch.device("cpu")
+    max_positions = None
+    max_prompt_tokens = None
+    is_encoder_decoder = False
+
+    def __init__(self, rows: Sequence[Row], logits: Tensor) -> None:
+        self.rows, self.table = list(rows), logits
+        self.vocab_size = logits.shape[1]
+        names = prefixes(rows)
+        number = {prefix: place for place, prefix in enumerate(names)}
+        self.children = torch.full((len(names), self.vocab_size), -1, dtype=torch.int64)
+        self.valid = torch.zeros((len(names), self.vocab_size), dtype=torch.bool)
+        for row in rows:
+            for depth, token in enumerate(row):
+                self.valid[number[row[:depth]], token] = True
+                if depth + 1 < len(row):
+                    self.children[number[row[:depth]], token] = number[row[: depth + 1]]
+        self._path = [[(number[row[:depth]], token) for depth, token in enumerate(row)] for row in rows]
+
+    @classmethod
+    def random(
+        cls, rows: Sequence[Row], vocab_size: int, mass: float, seed: int, scale: float = 2.0
+    ) -> TableModel:
+        """Normal logits, those of valid tokens raised by the one amount that makes P_L(S) = mass."""
+        generator = torch.Generator().manual_seed(seed)
+        noise = scale * torch.randn(
+            (len(prefixes(rows)), vocab_size), generator=generator, dtype=torch.float64
+        )
+        valid = cls(rows, noise).valid
+        low, high = -60.0, 60.0
+        for _ in range(80):
+            middle = (low + high) / 2
+            smaller = cls(rows, noise + middle * valid).law().mass < mass
+            low, high = (middle, high) if smaller else (low, middle)
+        return cls(rows, (noise + low * valid).float())
+
+    def law(self, temperature: float = 1.0) -> Law:
+        """Return what this table says about its rows, in float64."""
+        logprob = torch.log_softmax(self.table.double() / temperature, dim=-1)
+        log_valid = torch.logsumexp(torch.where(self.valid, logprob, -math.inf), dim=-1)
+        log_p = [math.fsum(float(logprob[node, token]) for node, token in path) for path in self._path]
+        log_x = [math.fsum(float(log_valid[node]) for node, _ in path) for path in self._path]
+        p = np.exp(np.array(log_p))
+        mass = float(p.sum())
+        return Law(mass, p / mass, np.exp(np.array(log_x)))
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+        """Return a session; prompts matter by their number alone."""
+        return TableSession(self, Branches(torch.zeros(len(prompts), dtype=torch.int64)))
+
+
+class TableSession:
+    """A session over a table (`decoding.language_model.DecodeSession`)."""
+
+    kv_bytes = 0
+
+    def __init__(self, model: TableModel, branches: Branches) -> None:
+        self._model, self._branches = model, branches
+
+    @property
+    def root_logits(self) -> Tensor:
+        """Logits of the empty prefix. Shape: (Q, V)."""
+        return self._model.table[self._branches.root]
+
+    def keep_levels(self) -> None:
+        """Keep all levels, as is always done here."""
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        """Write one token on every branch; see `DecodeSession.step`."""
+        depth = self._branches.next_depth(depth)
+        before = self._branches.parents(parents, depth)
+        node = self._model.children[before, token_ids].clamp(min=0)  # padding may say anything
+        self._branches.add(node, depth)
+        return self._model.table[node]
+
+    def select(self, queries: Sequence[int], branches: bool = False) -> TableSession:
+        """Return a session over some of the queries."""
+        return TableSession(self._model, self._branches.select(list(queries), branches))
+
+
+def prefixes(rows: Iterable[Row]) -> list[Row]:
+    """Return the prefixes of rows that are no rows themselves, shortest first."""
+    return sorted({row[:depth] for row in rows for depth in range(len(row))}, key=lambda p: (len(p), p))
+
+
+def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int) -> list[Row]:
+    """Return random rows of one to so many tokens and the end token; some titles continue others."""
+    rng = np.random.default_rng(seed)
+    rows: set[Row] = set()
+    while len(rows) < number:
+        length = int(rng.integers(1, most_tokens + 1))
+        rows.add((*(rng.zipf(1.4, length) % (vocab_size - 1) + 1).tolist(), END))
+    return sorted(rows)

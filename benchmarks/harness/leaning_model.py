@@ -1,0 +1,127 @@
+"""A random Llama that leans towards titles, so that what is drawn from it looks like a real model's draws.
+
+Random weights alone know no titles: nearly every draw would have a weight of zero, and no two would share a
+token. Two things are done. The final norm is scaled, so that logits have the given standard deviation and the
+likeliest few tokens hold most of the probability; all other weights are as transformers initialises them. And
+the logits of the tokens that continue a title are raised, at every step and on every branch, until together
+they have the probability asked for, so that a draw that wrote n tokens has the weight `valid`^n. The raising
+costs a logarithm of a sum over the vocabulary per branch, the same for everything that is compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoding.hf_model import HFLanguageModel
+from decoding.language_model import DecodeSession, LanguageModel
+from decoding.title_trie import TitleTrie
+from harness.branches import Branches
+
+SPREAD = (
+    6.0  # of the logits: of 10,000 valid tokens the likeliest then has about a third of their probability
+)
+_INITIAL = 0.02  # standard deviation of transformers' initial weights
+
+
+def random_llama(vocab_size: int, hidden: int, layers: int, positions: int = 1024) -> HFLanguageModel:
+    """Return a random Llama with tied embeddings and logits of standard deviation `SPREAD`.
+
+    With a vocabulary of 50,257, hidden 768 and 9 layers it has 102 M parameters.
+    """
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=8 * hidden // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, hidden // 64),
+        max_position_embeddings=positions,
+        tie_word_embeddings=True,
+        initializer_range=_INITIAL,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.norm.weight *= SPREAD / (_INITIAL * math.sqrt(hidden))
+    return HFLanguageModel(model)
+
+
+class LeaningModel:
+    """A model whose valid continuations have a given probability at every step.
+
+    Args:
+        model: What is told to lean.
+        trie: Says what is valid.
+        valid: Probability of all valid tokens together, in (0, 1).
+    """
+
+    def __init__(self, model: LanguageModel, trie: TitleTrie, valid: float) -> None:
+        self._model, self._trie, self._odds = model, trie, math.log(valid / (1.0 - valid))
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> LeaningSession:
+        """Run the prompts; see `LanguageModel.prefill`."""
+        start = self._trie.start(torch.arange(len(prompts)))
+        return LeaningSession(self, self._model.prefill(prompts), Branches(start))
+
+    def lean(self, logits: Tensor, states: Tensor) -> Tensor:
+        """Raise the logits of valid tokens. Shapes: (..., V) and (...)."""
+        flat = logits.flatten(0, -2).clone()
+        children = self._trie.children(states.flatten())
+        valid = flat[children.owner, children.token]
+        largest = flat.new_full((len(flat),), -math.inf)
+        largest = largest.scatter_reduce(0, children.owner, valid, "amax").nan_to_num(neginf=0.0)
+        shares = flat.new_zeros(len(flat)).scatter_add(
+            0, children.owner, (valid - largest[children.owner]).exp()
+        )
+        log_valid = shares.log() + largest
+        log_all = torch.logsumexp(flat, dim=-1)
+        log_invalid = log_all + torch.log1p(-(log_valid - log_all).exp().clamp(max=1 - 1e-6))
+        raised = self._odds + log_invalid - log_valid
+        flat[children.owner, children.token] = valid + raised[children.owner]
+        return flat.view(logits.shape)
+
+    def follow(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Return the states after one token each; invalid padding stays at the start. Shapes: (Q, B)."""
+        flat = self._trie.advance(states.flatten(), token_ids.flatten()).view(states.shape)
+        start = self._trie.start(torch.arange(len(states))).unsqueeze(1)
+        return torch.where(flat >= 0, flat, start)
+
+
+class LeaningSession:
+    """A session of a `LeaningModel` (`decoding.language_model.DecodeSession`)."""
+
+    def __init__(self, model: LeaningModel, session: DecodeSession, branches: Branches) -> None:
+        self._model, self._session, self._branches = model, session, branches
+        self._root = model.lean(session.root_logits, branches.root)
+
+    @property
+    def root_logits(self) -> Tensor:
+        """Logits after each prompt. Shape: (Q, V)."""
+        return self._root
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of cache of the session below."""
+        return self._session.kv_bytes
+
+    def keep_levels(self) -> None:
+        """Keep all levels."""
+        self._session.keep_levels()
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        """Write one token on every branch; see `DecodeSession.step`."""
+        logits = self._session.step(parents, token_ids, *(() if depth is None else (depth,)))
+        level = self._branches.next_depth(depth)
+        states = self._model.follow(self._branches.parents(parents, level), token_ids)
+        self._branches.add(states, level)
+        return self._model.lean(logits, states)
+
+    def select(self, queries: Sequence[int], branches: bool = False) -> LeaningSession:
+        """Return a session over some of the queries."""
+        chosen = list(queries)
+        session = self._session.select(chosen, branches=True) if branches else self._session.select(chosen)
+        return LeaningSession(self._model, session, self._branches.select(chosen, branches))
