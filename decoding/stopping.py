@@ -10,9 +10,15 @@ from torch import Tensor
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 
+# More tokens than are ever written: the room of a query without bound.
+_UNBOUNDED = torch.iinfo(torch.int64).max
+
 
 class StopPoll:
     """Polled by a decoder before every step.
+
+    The device hears of it only when there is news: while no query ends and none has run out of room, polling
+    launches nothing and copies nothing, and it never waits for the device.
 
     Args:
         num_queries: Q.
@@ -38,13 +44,20 @@ class StopPoll:
                 raise ValueError(f"{name} must have one entry per query ({num_queries}), got {len(values)}")
         self._errors: dict[int, DecodingCancelledError] = {}
         self._device = device
-        self._watched = any(c is not None for c in self._cancel) or any(r is not None for r in self._room)
-        self._nothing = torch.zeros(num_queries, dtype=torch.bool, device=device)
+        bounds = [_UNBOUNDED if bound is None else bound for bound in self._room]
+        self._least_room = min(bounds, default=_UNBOUNDED)
+        self._room_there: Tensor | None = None
+        if self._least_room != _UNBOUNDED:
+            self._room_there = self._sent(torch.tensor(bounds, dtype=torch.int64))
+        # Queries with an error, as the device knows them, and how many they are.
+        self._ended = torch.zeros(num_queries, dtype=torch.bool, device=device)
+        self._num_ended = 0
 
     def dropped_queries(self, num_written: int) -> Tensor:
-        """Return which queries may not write another token after `num_written`. Shape: (Q,), bool."""
-        if not self._watched:
-            return self._nothing
+        """Return which queries may not write another token after `num_written`. Shape: (Q,), bool.
+
+        The answer may be the one given before: it must not be changed in place.
+        """
         for query, token in enumerate(self._cancel):
             if token is None or query in self._errors:
                 continue
@@ -52,11 +65,20 @@ class StopPoll:
                 token.check()
             except DecodingCancelledError as error:
                 self._errors[query] = error
-        dropped = [
-            query in self._errors or (room is not None and num_written >= room)
-            for query, room in enumerate(self._room)
-        ]
-        return torch.tensor(dropped, device=self._device)
+        if len(self._errors) != self._num_ended:  # errors are never taken back
+            self._ended = self._sent(
+                torch.tensor([query in self._errors for query in range(len(self._room))])
+            )
+            self._num_ended = len(self._errors)
+        if self._room_there is None or num_written < self._least_room:
+            return self._ended
+        return self._ended | (self._room_there <= num_written)
+
+    def _sent(self, values: Tensor) -> Tensor:
+        """A copy on the device, which the host does not wait for."""
+        if self._device.type == "cuda":
+            values = values.pin_memory()
+        return values.to(self._device, non_blocking=True)
 
     def select(self, queries: Sequence[int]) -> StopPoll:
         """Return a poll over some of the queries; `absorb` brings back what it learns."""
