@@ -19,6 +19,7 @@ HEAVY = ("torch", "transformers", "grpc")
     [
         "import retrieval",
         "from retrieval import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest",
+        "from retrieval import Index, title_trie",
         "import retrieval.text, retrieval.prompts, retrieval.index.reader",
         "import retrieval.linking.cli, retrieval.linking.runner",
         "import index_builder.cli",
