@@ -104,13 +104,13 @@ class _CudaEvent:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._event = torch.cuda.Event()
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def record(self) -> None:
         self._event.record(torch.cuda.current_stream(self._device))
 
     def query(self) -> bool:
-        return self._event.query()
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
         self._event.synchronize()

@@ -7,6 +7,7 @@ any device, and a whole row's probability is computed again with plain integers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -49,7 +50,8 @@ class HashedSession:
 
     def __init__(self, table: Tensor, roots: Tensor) -> None:
         self._table, self._roots = table, roots
-        self._keys = roots.unsqueeze(1)
+        self._keeps_levels = False
+        self._levels = [roots.unsqueeze(1)]  # of the prompts, then per depth: (Q, branches)
         self.num_forwards = 0
         self.num_branches: list[int] = []
 
@@ -57,16 +59,31 @@ class HashedSession:
     def root_logits(self) -> Tensor:
         return self._table[self._roots % len(self._table)]
 
-    def step(self, parents: Tensor, token_ids: Tensor) -> Tensor:
-        source = parents.clamp(min=0) if self.num_forwards else torch.zeros_like(parents)
+    def keep_levels(self) -> None:
+        assert len(self._levels) == 1
+        self._keeps_levels = True
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        depth = len(self._levels) if depth is None else depth
+        assert 1 <= depth <= len(self._levels)
+        assert depth == len(self._levels) or self._keeps_levels
+        source = parents.clamp(min=0) if depth > 1 else torch.zeros_like(parents)
+        keys = _follow(self._levels[depth - 1].gather(1, source), token_ids)
+        if depth == len(self._levels):
+            self._levels.append(keys)
+        else:
+            self._levels[depth] = torch.cat([self._levels[depth], keys], dim=1)
         self.num_forwards += 1
         self.num_branches.append(parents.shape[1])
-        self._keys = _follow(self._keys.gather(1, source), token_ids)
-        return self._table[self._keys % len(self._table)]
+        return self._table[keys % len(self._table)]
 
-    def select(self, queries: Sequence[int], branches: bool = False) -> HashedSession:
-        assert not branches
-        return HashedSession(self._table, self._roots[list(queries)])
+    def select(self, queries: Sequence[int], branches: bool = False) -> Self:
+        chosen = list(queries)
+        other = type(self)(self._table, self._roots[chosen])
+        if branches:
+            other._keeps_levels = self._keeps_levels
+            other._levels = [level[chosen] for level in self._levels]
+        return other
 
     @property
     def kv_bytes(self) -> int:
