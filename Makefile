@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) pip
 	@$(PIP) torch
-	@$(PIP) --editable '.[train,eval,plots]' --group dev
+	@$(PIP) --editable '.[train,eval,plots,numba]' --group dev
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## Build the sample index, start the server, run real queries, stop.

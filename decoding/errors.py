@@ -4,6 +4,7 @@ DecodingError
 ├── InvalidLogitsError       the model returned NaN or +inf
 ├── ModelLoadError           no usable checkpoint at the given path or hub id
 ├── UnsupportedModelError    the architecture cannot be decoded exactly
+├── KernelsError             the trie's kernels asked for cannot run here
 ├── PromptTooLongError       prompt + longest title do not fit the model's positions
 └── DecodingCancelledError   the caller asked to stop
     └── DeadlineExceededError
@@ -26,6 +27,10 @@ class ModelLoadError(DecodingError):
 
 class UnsupportedModelError(DecodingError):
     """The model's architecture cannot be decoded exactly by the token tree."""
+
+
+class KernelsError(DecodingError):
+    """The kernels asked for by name are not installed, or cannot run on the device."""
 
 
 class PromptTooLongError(DecodingError):

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.title_trie import TitleTrie, look_up, pack, unpack
-from decoding.types import Children
+from decoding.kernels.states import pack, unpack
+from decoding.title_trie import TitleTrie
+from decoding.types import Children, PaddedChildren
 
 # What a state has room for besides a position: one past the last rank of an interval, with its lane.
 _MAX_ROW_ENDS = 2**32
@@ -120,14 +121,15 @@ class FilteredTrie:
         self._trie = trie
         self._stride = trie.num_rows + 1
         # The filter of each lane; a batch without queries has one as well.
-        self._lanes: list[RowFilter | None] = list(dict.fromkeys(filters)) or [None]
-        if len(self._lanes) * self._stride > _MAX_ROW_ENDS:
+        filter_of_lane: list[RowFilter | None] = list(dict.fromkeys(filters)) or [None]
+        if len(filter_of_lane) * self._stride > _MAX_ROW_ENDS:
             raise ValueError(
-                f"filters: {len(self._lanes)} different ones over {trie.num_rows} rows, none "
+                f"filters: {len(filter_of_lane)} different ones over {trie.num_rows} rows, none "
                 f"counting as one, do not fit into one batch; at most {_MAX_ROW_ENDS // self._stride} do"
             )
-        numbers = {row_filter: lane for lane, row_filter in enumerate(self._lanes)}
+        numbers = {row_filter: lane for lane, row_filter in enumerate(filter_of_lane)}
         lanes = [numbers[row_filter] for row_filter in filters]
+        self._kernels = trie.kernels.under([None if f is None else f.prefix for f in filter_of_lane])
         self._lane_of_query = torch.tensor(lanes, dtype=torch.int64, device=trie.device)
         self.device = trie.device
         self.vocab_size = trie.vocab_size
@@ -155,21 +157,35 @@ class FilteredTrie:
         Args:
             states: Those of one lane are best neighbours, as those of one query are. Shape: (n,), int64.
         """
-        place, place_end, lane = self._unpack(states)
-        owner, position, row_end, first = self._trie.edges(place, place_end)
-        place_begin = self._trie.row_begin(place, place_end).clamp_(min=0)  # -1 for state -1
-        at_places, upto = self._counts(lane, owner, place_begin, row_end)
-        # Rows below an edge begin where those of its sibling before it end: one look-up per edge, not two.
-        before = upto.new_empty(len(upto) + 1)
-        before[1:] = upto
-        before.scatter_(0, first, at_places)
-        allowed = upto > before[:-1]
-        kept = _true_at(allowed)
-        owner, position = owner.index_select(0, kept), position.index_select(0, kept)
-        row_end = row_end.index_select(0, kept)
-        if lane is not None:
-            row_end += lane.index_select(0, owner) * self._stride
-        return Children(owner, self._trie.token_at(position), pack(position, row_end))
+        return self._kernels.children(states)
+
+    def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
+        """Return every continuation that leads to an allowed row in `width` columns, without waiting.
+
+        Columns are those of the trie, with gaps (-1) where a child is not allowed.
+
+        Args:
+            states: Shape: (n,), int64.
+            width: At least the children every state has in the trie, which `width_at` bounds by depth and
+                `widths` tells.
+
+        Raises:
+            ValueError: a state has more children. Only where looking costs no waiting: on the CPU, outside
+                of `torch.compile`.
+        """
+        return self._kernels.padded_children(states, width)
+
+    def widths(self, states: Tensor) -> Tensor:
+        """Return the width `padded_children` needs for each state. Shapes: (n,), int64."""
+        return self._kernels.widths(states)
+
+    def width_at(self, depth: int) -> int:
+        """Return the most children of any of the trie's states after `depth` tokens.
+
+        Raises:
+            ValueError: the depth is negative.
+        """
+        return self._trie.width_at(depth)
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check M candidates per state; no host synchronisation. Costs a look-up per candidate and lane.
@@ -181,18 +197,7 @@ class FilteredTrie:
         Returns:
             Next state, -1 where the candidate leads to no allowed row. Shape: (n, M), int64.
         """
-        position, row_end, lane = self._unpack(states)
-        hit, position, row_end = self._trie.find(position, row_end, token_ids)
-        # An edge that is not there may have no rows, or ones that end before they begin.
-        begin = self._trie.row_begin(position, row_end).clamp_(min=0)
-        if lane is None:
-            hit &= _count(self._lanes[0], row_end) > _count(self._lanes[0], begin)
-            return torch.where(hit, pack(position, row_end), -1)
-        lane = lane.unsqueeze(1)
-        allowed = torch.zeros_like(hit)
-        for number, row_filter in enumerate(self._lanes):
-            allowed |= (lane == number) & (_count(row_filter, row_end) > _count(row_filter, begin))
-        return torch.where(hit & allowed, pack(position, row_end + lane * self._stride), -1)
+        return self._kernels.verify(states, token_ids)
 
     def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Follow one token per state; -1 where it leads nowhere. Shapes: (n,), int64."""
@@ -200,55 +205,12 @@ class FilteredTrie:
 
     def is_final(self, states: Tensor) -> Tensor:
         """Whether a whole row, end token included, has been written. Shape: (n,), bool."""
-        position, row_end, _ = self._unpack(states)
-        return self._trie.ends_row(position, row_end)
+        return self._kernels.is_final(states)
 
     def row(self, states: Tensor) -> Tensor:
         """Return the rank of the row a final state stands for, -1 for state -1. Shape: (n,), int64."""
-        _, row_end, _ = self._unpack(states)
-        return row_end - 1
-
-    def _unpack(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return (position, row_end, lane), None for lane where there is but one. Shapes: (n,), int64."""
-        position, row_end = unpack(states)
-        if len(self._lanes) == 1:
-            return position, row_end, None
-        lane = row_end // self._stride
-        return position, row_end - lane * self._stride, lane
-
-    def _counts(
-        self, lane: Tensor | None, owner: Tensor, place_begin: Tensor, row_end: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Count the allowed rows before some ranks, those of each place and its edges by its own filter.
-
-        Args:
-            lane: Of each place; None: there is but one. Shape: (n,), int64.
-            owner: Place of each edge, non-decreasing. Shape: (E,), int64.
-            place_begin: A rank for each place. Shape: (n,), int64.
-            row_end: A rank for each edge. Shape: (E,), int64.
-
-        Returns:
-            Counts for places and for edges, each from a base of its filter's own. Shapes: (n,) and (E,),
-            int32.
-        """
-        if lane is None:
-            return _count(self._lanes[0], place_begin), _count(self._lanes[0], row_end)
-        # Runs of neighbours in one lane are looked up together.
-        runs, num_places = torch.unique_consecutive(lane, return_counts=True)
-        ends = torch.searchsorted(owner, num_places.cumsum(0))
-        num_edges = ends.diff(prepend=ends.new_zeros(1))
-        lanes, of_places, of_edges = torch.stack([runs, num_places, num_edges]).tolist()
-        counts = []
-        for ranks, lengths in ((place_begin, of_places), (row_end, of_edges)):
-            pieces = zip(lanes, ranks.split_with_sizes(lengths), strict=True)
-            nothing = ranks.new_empty(0, dtype=torch.int32)
-            counts.append(torch.cat([nothing, *(_count(self._lanes[n], piece) for n, piece in pieces)]))
-        return counts[0], counts[1]
-
-
-def _count(row_filter: RowFilter | None, ranks: Tensor) -> Tensor:
-    """Count the rows a filter allows before each rank. Any shape, int32."""
-    return ranks.int() if row_filter is None else look_up(row_filter.prefix, ranks)
+        _, row_end = unpack(states)
+        return row_end % self._stride - 1
 
 
 def _check_fits(trie: TitleTrie, row_filter: RowFilter, number: int) -> None:
@@ -260,13 +222,6 @@ def _check_fits(trie: TitleTrie, row_filter: RowFilter, number: int) -> None:
         raise ValueError(
             f"filters[{number}]: expected a filter on {trie.device}, got one on {row_filter.prefix.device}"
         )
-
-
-def _true_at(mask: Tensor) -> Tensor:
-    """Return where a mask is true. Shapes: (n,) and (k,), int64."""
-    if mask.device.type == "cpu":  # five times as fast as torch's (180,000 edges, torch 2.13)
-        return torch.from_numpy(np.flatnonzero(mask.numpy()))
-    return torch.nonzero(mask).squeeze(1)
 
 
 def counts_before(ones: npt.NDArray[np.int8]) -> npt.NDArray[np.int32]:

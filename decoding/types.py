@@ -7,7 +7,7 @@ titles, a filtered trie and a JSON grammar all decode the same way.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -22,6 +22,19 @@ class Children(NamedTuple):
     """
 
     owner: Tensor
+    token: Tensor
+    next_state: Tensor
+
+
+class PaddedChildren(NamedTuple):
+    """All continuations of a batch of states in a fixed number of columns.
+
+    Attributes:
+        token: Token id of the edge, -1 where there is none. Ascending within a row but for the gaps that
+            edges which are not allowed leave. Shape: (n, width), int64.
+        next_state: State after the edge, -1 where there is none. Shape: (n, width), int64.
+    """
+
     token: Tensor
     next_state: Tensor
 
@@ -69,6 +82,29 @@ class Constraint(Protocol):
 
     def row(self, states: Tensor) -> Tensor:
         """Return the rank of the row a final state stands for, -1 without ranks. Shape: (n,), int64."""
+
+
+@runtime_checkable
+class StaticConstraint(Constraint, Protocol):
+    """A constraint whose every step can have static shapes and ask the device nothing.
+
+    `verify`, `advance`, `is_final` and `padded_children` can be traced by `torch.compile` and captured in a
+    CUDA graph; `children`, whose answer's size depends on the states, cannot.
+    """
+
+    def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
+        """Return every allowed continuation of every state in `width` columns.
+
+        Args:
+            states: Shape: (n,), int64.
+            width: At least `width_at` of each state's depth; children behind it would be left out.
+
+        Raises:
+            ValueError: a state has more children and looking costs no waiting.
+        """
+
+    def width_at(self, depth: int) -> int:
+        """Return the most columns any state needs that is `depth` tokens deep; the host knows it."""
 
 
 @dataclass(frozen=True, slots=True)

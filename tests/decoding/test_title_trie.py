@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decoding.trie_arrays as trie_arrays_module
+from decoding.kernels.contract import TrieTables
 from decoding.title_trie import TitleTrie
 from decoding.trie_arrays import TrieArrays, TrieDeriver, derive_trie
 from tests.fakes import roots
@@ -222,7 +223,8 @@ def test_the_arrays_are_not_copied_on_the_cpu(vocab_size):
     tokens, offsets = flatten(sorted(rows), np.min_scalar_type(vocab_size - 1))
     arrays = derive_trie(tokens, offsets)
     trie = TitleTrie(arrays, vocab_size)
-    held = (trie._token, trie._child_begin, trie._row_begin, trie._tail_begin)
+    tables = TrieTables.of(arrays, torch.device("cpu"))
+    held = (tables.token, tables.child_begin, tables.row_begin, tables.tail_begin)
     for tensor, array in zip(held, arrays[:4], strict=True):
         assert tensor.data_ptr() == array.ctypes.data
     assert trie.num_bytes == sum(array.nbytes for array in arrays[:4])
