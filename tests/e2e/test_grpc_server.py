@@ -45,10 +45,24 @@ def test_a_query_is_answered_with_everything_known_of_it() -> None:
             assert reply.candidates[0].metadata["note"].WhichOneof("kind") is None
             assert reply.finish_reason == pb.FINISH_REASON_OK
             assert (reply.mass, reply.mass_stderr, reply.num_draws, reply.seed) == (0.25, 0.01, 7, 5)
+            assert (reply.mass_lower_bound, reply.mass_upper_bound, reply.num_nodes) == (0.125, 0.5, 11)
+            assert not reply.abstained
             assert not reply.HasField("certified")
             assert (reply.index.name, reply.index.version, reply.index.digest) == ("fake", "v1", "d1")
             assert reply.timings.prefill_ms == 1.0
             assert 0 <= reply.timings.queue_ms <= reply.timings.total_ms
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_below_the_least_mass_is_no_match_with_its_mass() -> None:
+    async def scenario() -> None:
+        async with running(FakeRetriever()) as api:
+            for least, finish_reason in ((0.2, pb.FINISH_REASON_OK), (0.3, pb.FINISH_REASON_NO_MATCH)):
+                reply = await api.retrieve("hamlet", method=pb.RETRIEVAL_METHOD_DISC, min_mass=least)
+                assert reply.finish_reason == finish_reason
+                assert reply.abstained == (least == 0.3) == (not reply.candidates)
+                assert reply.mass == 0.25
 
     asyncio.run(scenario())
 
@@ -82,6 +96,14 @@ def test_options_left_out_take_the_defaults_and_zero_is_not_left_out() -> None:
         ({"temperature": float("inf")}, "temperature"),
         ({"temperature": -1.0}, "temperature"),
         ({"method": 77}, "method"),
+        ({"min_mass": 0.5}, "min_mass"),
+        ({"adaptive": True}, "adaptive"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "min_mass": float("nan")}, "min_mass"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "min_mass": -0.5}, "min_mass"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "beam_size": 65}, "beam_size"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "adaptive": True, "beam_size": 2}, "adaptive"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "adaptive": True, "top_m": 2}, "adaptive"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "num_draws": 256, "beam_size": 64}, "num_samples"),
     ],
 )
 def test_bad_fields_are_named(fields: dict[str, Any], field: str) -> None:

@@ -45,6 +45,43 @@ from retrieval.types import Mention, RetrievalResult, RetrieveRequest
         ({"temperature": math.inf}, "temperature", "must be in [0.01, 100], got inf"),
         ({"temperature": "hot"}, "temperature", "must be a number, got 'hot'"),
         ({"temperature": None}, "temperature", "must be a number, got None"),
+        ({"min_mass": 0.2}, "min_mass", "needs the method disc, got the method beam"),
+        ({"min_mass": 0.0}, "min_mass", "needs the method disc, got the method beam"),
+        ({"adaptive": True}, "adaptive", "needs the method disc, got the method beam"),
+        ({"method": "disc", "min_mass": -0.1}, "min_mass", "must be in [0, 1], got -0.1"),
+        ({"method": "disc", "min_mass": 1.01}, "min_mass", "must be in [0, 1], got 1.01"),
+        ({"method": "disc", "min_mass": math.nan}, "min_mass", "must be in [0, 1], got nan"),
+        ({"method": "disc", "min_mass": "low"}, "min_mass", "must be a number, got 'low'"),
+        ({"method": "disc", "min_mass": True}, "min_mass", "must be a number, got True"),
+        ({"method": "disc", "adaptive": 1}, "adaptive", "must be True or False, got 1"),
+        (
+            {"method": "disc", "adaptive": True, "top_m": 50},
+            "adaptive",
+            "excludes top_m and a beam_size above 1, got top_m 50",
+        ),
+        (
+            {"method": "disc", "adaptive": True, "beam_size": 2},
+            "adaptive",
+            "excludes top_m and a beam_size above 1, got beam_size 2",
+        ),
+        (
+            {"method": "disc", "adaptive": True, "beam_size": 2, "top_m": 50},
+            "adaptive",
+            "excludes top_m and a beam_size above 1, got top_m 50 and beam_size 2",
+        ),
+        ({"method": "disc", "beam_size": 0}, "beam_size", "must be in [1, 1000], got 0"),
+        ({"method": "disc", "beam_size": 65}, "beam_size", "must be in [1, 64] with the method disc, got 65"),
+        (
+            {"method": "disc", "num_samples": 256, "num_draws": 33},
+            "num_samples",
+            "times num_draws times beam_size must be at most 8192, got 8448 (with num_draws 33)",
+        ),
+        (
+            {"method": "disc", "num_draws": 16, "beam_size": 64},
+            "num_samples",
+            "times num_draws times beam_size must be at most 8192, got 16384 "
+            "(with num_draws 16 and beam_size 64)",
+        ),
         ({"prompt": 3}, "prompt", "must be text, got int"),
         ({"filter": b"x"}, "filter", "must be text, got bytes"),
         ({"filter": " "}, "filter", "must not be empty"),
@@ -76,6 +113,9 @@ def test_wrong_field_is_named_with_what_was_expected_and_got(
         {"temperature": 0.01},
         {"temperature": 100},
         {"num_draws": 256, "num_samples": 256, "top_m": 2**31 - 1},
+        {"method": "disc", "min_mass": 0.0},
+        {"method": "disc", "min_mass": 1.0, "adaptive": True, "beam_size": 1},
+        {"method": "disc", "num_samples": 32, "num_draws": 4, "beam_size": 64, "top_m": 1},
     ],
 )
 def test_bounds_are_included(fields: dict[str, Any]) -> None:
@@ -107,6 +147,9 @@ def test_limits_are_those_of_the_decoders() -> None:
     params.BeamParams(k=types.MAX_K, beam_size=types.MAX_BEAM_SIZE)
     draws = types.MAX_TOTAL_DRAWS // types.MAX_SAMPLES
     params.DiscParams(num_samples=types.MAX_SAMPLES, num_draws=draws)
+    widest = {"num_samples": 32, "num_draws": 4, "beam_size": params.MAX_DISC_BEAM_SIZE}
+    assert RetrieveRequest("x", method="disc", **widest).width == types.MAX_TOTAL_DRAWS  # type: ignore[arg-type]
+    assert params.DiscParams(**widest).width == types.MAX_TOTAL_DRAWS
     for k in (1, 10, 11, types.MAX_K):
         assert RetrieveRequest("x", k=k).width == params.BeamParams(k=k).width
 
@@ -131,3 +174,15 @@ def test_mentions_are_text(fields: dict[str, Any], message: str) -> None:
 
 def test_no_match_is_an_empty_list() -> None:
     assert RetrievalResult(query="x", method="beam", candidates=()).no_match
+
+
+@pytest.mark.parametrize(
+    ("mass", "lower", "upper", "bounded"),
+    [(0.5, 0.2, 0.9, 0.5), (0.1, 0.2, 0.9, 0.2), (1.1, 0.2, 0.9, 0.9), (1.1, None, None, 1.0)],
+)
+def test_the_best_figure_for_the_mass_is_within_its_bounds(
+    mass: float, lower: float | None, upper: float | None, bounded: float
+) -> None:
+    result = RetrievalResult("x", "disc", (), mass=mass, mass_lower=lower, mass_upper=upper)
+    assert result.bounded_mass == bounded
+    assert RetrievalResult("x", "beam", ()).bounded_mass is None

@@ -13,6 +13,7 @@ from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
 from service.served import IndexDescription, Outcome, ServedIndex
 
 MAX_PROMPT_TOKENS = 100
+FAKE_MASS = 0.25
 
 
 class FakeRetriever:
@@ -80,6 +81,8 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
     if request.query == "nothing":
         return RetrievalResult(request.query, request.method, ())
     sampled = request.method == "disc"
+    if request.min_mass is not None and request.min_mass > FAKE_MASS:
+        return RetrievalResult(request.query, "disc", (), mass=FAKE_MASS, abstained=True, seed=99)
     candidates = tuple(
         Candidate(
             entity_id=f"Q{i}",
@@ -96,8 +99,11 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
         method=request.method,
         candidates=candidates,
         certified=None if sampled else True,
-        mass=0.25 if sampled else None,
+        mass=FAKE_MASS if sampled else None,
         mass_stderr=0.01 if sampled else None,
+        mass_lower=0.125 if sampled else None,
+        mass_upper=0.5 if sampled else None,
+        num_nodes=11 if sampled else 0,
         num_draws=7 if sampled else 0,
         num_accepted=3 if sampled else 0,
         num_steps=4,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,21 +26,32 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 FINITE = st.floats(allow_nan=False)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
-REQUESTS = st.builds(
-    RetrieveRequest,
-    query=TEXT.filter(lambda text: bool(text.strip())),
-    k=st.integers(1, 1000),
-    method=st.sampled_from(["beam", "disc"]),
-    beam_size=st.none() | st.integers(1, 1000),
-    num_draws=st.integers(1, 32),
-    num_samples=st.none() | st.integers(1, 256),
-    temperature=st.floats(0.01, 100),
-    top_m=st.none() | st.integers(1, 2**31 - 1),
-    seed=st.none() | INT64,
-    prompt=st.none() | TEXT.filter(bool),
-    filter=st.none() | st.sampled_from(["kind = 'film'", 'year >= 1990 or not "a b" is null']),
-    allow_ids=st.none() | st.lists(TEXT, max_size=3).map(tuple),
-    deny_ids=st.lists(TEXT, max_size=3).map(tuple),
+COMMON: dict[str, Any] = {
+    "query": TEXT.filter(lambda text: bool(text.strip())),
+    "k": st.integers(1, 1000),
+    "num_draws": st.integers(1, 32),
+    "temperature": st.floats(0.01, 100),
+    "seed": st.none() | INT64,
+    "prompt": st.none() | TEXT.filter(bool),
+    "filter": st.none() | st.sampled_from(["kind = 'film'", 'year >= 1990 or not "a b" is null']),
+    "allow_ids": st.none() | st.lists(TEXT, max_size=3).map(tuple),
+    "deny_ids": st.lists(TEXT, max_size=3).map(tuple),
+}
+SAMPLES = st.none() | st.integers(1, 256)
+TOP_M = st.none() | st.integers(1, 2**31 - 1)
+DISC = {**COMMON, "method": st.just("disc"), "min_mass": st.none() | st.floats(0, 1)}
+REQUESTS = st.one_of(
+    st.builds(
+        RetrieveRequest,
+        **COMMON,
+        method=st.just("beam"),
+        beam_size=st.none() | st.integers(1, 1000),
+        num_samples=SAMPLES,
+        top_m=TOP_M,
+    ),
+    st.builds(RetrieveRequest, **DISC, num_samples=SAMPLES, top_m=TOP_M),
+    st.builds(RetrieveRequest, **DISC, num_samples=st.integers(1, 4), beam_size=st.integers(1, 64)),
+    st.builds(RetrieveRequest, **DISC, num_samples=SAMPLES, adaptive=st.booleans()),
 )
 CANDIDATES = st.builds(
     Candidate,
@@ -58,6 +71,10 @@ RESULTS = st.builds(
     certified=st.none() | st.booleans(),
     mass=st.none() | st.floats(0, 1),
     mass_stderr=st.none() | st.floats(0, 1),
+    mass_lower=st.none() | st.floats(0, 1),
+    mass_upper=st.none() | st.floats(0, 1),
+    abstained=st.booleans(),
+    num_nodes=st.integers(0, 10**6),
     num_draws=st.integers(0, 10**6),
     num_accepted=st.integers(0, 10**6),
     num_steps=st.integers(0, 10**6),
@@ -95,6 +112,12 @@ def test_unset_options_take_the_librarys_defaults() -> None:
     assert request_from_proto(pb.RetrieveRequest(query="q")) == RetrieveRequest("q")
 
 
+def test_no_least_mass_is_not_a_least_mass_of_zero() -> None:
+    for least in (None, 0.0):
+        message = pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, min_mass=least)
+        assert request_from_proto(message).min_mass == least
+
+
 def test_no_list_of_allowed_ids_is_not_an_empty_one() -> None:
     assert request_from_proto(pb.RetrieveRequest(query="q")).allow_ids is None
     nobody = pb.RetrieveRequest(query="q", allow_entity_ids=pb.EntityIds())
@@ -110,9 +133,13 @@ def test_no_list_of_allowed_ids_is_not_an_empty_one() -> None:
             "allow_entity_ids.ids",
         ),
         (pb.RetrieveRequest(query="q", deny_entity_ids=["x"] * 100_001), "deny_entity_ids"),
+        (pb.RetrieveRequest(query="q", min_mass=0.0), "min_mass"),
+        (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, min_mass=2.0), "min_mass"),
+        (pb.RetrieveRequest(query="q", adaptive=True), "adaptive"),
+        (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, beam_size=65), "beam_size"),
     ],
 )
-def test_filters_out_of_range_name_the_field_of_the_message(message: pb.RetrieveRequest, field: str) -> None:
+def test_fields_out_of_range_are_named_as_in_the_message(message: pb.RetrieveRequest, field: str) -> None:
     with pytest.raises(InputError) as error:
         request_from_proto(message)
     assert error.value.field == field

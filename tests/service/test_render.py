@@ -11,7 +11,7 @@ from rich.console import Console
 from retrieval.types import Candidate, RetrievalResult, Timings
 from service.convert import IndexRef, Reply
 from service.errors import CallError
-from service.render import as_json, as_lines, as_table
+from service.render import abstention, as_json, as_lines, as_table
 
 CANDIDATES = (
     Candidate("Q1", "Hamlet [play]", "The Prince of Denmark", -1.25, 0.75, {"kind": "work", "year": 1600}),
@@ -24,6 +24,8 @@ def reply(
     mass: float = 0.5,
     mass_stderr: float | None = 0.1,
     num_draws: int = 64,
+    bounds: tuple[float | None, float | None] = (None, None),
+    abstained: bool = False,
 ) -> Reply:
     result = RetrievalResult(
         "q",
@@ -31,16 +33,20 @@ def reply(
         candidates,
         mass=mass,
         mass_stderr=mass_stderr,
+        mass_lower=bounds[0],
+        mass_upper=bounds[1],
         num_draws=num_draws,
+        num_nodes=21,
+        abstained=abstained,
         seed=7,
         timings=Timings(1.0, 2.0, 3.0),
     )
     return Reply(result, 0.5, 4.0, IndexRef("sample", "v1", "d1"))
 
 
-def table(shown: Reply, width: int = 120) -> str:
+def table(shown: Reply, width: int = 120, min_mass: float | None = None) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(as_table("author of hamlet", shown))
+    Console(file=out, width=width, color_system=None).print(as_table("author of hamlet", shown, min_mass))
     return out.getvalue()
 
 
@@ -59,13 +65,15 @@ def test_lines_have_seven_cells_whatever_is_in_them() -> None:
 
 
 def test_json_holds_everything() -> None:
-    document = json.loads(as_json("q", reply()))
+    document = json.loads(as_json("q", reply(bounds=(0.25, 0.75))))
     assert document["finish_reason"] == "OK"
     assert document["candidates"][0]["metadata"] == {"kind": "work", "year": 1600}
     assert document["candidates"][1]["title"] == "Tab\there\nline"
     assert document["index"] == {"name": "sample", "version": "v1", "digest": "d1"}
     assert document["timings_ms"] == {"queue": 0.5, "prefill": 1.0, "decode": 2.0, "total": 4.0}
     assert (document["certified"], document["mass"], document["seed"]) == (None, 0.5, 7)
+    assert (document["mass_lower_bound"], document["mass_upper_bound"]) == (0.25, 0.75)
+    assert (document["num_nodes"], document["abstained"]) == (21, False)
 
 
 def test_json_of_a_failure_and_of_nothing() -> None:
@@ -111,3 +119,42 @@ def test_a_probability_at_an_end_is_a_bound(
 def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None:
     assert "nothing in the catalogue matched" in table(reply(()))
     assert max(len(line) for line in table(reply(), width=50).splitlines()) <= 50
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ((None, None), "0.5 ± 0.1;"),
+        ((0.0, 1.0), "0.5 ± 0.1;"),
+        ((0.12345, 1.0), "0.5 ± 0.1, certainly at least 0.123;"),
+        ((0.12345, 0.98761), "0.5 ± 0.1, certainly between 0.123 and 0.988;"),
+        ((0.0, 0.98761), "0.5 ± 0.1, certainly between 0 and 0.988;"),
+        ((0.4999, 0.99999), "0.5 ± 0.1, certainly at least 0.499;"),
+        ((1.239e-7, 0.00012341), "0.5 ± 0.1, certainly between 1.23e-07 and 0.000124;"),
+    ],
+)
+def test_bounds_are_rounded_so_that_they_stay_true(
+    bounds: tuple[float | None, float | None], said: str
+) -> None:
+    assert f"in the catalogue with probability {said}" in table(reply(bounds=bounds), width=160)
+
+
+@pytest.mark.parametrize(
+    ("mass", "min_mass", "said"),
+    [
+        (0.0312, 0.2, "the model gives the catalogue 0.031, below --min-mass 0.2"),
+        (0.0, 0.2, "the model gives the catalogue 0, below --min-mass 0.2"),
+        (0.1999, 0.2, "the model gives the catalogue 0.1999, below --min-mass 0.2"),
+        (0.2 - 2**-55, 0.2, "the model gives the catalogue 0.19999999999999998, below --min-mass 0.2"),
+        (0.9999, 1.0, "the model gives the catalogue 0.9999, below --min-mass 1"),
+        (0.0312, None, "the model gives the catalogue 0.031, too little"),
+    ],
+)
+def test_an_answer_that_was_withheld_says_why(mass: float, min_mass: float | None, said: str) -> None:
+    withheld = reply((), mass=mass, abstained=True)
+    assert abstention(withheld, min_mass) == said
+    assert f"no match: {said}; in the catalogue with probability" in table(withheld, 160, min_mass)
+    assert "nothing in the catalogue matched" not in table(withheld, 160, min_mass)
+    document = json.loads(as_json("q", withheld))
+    assert (document["finish_reason"], document["abstained"]) == ("NO_MATCH", True)
+    assert abstention(reply(()), min_mass) == ""
