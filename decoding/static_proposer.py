@@ -108,7 +108,9 @@ class StaticProposer:
             [row[query] for query, _ in members], [m for _, m in members], len(queries), batch.device
         )
         walking = _Walking(self._constraint, batch, grid, draws, stream, log_threshold)
-        self._walk(walking, self._new_flag(2, batch.device))
+        flag = self._new_flag(2, batch.device)
+        self._walk(walking, flag)
+        _goes_on(flag.last())  # raises if what the loop did not live to see was broken
         if not whole:
             self._batch.stop.absorb(batch.stop, queries)
         grid.collect(draws, walking.walk, walking.tokens)
@@ -132,7 +134,6 @@ class StaticProposer:
             logits = walking.batch.session.step(step.parents, step.token_ids)
             walking.num_nodes += step.num_running
             self.num_steps += 1
-        _goes_on(flag.last())
 
 
 class _Walking:

@@ -1,4 +1,4 @@
-"""Title trie, beam search and DISC on CUDA against the same on the CPU."""
+"""Title trie, beam search and DISC on CUDA: the same as on the CPU, and without waiting for the device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import pytest
 import torch
 
 from decoding.beam_search import BeamResult, beam_search
+from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
 from decoding.frontier import merge_branches
 from decoding.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
 from decoding.row_filter import FilteredTrie, RowFilter
+from decoding.static_proposer import StaticProposer
+from decoding.static_step import Step, Walk, static_step
 from decoding.title_trie import TitleTrie
 from decoding.types import Constraint
 from tests.fakes import roots
+from tests.no_sync import cuda_never_waits
 from tests.tiny_transformers import ARCHITECTURES, build, random_prompts, random_titles
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
@@ -182,3 +186,139 @@ def test_disc_draws_the_same_titles(
             assert (a.accepted, a.num_draws) == (b.accepted, b.num_draws)
             assert a.hypothesis.logprob == pytest.approx(b.hypothesis.logprob, abs=TOLERANCE)
             assert a.log_weight == pytest.approx(b.log_weight, abs=TOLERANCE)
+
+
+def disc_params(top_m: int | None = None) -> list[DiscParams]:
+    """Parameters of unlike queries, one per prompt."""
+    return [
+        DiscParams(
+            num_samples=12 - 2 * index,
+            num_draws=1 + index,
+            temperature=(1.0, 0.8)[index % 2],
+            top_m=top_m,
+            seed=index,
+            reject_early=index % 3 != 0,
+        )
+        for index in range(len(PROMPTS))
+    ]
+
+
+def five_filters(trie: TitleTrie) -> FilteredTrie:
+    """Two filters and unfiltered queries, one per prompt."""
+    every = np.arange(trie.num_rows)
+    two, three = (RowFilter.from_mask(every % n == 0, trie.device) for n in (2, 3))
+    return FilteredTrie(trie, [two, None, three, None, two])
+
+
+@pytest.mark.parametrize("top_m", [None, 6])
+@pytest.mark.parametrize("narrow", [lambda trie: trie, five_filters], ids=["trie", "filtered"])
+def test_in_double_precision_draws_and_weights_are_those_of_the_cpu(
+    tries: tuple[TitleTrie, TitleTrie], narrow: Callable[[TitleTrie], Constraint], top_m: int | None
+) -> None:
+    """The CPU's draws come from the explored tree, the device's from static shapes."""
+    models = [HFLanguageModel(build("llama", VOCAB).double().to(device)) for device in ("cpu", DEVICE)]
+    mine, theirs = (
+        disc(model.prefill(PROMPTS), narrow(trie), disc_params(top_m))
+        for model, trie in zip(models, tries, strict=True)
+    )
+    for left, right in zip(mine, theirs, strict=True):
+        assert isinstance(left, DiscResult)
+        assert isinstance(right, DiscResult)
+        assert left.num_draws == right.num_draws
+        assert left.mass == pytest.approx(right.mass, abs=1e-9)
+        for a, b in zip(left.samples, right.samples, strict=True):
+            assert (a.hypothesis.token_ids, a.hypothesis.row) == (b.hypothesis.token_ids, b.hypothesis.row)
+            assert a.hypothesis.logprob == pytest.approx(b.hypothesis.logprob, abs=1e-9)
+            assert a.log_weight == pytest.approx(b.log_weight, abs=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+@pytest.mark.parametrize("top_m", [None, 6])
+@pytest.mark.parametrize("narrow", [lambda trie: trie, five_filters], ids=["trie", "filtered"])
+def test_disc_never_waits_for_the_device_while_it_decodes(
+    tries: tuple[TitleTrie, TitleTrie],
+    narrow: Callable[[TitleTrie], Constraint],
+    top_m: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walked = []
+    walk = StaticProposer._walk
+
+    def watched(*arguments: object) -> None:
+        with cuda_never_waits():
+            walk(*arguments)
+        walked.append(True)
+
+    monkeypatch.setattr(StaticProposer, "_walk", watched)
+    model = HFLanguageModel(build("llama", VOCAB).to(DEVICE))
+    cancel = [CancelToken(), *[None] * (len(PROMPTS) - 1)]
+    room = [None, 3, None, 4, None]
+    results = disc(model.prefill(PROMPTS), narrow(tries[1]), disc_params(top_m), cancel, room)
+    assert all(isinstance(result, DiscResult) for result in results)
+    assert len(walked) == 2  # both phases were watched
+
+
+@pytest.mark.parametrize("top_m", [None, 6])
+@pytest.mark.parametrize("narrow", [lambda trie: trie, filtered], ids=["trie", "filtered"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_step_of_disc_is_captured_in_a_cuda_graph(
+    tries: tuple[TitleTrie, TitleTrie],
+    narrow: Callable[[TitleTrie], Constraint],
+    top_m: int | None,
+    depth: int,
+) -> None:
+    """A graph captured with some values gives, with others, what an eager step gives."""
+    constraint = narrow(tries[1])
+    first, second = (step_arguments(constraint, depth, top_m, seed) for seed in (0, 1))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        static_step(*first)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = static_step(*first)
+    for arguments in (first, second):
+        for held, value in zip(tensors_in(first), tensors_in(arguments), strict=True):
+            held.copy_(value)
+        graph.replay()
+        for mine, theirs in zip(outcome(static_step(*first)), outcome(captured), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+def step_arguments(constraint: Constraint, depth: int, top_m: int | None, seed: int) -> tuple[object, ...]:
+    """Arguments of a first or second step: three queries of eight draws."""
+    generator = torch.Generator().manual_seed(seed)
+    state = roots(constraint, 3).repeat_interleave(8)
+    if depth:
+        owner, _, following = constraint.children(state)
+        state = following[torch.searchsorted(owner, torch.arange(24, device=DEVICE))]
+    zeros = torch.zeros(3, 8, dtype=torch.float64, device=DEVICE)
+    walk = Walk(
+        state=state.view(3, 8),
+        log_weight=zeros.clone(),
+        logprob=zeros.clone(),
+        running=(torch.rand(3, 8, generator=generator) < 0.9).to(DEVICE)
+        & ~constraint.is_final(state).view(3, 8),
+        finished=torch.zeros(3, 8, dtype=torch.bool, device=DEVICE),
+        broken=torch.zeros((), dtype=torch.bool, device=DEVICE),
+    )
+    return (
+        constraint,
+        walk,
+        torch.randn(3, 8 if depth else 1, VOCAB, generator=generator).to(DEVICE),
+        torch.rand(3, 8, generator=generator, dtype=torch.float64).to(DEVICE),
+        torch.tensor([False, False, bool(seed)], device=DEVICE),
+        torch.full((3, 8), -3.0, dtype=torch.float64, device=DEVICE),
+        torch.tensor([1.0, 0.5, 2.0], device=DEVICE),
+        constraint.width_at(depth),
+        top_m,
+    )
+
+
+def tensors_in(arguments: tuple[object, ...]) -> list[torch.Tensor]:
+    return [*arguments[1], *(a for a in arguments[2:] if isinstance(a, torch.Tensor))]
+
+
+def outcome(step: Step) -> list[torch.Tensor]:
+    return [*step.walk, *step[1:]]

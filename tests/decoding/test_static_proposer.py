@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.hf_model import HFLanguageModel
 from decoding.late_flag import LateFlag
 from decoding.params import DiscParams
 from decoding.proposer import FIRST, DrawBatch, Proposer
@@ -33,6 +34,7 @@ from decoding.types import Constraint
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise
 from tests.hashed_model import HashedModel, HashedSession
 from tests.no_sync import DeviceWaitError, no_sync
+from tests.tiny_transformers import build, random_prompts
 
 END = 0
 VOCAB = 5
@@ -255,6 +257,15 @@ def test_no_step_waits_for_the_device(top_m, narrow):
     tree, static = both(
         lambda: model.prefill([1, 2, 3]), constraint, params, Watched, cancel=cancel, room=room
     )
+    assert_same(tree, static)
+
+
+@pytest.mark.parametrize("top_m", [None, 2])
+def test_no_step_of_a_transformer_waits_for_the_device(top_m):
+    constraint, params = watched_case(top_m, True)
+    model = HFLanguageModel(build("llama", VOCAB).double())
+    prompts = random_prompts([4, 9, 2], VOCAB)
+    tree, static = both(lambda: model.prefill(prompts), constraint, params, Watched, room=[None, 4, 3])
     assert_same(tree, static)
 
 
