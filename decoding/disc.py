@@ -34,6 +34,7 @@ from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
 from decoding.proposer import ACCEPT, CHOOSE, FIRST, SECOND, DrawBatch, Proposer
+from decoding.static_proposer import StaticProposer
 from decoding.stopping import StopPoll
 from decoding.tree_proposer import TreeProposer
 from decoding.types import Constraint
@@ -80,6 +81,8 @@ def _proposer(batch: DrawBatch) -> Proposer:
     """Return what makes the draws."""
     if batch.params[0].beam_size > 1:
         return BeamProposer(batch)
+    if StaticProposer.suits(batch):
+        return StaticProposer(batch)
     return TreeProposer(batch)
 
 
