@@ -1,0 +1,173 @@
+"""Least mass, adaptive draws and prefixes per draw, through the retrieval methods and their batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoding.params import DiscParams
+from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest, methods
+from retrieval.errors import InputError
+from retrieval.index.reader import Index
+from retrieval.text import TextTokenizer
+from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
+from tests.fakes import TableModel, likely_titles
+
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+CONFIG = checkpoint_config()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering)
+
+
+@pytest.fixture
+def retriever(folder: Path) -> Iterator[Retriever]:
+    index = Index.open(folder)
+    with Retriever(index, likely_titles(index), TOKENIZER, CONFIG) as opened:
+        yield opened
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[DiscParams]]:
+    """The parameters of every run of DISC."""
+    seen: list[list[DiscParams]] = []
+    disc = methods.disc
+
+    def watched(session: Any, constraint: Any, params: Sequence[DiscParams], *rest: Any) -> Any:
+        seen.append(list(params))
+        return disc(session, constraint, params, *rest)
+
+    monkeypatch.setattr(methods, "disc", watched)
+    return seen
+
+
+def true_mass(retriever: Retriever, query: str, kind: str | None = None) -> float:
+    """P_L of all titles, or of those of one kind, by enumeration."""
+    index, model = retriever.index, retriever.model
+    assert isinstance(model, TableModel)
+    prompt = CONFIG.prompt(None).encode(TOKENIZER, query)
+    return math.fsum(
+        math.exp(model.logprob(prompt, index.row_token_ids(rank)))
+        for rank in range(index.num_rows)
+        if kind is None or any(index.entity(e).metadata["kind"] == kind for e in index.entities_of(rank))
+    )
+
+
+def one(retriever: Retriever, **options: Any) -> RetrievalResult:
+    (result,) = retriever.retrieve("query", method="disc", seed=3, num_samples=32, **options)
+    return result
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("kind", [None, "river"])
+def test_mass_bounds_and_nodes_are_reported(retriever: Retriever, kind: str | None, adaptive: bool) -> None:
+    result = one(retriever, adaptive=adaptive, filter=kind and f"kind = '{kind}'")
+    mass = true_mass(retriever, "query", kind)
+    assert result.mass_lower is not None
+    assert result.mass_upper is not None
+    assert 0.0 < result.mass_lower <= mass * (1 + 1e-5)
+    assert mass * (1 - 1e-5) <= result.mass_upper <= 1.0
+    assert result.bounded_mass is not None
+    assert result.mass_stderr is not None
+    assert abs(result.bounded_mass - mass) < 5 * result.mass_stderr
+    assert result.num_nodes > 0
+    assert not result.abstained
+
+
+@pytest.mark.parametrize("options", [{}, {"adaptive": True}, {"beam_size": 3}, {"top_m": 40}])
+def test_an_answer_is_withheld_exactly_below_the_least_mass(
+    retriever: Retriever, options: dict[str, Any]
+) -> None:
+    answered = one(retriever, **options)
+    mass = answered.bounded_mass
+    assert mass is not None
+    assert 0.0 < mass < 1.0
+    assert answered.candidates
+    same = one(retriever, min_mass=mass, **options)
+    assert (same.candidates, same.abstained, same.no_match) == (answered.candidates, False, False)
+    withheld = one(retriever, min_mass=math.nextafter(mass, 1.0), **options)
+    assert (withheld.candidates, withheld.abstained, withheld.no_match) == ((), True, True)
+    for name in ("mass", "mass_stderr", "mass_lower", "mass_upper", "num_draws", "num_nodes", "num_accepted"):
+        assert getattr(withheld, name) == getattr(answered, name)
+
+
+@pytest.mark.parametrize(("least", "abstained"), [(None, False), (0.0, False), (1e-9, True), (1.0, True)])
+def test_a_filter_that_allows_nothing_has_no_mass(
+    retriever: Retriever, least: float | None, abstained: bool
+) -> None:
+    result = one(retriever, allow_ids=[], min_mass=least)
+    assert (result.mass, result.mass_stderr, result.mass_lower, result.mass_upper) == (0.0, 0.0, 0.0, 0.0)
+    assert (result.no_match, result.abstained, result.num_nodes) == (True, abstained, 0)
+
+
+def test_options_reach_the_decoder(retriever: Retriever, batches: list[list[DiscParams]]) -> None:
+    one(retriever)
+    one(retriever, adaptive=True)
+    one(retriever, beam_size=3)
+    assert [(p.adaptive, p.beam_size, p.num_samples) for (p,) in batches] == [
+        (False, 1, 32),
+        (True, 1, 32),
+        (False, 3, 32),
+    ]
+
+
+def test_requests_are_batched_by_their_way_of_sampling_and_keep_their_answers(
+    retriever: Retriever, batches: list[list[DiscParams]]
+) -> None:
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"adaptive": True},
+        {"beam_size": 2, "num_samples": 4},
+        {"beam_size": 4, "num_samples": 2},
+        {"top_m": 40},
+        {"min_mass": 1.0},
+        {"beam_size": 1, "min_mass": 0.0},
+        {"method": "beam", "top_m": 7},
+    ]
+    requests = [
+        RetrieveRequest(f"query {n}", **{"method": "disc", "num_samples": 8, "seed": n, **kinds[n % 8]})
+        for n in range(16)
+    ]
+    together = retriever.retrieve_batch(requests)
+    assert sorted(len(params) for params in batches) == [2, 2, 2, 2, 6]
+    for request, reply in zip(requests, together, strict=True):
+        (alone,) = retriever.retrieve_batch([request])
+        assert isinstance(reply, RetrievalResult)
+        assert isinstance(alone, RetrievalResult)
+        assert reply.candidates == alone.candidates
+        assert (reply.mass, reply.abstained) == (alone.mass, alone.abstained)
+        assert reply.abstained == (request.min_mass == 1.0)
+
+
+def test_beams_are_batched_whatever_the_options_of_disc(retriever: Retriever) -> None:
+    plain = retriever.retrieve(["a", "b"], k=3)
+    mixed = retriever.retrieve_batch([RetrieveRequest("a", k=3), RetrieveRequest("b", k=3, top_m=5)])
+    assert all(isinstance(reply, RetrievalResult) for reply in mixed)
+    assert [reply.candidates for reply in mixed if isinstance(reply, RetrievalResult)] == [
+        result.candidates for result in plain
+    ]
+
+
+def test_mentions_are_linked_under_a_least_mass(retriever: Retriever) -> None:
+    mention = Mention("Nile", "the river ")
+    (linked,) = retriever.link(mention, method="disc", seed=1, adaptive=True)
+    assert linked.bounded_mass is not None
+    assert linked.candidates
+    least = math.nextafter(linked.bounded_mass, 1.0)
+    (nil,) = retriever.link(mention, method="disc", seed=1, adaptive=True, min_mass=least)
+    assert (nil.abstained, nil.candidates, nil.mass) == (True, (), linked.mass)
+
+
+@pytest.mark.parametrize("options", [{"min_mass": 0.5}, {"adaptive": True}])
+def test_beam_refuses_what_it_would_ignore(retriever: Retriever, options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(InputError, match=f"^{name}: needs the method disc, got the method beam$"):
+        retriever.retrieve("x", **options)
+    with pytest.raises(InputError, match=f"^{name}: needs the method disc, got the method beam$"):
+        retriever.link(Mention("x"), **options)
