@@ -31,10 +31,12 @@ class _Step(NamedTuple):
     Attributes:
         written: Tokens behind the prompt. Shape: (n, L), int64.
         states: Shape: (n,), int64.
+        final: Whether the title is complete. Shape: (n,), bool.
     """
 
     written: Tensor
     states: Tensor
+    final: Tensor
 
 
 class TitleTrieLogitsProcessor(LogitsProcessor):
@@ -116,8 +118,9 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         last, self._last = self._last, None  # after an error the next call starts afresh
         written = self._written(input_ids)
         states = self._locate(last, written)
-        self._last = _Step(written, states)
-        live = (states >= 0) & ~self.constraint.is_final(states)
+        final = self.constraint.is_final(states)
+        self._last = _Step(written, states, final)
+        live = (states >= 0) & ~final
         row, token = self._allowed(states, live)
         if int(token.max()) >= scores.shape[1]:
             raise ValueError(
@@ -128,7 +131,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         values = scores.reshape(-1).index_select(0, at)
         values = self._possible(values, row.to(scores.device), live)
         masked = torch.full(scores.shape, -math.inf, dtype=scores.dtype, device=scores.device)
-        masked.view(-1)[at] = values
+        masked.view(-1).scatter_(0, at, values)
         return masked
 
     def rows(self, sequences: Tensor) -> Tensor:
@@ -164,7 +167,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         """Return the state of every row. Shapes: (n, L) and (n,), int64."""
         parents = None if last is None else self._parents(last, written)
         if last is not None and parents is not None:
-            return self._follow(last.states[parents], written[:, -1])
+            return self._follow(last.states[parents], last.final[parents], written[:, -1])
         states = self._walk(written)
         lost = states < 0
         if bool(lost.any()):
@@ -200,17 +203,19 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         queries = torch.arange(len(written), device=self._device) // per_query
         states = self.constraint.start(queries)
         for tokens in written.unbind(dim=1):
-            states = self._follow(states, tokens)
+            states = self._follow(states, self.constraint.is_final(states), tokens)
         return states
 
-    def _follow(self, states: Tensor, tokens: Tensor) -> Tensor:
+    def _follow(self, states: Tensor, final: Tensor, tokens: Tensor) -> Tensor:
         """Follow a token per row; a complete title stays complete, whatever `generate` pads it with."""
-        return torch.where(self.constraint.is_final(states), states, self.constraint.advance(states, tokens))
+        return torch.where(final, states, self.constraint.advance(states, tokens))
 
     def _allowed(self, states: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
         """Return (row, token) of every token that may follow: those of a title, or an end. Shapes: (E,)."""
         children = self.constraint.children(states)
         over = torch.nonzero(~live).squeeze(1)
+        if not len(over):
+            return children.owner, children.token
         rows = torch.cat([children.owner, over.repeat_interleave(len(self._ends))])
         return rows, torch.cat([children.token, self._ends.repeat(len(over))])
 
@@ -223,11 +228,11 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
             live: Rows within a title. Shape: (n,), bool.
         """
         best = values.new_full(live.shape, -math.inf).scatter_reduce(0, row, values, "amax")
-        if not bool((best < math.inf).all()):  # NaN is not below it either
-            raise InvalidLogitsError("the score of a token that continues a title is NaN or +inf")
-        stuck = best == -math.inf
-        if not bool(stuck.any()):
+        if bool(torch.isfinite(best).all()):
             return values
+        stuck = best == -math.inf
+        if not bool((stuck | torch.isfinite(best)).all()):
+            raise InvalidLogitsError("the score of a token that continues a title is NaN or +inf")
         self._check_root(stuck.to(live.device) & live, live)
         forced = max(_FORCED_SCORE, torch.finfo(values.dtype).min)
         return torch.where(stuck[row], values.new_tensor(forced), values)
