@@ -60,7 +60,7 @@ _HIDDEN, _LAYERS = 768, 9
 @click.option("--repeats", type=click.IntRange(min=1), default=9, help="`time`: pairs of measurements.")
 @click.option("--results", type=click.IntRange(min=2), default=20_000, help="Results per law compared.")
 @click.option("--runs", type=click.IntRange(min=1), default=200, help="`adaptive`: queries answered alone.")
-@click.option("--seeds", type=click.IntRange(min=1), default=5, help="`beams`: seeds.")
+@click.option("--seeds", type=click.IntRange(min=1), default=3, help="`beams`: seeds.")
 @click.option("--queries", type=click.IntRange(min=1), help="`beams`, `calibration`: only so many queries.")
 @click.option("--hidden", type=click.IntRange(min=64), default=_HIDDEN, help="`time`: width of the model.")
 @click.option("--layers", type=click.IntRange(min=1), default=_LAYERS, help="`time`: depth of the model.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
@@ -20,7 +20,8 @@ DRAWS = (1, 2, 4, 8, 16, 32, 64)
 TARGETS = (0.1, 0.03, 0.01)
 WAYS = {"plain": False, "adaptive": True}
 _ROWS, _VOCAB, _MOST_TOKENS = 24, 12, 5
-_BATCH = 256
+SAMPLES = (1, 16)  # results per query: one, and the service's default
+_MOST_QUERIES, _MOST_DRAWS = 1024, 16_384  # at a time
 
 
 def adaptive(results: int, runs: int) -> list[dict[str, Any]]:
@@ -34,24 +35,47 @@ def adaptive(results: int, runs: int) -> list[dict[str, Any]]:
     figures = []
     for mass in MASSES:
         model = TableModel.random(rows, _VOCAB, mass, seed=5)
-        law = model.law()
-        click.echo(f"P_L(S) {law.mass:.3f}, {len(rows)} rows, one result per query")
-        table = [
-            {"way": way, **_measure(model, law, DiscParams(num_draws=k, adaptive=adapts), results, runs)}
-            for k in DRAWS
-            for way, adapts in WAYS.items()
-        ]
-        needed = [
-            {"kl": target, **{way: _cheapest(table, way, target) for way in WAYS}} for target in TARGETS
-        ]
-        for entry in needed:
-            click.echo(f"  KL <= {entry['kl']}: " + "; ".join(_describe(way, entry[way]) for way in WAYS))
-        figures.append({"mass": law.mass, "rows": len(rows), "settings": table, "needed": needed})
+        for samples in SAMPLES:
+            figures.append(_compare(model, samples, results, runs))
     return figures
 
 
+def _compare(model: TableModel, samples: int, results: int, runs: int) -> dict[str, Any]:
+    law = model.law()
+    click.echo(f"P_L(S) {law.mass:.3f}, {len(model.rows)} rows, {samples} results per query")
+    table = [
+        {
+            "way": way,
+            **_measure(
+                model, law, DiscParams(num_samples=samples, num_draws=k, adaptive=adapts), results, runs
+            ),
+        }
+        for k in DRAWS
+        for way, adapts in WAYS.items()
+    ]
+    needed = [
+        {
+            "kl": target,
+            "way": way,
+            **{f"fewest_{cost}": _cheapest(table, way, target, cost) for cost in ("steps", "nodes")},
+        }
+        for target in TARGETS
+        for way in WAYS
+    ]
+    for entry in needed:
+        click.echo(f"  KL <= {entry['kl']}, {entry['way']}: {_describe(entry)}")
+    return {
+        "mass": law.mass,
+        "rows": len(model.rows),
+        "num_samples": samples,
+        "settings": table,
+        "needed": needed,
+    }
+
+
 def _measure(model: TableModel, law: Law, params: DiscParams, results: int, runs: int) -> dict[str, Any]:
-    many = _answers(model, params, range(results), _BATCH)
+    together = min(_MOST_QUERIES, _MOST_DRAWS // params.width)
+    many = _answers(model, params, range(-(-results // params.num_samples)), together)
     alone = _answers(model, params, range(runs), 1)
     samples = [sample for result in many for sample in result.samples]
     everything = divergence(law.target, tally(model.rows, samples))
@@ -87,26 +111,26 @@ def _answers(model: TableModel, params: DiscParams, seeds: range, together: int)
     trie = TitleTrie.from_rows(model.rows, model.vocab_size)
     answers: list[DiscResult] = []
     for first in range(0, len(seeds), together):
-        batch = [
-            DiscParams(num_draws=params.num_draws, adaptive=params.adaptive, reject_early=False, seed=seed)
-            for seed in seeds[first : first + together]
-        ]
+        batch = [replace(params, reject_early=False, seed=seed) for seed in seeds[first : first + together]]
         for result in disc(model.prefill([PROMPT] * len(batch)), trie, batch):
             assert isinstance(result, DiscResult)  # nothing is cancelled here
             answers.append(result)
     return answers
 
 
-def _cheapest(table: list[dict[str, Any]], way: str, target: float) -> dict[str, Any] | None:
-    """Return the setting of fewest forwards whose results are that close; None when none is."""
+def _cheapest(table: list[dict[str, Any]], way: str, target: float, cost: str) -> dict[str, Any] | None:
+    """Return the cheapest setting whose results are that close; None when none is."""
     enough = [s for s in table if s["way"] == way and s["all_results"]["kl"] <= target]
     if not enough:
         return None
-    best = min(enough, key=lambda s: s["steps"])
+    best = min(enough, key=lambda s: s[cost])
     return {name: best[name] for name in ("num_draws", "steps", "nodes")}
 
 
-def _describe(way: str, setting: dict[str, Any] | None) -> str:
-    if setting is None:
-        return f"{way} not reached with K <= {DRAWS[-1]}"
-    return f"{way} K={setting['num_draws']}, {setting['steps']:.1f} forwards, {setting['nodes']:.1f} nodes"
+def _describe(entry: dict[str, Any]) -> str:
+    if entry["fewest_steps"] is None:
+        return f"not reached with K <= {DRAWS[-1]}"
+    return " or ".join(
+        f"{s['steps']:.1f} forwards and {s['nodes']:.1f} nodes (K={s['num_draws']})"
+        for s in (entry["fewest_steps"], entry["fewest_nodes"])
+    )

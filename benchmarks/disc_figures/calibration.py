@@ -49,7 +49,7 @@ def _request(query: Query, number: int, denied: tuple[str, ...]) -> RetrieveRequ
 
 
 def _masses(results: Sequence[RetrievalResult]) -> Array:
-    return np.array([result.mass for result in results], dtype=np.float64)
+    return np.array([result.bounded_mass for result in results], dtype=np.float64)
 
 
 def _is_right(query: Query, result: RetrievalResult) -> bool:

@@ -35,6 +35,7 @@ def draw(file: Path, exactness: list[dict[str, Any]], adaptive: list[dict[str, A
 
 def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
     """Lines: plain DISC by its exact law; dots: what came out; the floor is sampling error."""
+    figures = [figure for figure in figures if figure["num_samples"] == 1]
     for colour, figure in zip(_COLOURS, figures, strict=False):
         plain = [s for s in figure["settings"] if s["way"] == "plain"]
         adapted = [s for s in figure["settings"] if s["way"] == "adaptive"]
@@ -49,7 +50,9 @@ def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
     axes.axhspan(
         min(f["low"] for f in floor), max(f["high"] for f in floor), color=_GREY, alpha=0.25, linewidth=0
     )
-    axes.plot([], [], "o-", color=_GREY, markersize=4, linewidth=1, label="plain: drawn, exact law")
+    axes.plot(
+        [], [], "o-", color=_GREY, markersize=4, linewidth=1, label="plain: drawn (dots), exact law (line)"
+    )
     axes.plot(
         [],
         [],
@@ -62,7 +65,8 @@ def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
     )
     axes.fill_between([], [], color=_GREY, alpha=0.25, linewidth=0, label="sampling error alone")
     axes.set_yscale("log")
-    axes.set_ylim(bottom=min(f["low"] for f in floor) / 2)
+    largest = max(s["all_results"]["kl"] for figure in figures for s in figure["settings"])
+    axes.set_ylim(min(f["low"] for f in floor) / 2, 2 * largest)
     _draws_axis(axes, draws)
     axes.set_ylabel("KL($P_S$ || results), nats")
     axes.set_title("Distance from the target")
@@ -74,7 +78,7 @@ def _draws(axes: Any, figures: list[dict[str, Any]]) -> None:
     for colour, figure in zip(_COLOURS, figures, strict=False):
         used = [f for f in figure["by_draws"] if f["num_draws"] > 1]
         draws = [f["num_draws"] for f in used]
-        span = [1 + i / 20 for i in range(20 * (draws[-1] - 1) + 1)]
+        span = [draws[0] + i / 20 for i in range(20 * (draws[-1] - draws[0]) + 1)]
         axes.plot(
             span, [expected_draws(figure["mass"], k) for k in span], color=colour, linewidth=1, alpha=0.6
         )
@@ -89,11 +93,11 @@ def _draws(axes: Any, figures: list[dict[str, Any]]) -> None:
             linewidth=1,
             label=f"{figure['catalogue']}, $P_L(S)$ = {figure['mass']:.2g}",
         )
-    axes.plot([], [], color=_GREY, linewidth=1, label="Theorem 3.1")
+    axes.plot([], [], color=_GREY, linewidth=1, label="Theorem 3.1's formula")
     axes.set_ylim(bottom=0)
     _draws_axis(axes, draws)
     axes.set_ylabel("mean draws per result")
-    axes.set_title("What it costs, beside Theorem 3.1")
+    axes.set_title("Draws used")
     axes.legend(frameon=False, fontsize=8)
 
 
