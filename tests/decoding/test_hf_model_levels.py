@@ -14,6 +14,7 @@ from decoding.errors import PromptTooLongError
 from decoding.hf_model import HFLanguageModel
 from decoding.hf_session import TreeSession
 from decoding.tree_cache import INITIAL_DEPTH
+from tests.no_sync import no_sync
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly, plain_logprobs, random_prompts
 
 Path = tuple[int, ...]
@@ -238,5 +239,23 @@ def test_positions_are_counted_at_the_depth_that_is_written(name: str) -> None:
     limit = model.max_positions + len(model.decoder_prompt)
     with pytest.raises(PromptTooLongError, match=f"position {limit + 1} of {limit}.*{room} were written"):
         session.step(*frontier(1, queries=1))
-    for depth in (1, room, 2):
-        assert session.step(*frontier(1, queries=1), depth=depth).isfinite().all()
+    with no_sync():  # the device is asked only where positions run out
+        logits = [session.step(*frontier(1, queries=1), depth=depth) for depth in (1, room, 2)]
+    assert torch.stack(logits).isfinite().all()
+
+
+def test_a_dead_prompt_without_positions_does_not_end_shallow_branches() -> None:
+    """One query has no position left and no branches; the other has used all of its own in the deepest."""
+    model = HFLanguageModel(build("gpt2"))
+    limit = model.max_positions
+    assert limit is not None
+    session = model.prefill([[5] * limit, [6] * (limit - 2)])
+    session.keep_levels()
+    tokens = torch.tensor([[4], [4]])
+    parents = torch.tensor([[-1], [0]])
+    for _ in range(2):
+        session.step(parents, tokens)
+    with pytest.raises(PromptTooLongError, match=f"{limit - 2} tokens and 2 were written"):
+        session.step(parents, tokens)
+    for depth in (1, 2):
+        assert session.step(parents, tokens, depth).isfinite().all()
