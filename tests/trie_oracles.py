@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
+import importlib.util
+
+import pytest
+import torch
 from hypothesis import strategies as st
 
+from decoding.types import Children, PaddedChildren
+
 Row = tuple[int, ...]
+
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+# (device, kernels): every way of walking a trie, all held to the same brute force.
+BACKENDS = [
+    pytest.param("cpu", "torch", id="torch"),
+    pytest.param("cpu", "numba", id="numba", marks=needs_numba),
+    pytest.param("cuda", "torch", id="torch-cuda", marks=needs_cuda),
+]
+
+
+def edges_of(children: Children, num_states: int) -> list[dict[int, int]]:
+    """Next state by token, per state; every token at most once."""
+    found: list[dict[int, int]] = [{} for _ in range(num_states)]
+    assert children.owner.tolist() == sorted(children.owner.tolist())
+    for owner, token, state in zip(*(column.tolist() for column in children), strict=True):
+        assert token not in found[owner]
+        found[owner][token] = state
+    return found
+
+
+def padded_edges_of(children: PaddedChildren) -> list[dict[int, int]]:
+    """The same of padded children: a gap has neither a token nor a state."""
+    assert torch.equal(children.token == -1, children.next_state == -1)
+    assert torch.equal(children.token >= 0, children.next_state >= 0)
+    return [
+        {token: state for token, state in zip(tokens, states, strict=True) if token >= 0}
+        for tokens, states in zip(children.token.tolist(), children.next_state.tolist(), strict=True)
+    ]
 
 
 def brute_children(rows: set[Row], prefix: Row) -> set[int]:

@@ -46,13 +46,24 @@ class NumbaKernels:
         self._warm_up()
 
     def children(self, states: Tensor) -> Children:
-        """List every continuation: one pass counts, one fills."""
+        """List every continuation: one pass finds the room, one fills it."""
         if not _is_plain(states):
             return self._traced.children(states)
         at = states.contiguous().numpy()
-        tables = self._child_begin, self._row_begin, self._tail_begin, self._filters
-        edges = np.empty((3, numba_loops.count_children(at, *tables)), dtype=np.int64)
-        numba_loops.fill_children(at, self._token, *tables, edges)
+        room = numba_loops.count_children(at, self._child_begin, self._tail_begin)
+        # Room for edges that a filter then leaves out is never touched, so it takes no memory.
+        edges = np.empty((3, room), dtype=np.int64)
+        num_edges = numba_loops.fill_children(
+            at,
+            self._token,
+            self._child_begin,
+            self._row_begin,
+            self._tail_begin,
+            self._filters,
+            edges,
+        )
+        if num_edges < room:
+            edges = edges[:, :num_edges]
         return Children(*torch.from_numpy(edges).unbind())
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:

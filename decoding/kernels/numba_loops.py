@@ -80,37 +80,20 @@ def _first_row(position: int, row_end: int, row_begin: Ints) -> int:
 
 
 @_compiled
-def count_children(
-    states: Longs,
-    child_begin: Ints,
-    row_begin: Ints,
-    tail_begin: Ints,
-    filters: Longs,
-) -> int:
-    """Return the number of allowed edges out of all states.
+def count_children(states: Longs, child_begin: Ints, tail_begin: Ints) -> int:
+    """Return the number of edges out of all states, allowed or not.
 
     Args:
         states: Shape: (n,).
         child_begin: Shape: (N + 1,).
-        row_begin: Shape: (N + 1,).
         tail_begin: Shape: (R + 1,).
-        filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
     """
-    stride = len(tail_begin)
     total = 0
     for at in range(len(states)):
         if states[at] >= 0:
-            position, row_end, lane = _place(states[at], stride)
+            position, row_end, _ = _place(states[at], len(tail_begin))
             begin, end = _child_run(position, row_end, child_begin, tail_begin)
-            if filters[lane] == 0:
-                total += end - begin
-            elif begin < end:
-                counts = numba.carray(_pointer(filters[lane]), (stride,), np.int32)
-                before = counts[_first_row(position, row_end, row_begin)]
-                for child in range(begin, end):
-                    upto = counts[row_begin[child + 1] if child + 1 < end else row_end]
-                    total += upto > before
-                    before = upto
+            total += max(end - begin, 0)
     return total
 
 
@@ -123,8 +106,8 @@ def fill_children(
     tail_begin: Ints,
     filters: Longs,
     edges: Longs,
-) -> None:
-    """Write the edges that `count_children` counted.
+) -> int:
+    """Write the allowed edges out of all states and return their number.
 
     Args:
         states: Shape: (n,).
@@ -133,7 +116,7 @@ def fill_children(
         row_begin: Shape: (N + 1,).
         tail_begin: Shape: (R + 1,).
         filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
-        edges: Written to: owner, token and next state of each edge. Shape: (3, E).
+        edges: Written to: owner, token and next state. Room for all edges, allowed or not. Shape: (3, E).
     """
     stride = len(tail_begin)
     edge = 0
@@ -149,16 +132,17 @@ def fill_children(
         before = counts[_first_row(position, row_end, row_begin)] if filtered else np.int32(0)
         for child in range(begin, end):
             last = int(row_begin[child + 1]) if child + 1 < end else row_end
-            if filtered:
-                upto = counts[last]
-                grows = upto > before
-                before = upto
-                if not grows:
-                    continue
+            # Written in any case and kept or not: a branch on the filter would be guessed wrong too often.
             edges[0, edge] = at
             edges[1, edge] = token[child]
             edges[2, edge] = ((last + lane * stride) << POSITION_BITS) | child
-            edge += 1
+            if filtered:
+                upto = counts[last]
+                edge += upto > before
+                before = upto
+            else:
+                edge += 1
+    return edge
 
 
 @_compiled

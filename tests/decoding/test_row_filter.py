@@ -24,9 +24,9 @@ from decoding.params import BeamParams, DiscParams
 from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.title_trie import TitleTrie
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise, roots
-from tests.trie_oracles import Row, brute_children, catalogues
+from tests.trie_oracles import BACKENDS, Row, brute_children, catalogues, edges_of, padded_edges_of
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+every_backend = pytest.mark.parametrize(("device", "kernels"), BACKENDS)
 END = 0
 ALPHA = 1e-4
 
@@ -48,11 +48,11 @@ def check_all_states(trie: FilteredTrie, ordered: list[Row], allowed: list[set[R
     seen: set[tuple[int, Row]] = set()
     while level:
         states = torch.tensor([state for *_, state in level] + [-1], device=trie.device)
-        found: list[dict[int, int]] = [{} for _ in states]
-        children = trie.children(states)
-        for owner, token, state in zip(*(x.tolist() for x in children), strict=True):
-            found[owner][token] = state
-        assert children.owner.tolist() == sorted(children.owner.tolist())
+        found = edges_of(trie.children(states), len(states))
+        width = trie.width_at(len(level[0][1]))
+        assert padded_edges_of(trie.padded_children(states, width)) == found
+        assert padded_edges_of(trie.padded_children(states, width + 1)) == found
+        assert int(trie.widths(states).max()) <= width
         finals, ranks = trie.is_final(states).tolist(), trie.row(states).tolist()
         candidates = torch.tensor([tokens] * len(states), device=trie.device)
         verified = trie.verify(states, candidates).tolist()
@@ -73,13 +73,13 @@ def check_all_states(trie: FilteredTrie, ordered: list[Row], allowed: list[set[R
         assert {prefix for q, prefix in seen if q == query} >= rows
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@every_backend
 @settings(max_examples=200, deadline=None)
 @given(catalogue=catalogues(max_rows=20), data=st.data())
-def test_a_batch_of_filters_equals_brute_force_over_the_allowed_rows(device, catalogue, data):
+def test_a_batch_of_filters_equals_brute_force_over_the_allowed_rows(device, kernels, catalogue, data):
     rows, vocab_size = catalogue
     ordered = sorted(rows)
-    trie = TitleTrie.from_rows(rows, vocab_size, device)
+    trie = TitleTrie.from_rows(rows, vocab_size, device, kernels)
     distinct = data.draw(st.lists(masks(len(rows)), min_size=1, max_size=3))
     filters = [None if mask is None else RowFilter.from_mask(mask, device) for mask in distinct]
     chosen = data.draw(st.lists(st.integers(0, len(distinct) - 1), min_size=1, max_size=5))
@@ -141,15 +141,16 @@ def test_filters_that_do_not_fit_are_refused_by_number(monkeypatch):
         FilteredTrie(trie, [fits, None, second])
 
 
-def test_the_last_lane_that_fits_into_a_state_is_told_apart():
+@every_backend
+def test_the_last_lane_that_fits_into_a_state_is_told_apart(device, kernels):
     """65,536 lanes of 65,536 ranks fill 32 bits: the last one is walked, and one more is refused."""
     num_rows = 2**16 - 1
-    trie = TitleTrie.from_rows([(token, END) for token in range(1, num_rows + 1)], 2**16)
-    half = RowFilter.from_mask(np.arange(num_rows) % 2 == 0)
-    odd = RowFilter.from_mask(np.arange(num_rows) % 2 == 1)
+    trie = TitleTrie.from_rows([(token, END) for token in range(1, num_rows + 1)], 2**16, device, kernels)
+    half = RowFilter.from_mask(np.arange(num_rows) % 2 == 0, device)
+    odd = RowFilter.from_mask(np.arange(num_rows) % 2 == 1, device)
     lanes = [*(RowFilter(half.prefix, half.num_allowed) for _ in range(2**16 - 1)), odd]
     filtered = FilteredTrie(trie, lanes)
-    states = filtered.start(torch.tensor([2**16 - 1, 0]))
+    states = filtered.start(torch.tensor([2**16 - 1, 0], device=device))
     assert states[0] == (2**32 - 1) << 31
     children = filtered.children(states)
     assert children.token[children.owner == 0].tolist() == list(range(2, num_rows + 1, 2))
@@ -171,20 +172,22 @@ def test_queries_with_one_filter_are_in_one_lane():
     assert len({first, unfiltered, fourth}) == 3
 
 
+@every_backend
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_batch_without_states_has_no_children(number):
-    trie = TitleTrie.from_rows([(1, END), (2, END)], 3)
-    filters = [None, RowFilter.from_mask(np.array([True, False]))][:number]
-    nothing = torch.zeros(0, dtype=torch.int64)
+def test_a_batch_without_states_has_no_children(device, kernels, number):
+    trie = TitleTrie.from_rows([(1, END), (2, END)], 3, device, kernels)
+    filters = [None, RowFilter.from_mask(np.array([True, False]), device)][:number]
+    nothing = torch.zeros(0, dtype=torch.int64, device=device)
     children = FilteredTrie(trie, filters).children(nothing)
     assert [len(column) for column in children] == [0, 0, 0]
-    assert FilteredTrie(trie, filters).verify(nothing, torch.zeros((0, 3), dtype=torch.int64)).shape == (0, 3)
+    assert FilteredTrie(trie, filters).verify(nothing, nothing.view(0, 3)).shape == (0, 3)
 
 
-def test_states_are_for_the_queries_asked_in_any_order():
-    trie = TitleTrie.from_rows([(1, END), (2, END)], 3)
-    one, other = (RowFilter.from_mask(np.array(mask)) for mask in ([True, False], [False, True]))
-    states = FilteredTrie(trie, [one, other, None]).start(torch.tensor([2, 1, 0, 1]))
+@every_backend
+def test_states_are_for_the_queries_asked_in_any_order(device, kernels):
+    trie = TitleTrie.from_rows([(1, END), (2, END)], 3, device, kernels)
+    one, other = (RowFilter.from_mask(np.array(mask), device) for mask in ([True, False], [False, True]))
+    states = FilteredTrie(trie, [one, other, None]).start(torch.tensor([2, 1, 0, 1], device=device))
     children = FilteredTrie(trie, [one, other, None]).children(states)
     assert children.owner.tolist() == [0, 0, 1, 2, 3]
     assert children.token.tolist() == [1, 2, 2, 1, 2]

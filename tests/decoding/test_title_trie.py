@@ -13,27 +13,43 @@ from decoding.kernels.contract import TrieTables
 from decoding.title_trie import TitleTrie
 from decoding.trie_arrays import TrieArrays, TrieDeriver, derive_trie
 from tests.fakes import roots
-from tests.trie_oracles import Row, brute_children, catalogues, node_prefixes, prefixes
+from tests.trie_oracles import (
+    BACKENDS,
+    Row,
+    brute_children,
+    catalogues,
+    edges_of,
+    needs_numba,
+    node_prefixes,
+    padded_edges_of,
+    prefixes,
+)
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+every_backend = pytest.mark.parametrize(("device", "kernels"), BACKENDS)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=1500, deadline=None)
+@every_backend
+@settings(max_examples=700, deadline=None)
 @given(catalogue=catalogues(), data=st.data())
-def test_children_verify_advance_and_final_equal_brute_force(device, catalogue, data):
+def test_children_verify_advance_and_final_equal_brute_force(device, kernels, catalogue, data):
     rows, vocab_size = catalogue
-    trie = TitleTrie.from_rows(rows, vocab_size, device)
+    trie = TitleTrie.from_rows(rows, vocab_size, device, kernels)
+    assert trie.kernels_name == kernels
     ordered = sorted(rows)
     states = {(): int(roots(trie)[0])}
     todo = [()]
     while todo:  # breadth first over every prefix there is
         level = torch.tensor([states[p] for p in todo], device=device)
-        children = trie.children(level)
-        found: list[dict[int, int]] = [{} for _ in todo]
-        for owner, token, state in zip(*(x.tolist() for x in children), strict=True):
-            assert token not in found[owner]
-            found[owner][token] = state
+        found = edges_of(trie.children(level), len(todo))
+        width = trie.width_at(len(todo[0]))
+        assert width == max(len(brute_children(rows, prefix)) for prefix in todo)
+        assert trie.widths(level).tolist() == [len(edges) for edges in found]
+        for columns in (width, width + 2):
+            padded = trie.padded_children(level, columns)
+            assert padded.token.shape == padded.next_state.shape == (len(todo), columns)
+            assert [list(edges.items()) for edges in padded_edges_of(padded)] == [
+                list(edges.items()) for edges in found
+            ]
         finals = trie.is_final(level).tolist()
         ranks = trie.row(level).tolist()
         following = []
@@ -68,41 +84,111 @@ def test_children_verify_advance_and_final_equal_brute_force(device, catalogue, 
     assert trie.num_nodes == len(node_prefixes(rows))
 
 
-def test_batches_of_mixed_depths_and_dead_states():
+@every_backend
+def test_batches_of_mixed_depths_and_dead_states(device, kernels):
     rows = {(1, 2, 0), (1, 0), (3, 0)}
-    trie = TitleTrie.from_rows(rows, 5)
-    one = trie.advance(roots(trie), torch.tensor([1]))
-    states = torch.tensor([int(roots(trie)), -1, int(one)])
+    trie = TitleTrie.from_rows(rows, 5, device, kernels)
+    one = trie.advance(roots(trie), torch.tensor([1], device=device))
+    states = torch.tensor([int(roots(trie)), -1, int(one)], device=device)
     children = trie.children(states)
     assert children.owner.tolist() == [0, 0, 2, 2]
     assert children.token.tolist() == [1, 3, 0, 2]
-    assert trie.verify(states, torch.tensor([[1, 4], [1, 3], [2, 1]]))[1].tolist() == [-1, -1]
+    assert trie.padded_children(states, 3).token.tolist() == [[1, 3, -1], [-1, -1, -1], [0, 2, -1]]
+    assert trie.widths(states).tolist() == [2, 0, 2]
+    candidates = torch.tensor([[1, 4], [1, 3], [2, 1]], device=device)
+    assert trie.verify(states, candidates)[1].tolist() == [-1, -1]
     assert trie.is_final(states).tolist() == [False, False, False]
-    assert trie.row(torch.tensor([-1])).tolist() == [-1]
+    assert trie.row(states[1:2]).tolist() == [-1]
 
 
-def test_an_empty_catalogue_allows_nothing_and_is_not_final():
-    trie = TitleTrie.from_rows([], 5)
+@every_backend
+def test_no_states_no_candidates_and_no_columns(device, kernels):
+    trie = TitleTrie.from_rows({(1, 2, 0), (1, 0)}, 5, device, kernels)
+    nothing = torch.zeros(0, dtype=torch.int64, device=device)
+    assert [len(column) for column in trie.children(nothing)] == [0, 0, 0]
+    assert [column.shape for column in trie.padded_children(nothing, 3)] == [(0, 3), (0, 3)]
+    assert trie.verify(nothing, nothing.view(0, 4)).shape == (0, 4)
+    assert trie.verify(roots(trie, 2), nothing.view(2, 0)).shape == (2, 0)
+    assert [x.tolist() for x in (trie.advance(nothing, nothing), trie.is_final(nothing))] == [[], []]
+    dead = torch.full((2,), -1, device=device)
+    assert [column.shape for column in trie.padded_children(dead, 0)] == [(2, 0), (2, 0)]
+
+
+@every_backend
+def test_candidates_outside_the_vocabulary_lead_nowhere(device, kernels):
+    trie = TitleTrie.from_rows([(0, 255), (255, 0)], 256, device, kernels)
+    candidates = torch.tensor([[-1, 256, 511, -256, 2**40, 255]], device=device)
+    assert (trie.verify(roots(trie), candidates) >= 0).tolist() == [[False] * 5 + [True]]
+
+
+@every_backend
+def test_states_and_candidates_may_be_views(device, kernels):
+    trie = TitleTrie.from_rows([(1, 2, 0), (1, 0), (3, 0)], 5, device, kernels)
+    states = torch.stack([roots(trie, 3), roots(trie, 3) * 0 - 1], dim=1)[:, 0]
+    candidates = torch.tensor([[1, 3, 0], [3, 1, 1]], device=device).T
+    assert not states.is_contiguous()
+    expected = trie.verify(states.contiguous(), candidates.contiguous())
+    assert torch.equal(trie.verify(states, candidates), expected)
+    assert (expected >= 0).tolist() == [[True, True], [True, True], [False, True]]
+    assert trie.children(states).token.tolist() == [1, 3] * 3
+    assert trie.padded_children(states, 2).token.tolist() == [[1, 3]] * 3
+
+
+@every_backend
+def test_an_empty_catalogue_allows_nothing_and_is_not_final(device, kernels):
+    trie = TitleTrie.from_rows([], 5, device, kernels)
     assert trie.children(roots(trie, 3)).owner.tolist() == []
     assert trie.is_final(roots(trie)).tolist() == [False]
-    assert trie.verify(roots(trie, 2), torch.tensor([[0], [1]])).tolist() == [[-1], [-1]]
+    candidates = torch.tensor([[0], [1]], device=device)
+    assert trie.verify(roots(trie, 2), candidates).tolist() == [[-1], [-1]]
+    assert trie.padded_children(roots(trie, 2), 2).next_state.tolist() == [[-1, -1]] * 2
+    assert [trie.width_at(depth) for depth in range(3)] == [0, 0, 0]
 
 
-def test_the_whole_vocabulary_at_the_root():
-    trie = TitleTrie.from_rows([(t, 0) for t in range(1, 5000)], 5000)
+@every_backend
+def test_the_whole_vocabulary_at_the_root(device, kernels):
+    trie = TitleTrie.from_rows([(t, 0) for t in range(1, 5000)], 5000, device, kernels)
     assert trie.children(roots(trie)).token.tolist() == list(range(1, 5000))
-    every = torch.arange(5000).unsqueeze(0)
+    assert trie.padded_children(roots(trie), trie.width_at(0)).token[0].tolist() == list(range(1, 5000))
+    every = torch.arange(5000, device=device).unsqueeze(0)
     assert (trie.verify(roots(trie), every)[0] >= 0).tolist() == [False] + [True] * 4999
 
 
-def test_a_title_of_ten_thousand_tokens():
+@every_backend
+def test_all_of_a_vocabulary_of_two_hundred_thousand_in_any_order(device, kernels):
+    size = 200_000
+    trie = TitleTrie.from_rows([(t, 0) for t in range(1, size)], size, device, kernels)
+    assert trie.width_at(0) == size - 1
+    tokens = torch.arange(1, size, device=device)
+    assert torch.equal(trie.children(roots(trie)).token, tokens)
+    assert torch.equal(trie.padded_children(roots(trie), size - 1).token[0], tokens)
+    shuffled = torch.randperm(size, generator=torch.Generator().manual_seed(1)).to(device)
+    verified = trie.verify(roots(trie), shuffled.unsqueeze(0))[0]
+    assert torch.equal(verified >= 0, shuffled > 0)
+    in_order = torch.empty_like(verified)
+    in_order[shuffled] = verified
+    assert torch.equal(in_order[1:], trie.children(roots(trie)).next_state)
+
+
+@every_backend
+def test_a_title_of_ten_thousand_tokens(device, kernels):
     long = (*([7] * 10_000), 0)
-    trie = TitleTrie.from_rows([long, (7, 0)], 10)
+    trie = TitleTrie.from_rows([long, (7, 0)], 10, device, kernels)
     state = roots(trie)
     for token in long:
-        state = trie.advance(state, torch.tensor([token]))
+        state = trie.advance(state, torch.tensor([token], device=device))
     assert bool(trie.is_final(state))
     assert trie.max_depth == 10_001
+    assert [trie.width_at(depth) for depth in (0, 1, 2, 10_000, 10_001, 99_999)] == [1, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("numba", marks=needs_numba)])
+def test_too_few_columns_are_refused_where_looking_costs_no_waiting(kernels):
+    trie = TitleTrie.from_rows([(t, 0) for t in range(1, 5)], 5, kernels=kernels)
+    with pytest.raises(ValueError, match="width: expected at least 4, the children of one state, got 3"):
+        trie.padded_children(roots(trie, 2), 3)
+    with pytest.raises(ValueError, match="depth: expected 0 or more, got -1"):
+        trie.width_at(-1)
 
 
 @pytest.mark.parametrize(
@@ -231,24 +317,29 @@ def test_the_arrays_are_not_copied_on_the_cpu(vocab_size):
     assert trie.children(roots(trie)).token.tolist() == sorted(row[0] for row in rows)
 
 
-def test_one_row_and_rows_of_one_token():
-    trie = TitleTrie.from_rows([(3,)], 5)
+@every_backend
+def test_one_row_and_rows_of_one_token(device, kernels):
+    trie = TitleTrie.from_rows([(3,)], 5, device, kernels)
     states = trie.children(roots(trie)).next_state
     assert (trie.is_final(states).tolist(), trie.row(states).tolist()) == ([True], [0])
     assert trie.children(states).owner.tolist() == []
-    many = TitleTrie.from_rows([(t,) for t in range(4)], 5)
+    assert [trie.width_at(depth) for depth in range(2)] == [1, 0]
+    assert trie.padded_children(states, 1).token.tolist() == [[-1]]
+    many = TitleTrie.from_rows([(t,) for t in range(4)], 5, device, kernels)
     assert many.row(many.children(roots(many)).next_state).tolist() == [0, 1, 2, 3]
 
 
-def test_two_rows_that_part_after_ten_thousand_tokens():
+@every_backend
+def test_two_rows_that_part_after_ten_thousand_tokens(device, kernels):
     stem = [7] * 10_000
-    trie = TitleTrie.from_rows([(*stem, 1, 0), (*stem, 2, 2, 0)], 10)
+    trie = TitleTrie.from_rows([(*stem, 1, 0), (*stem, 2, 2, 0)], 10, device, kernels)
     states = roots(trie)
     for token in stem:
-        states = trie.advance(states, torch.tensor([token]))
+        states = trie.advance(states, torch.tensor([token], device=device))
+    assert [trie.width_at(depth) for depth in (0, 9_999, 10_000, 10_001, 10_003)] == [1, 1, 2, 1, 0]
     assert trie.children(states).token.tolist() == [1, 2]
     assert trie.num_nodes == 10_003
-    finals = trie.advance(trie.children(states).next_state, torch.tensor([0, 2]))
+    finals = trie.advance(trie.children(states).next_state, torch.tensor([0, 2], device=device))
     assert trie.is_final(finals).tolist() == [True, False]
     assert trie.row(finals).tolist() == [0, 1]
 
