@@ -103,6 +103,59 @@ def test_json_has_everything_and_the_same_seed_the_same_answer(server: Process) 
     assert first["index"]["name"] == "tiny"
 
 
+def test_an_answer_below_the_least_mass_is_withheld_and_said_why(server: Process) -> None:
+    sampled = ("query", "metal", "--method", "disc", "--seed", "4", "--adaptive", "--address", server.address)
+    answered = json.loads(genret(*sampled, "--json").stdout)
+    assert 0 < answered["mass_lower_bound"] <= answered["mass_upper_bound"] <= 1
+    assert answered["num_nodes"] > 0
+    assert not answered["abstained"]
+    withheld = json.loads(genret(*sampled, "--min-mass", "1", "--json").stdout)
+    assert (withheld["finish_reason"], withheld["abstained"], withheld["candidates"]) == (
+        "NO_MATCH",
+        True,
+        [],
+    )
+    assert withheld["mass"] == answered["mass"]
+    done = genret(*sampled, "--min-mass", "1")
+    assert (done.returncode, done.stdout) == (0, "")
+    said = r"no match: 'metal': the model gives the catalogue ([\d.e-]+), below --min-mass 1\n"
+    told = re.fullmatch(said, done.stderr)
+    assert told is not None
+    assert 0 < float(told[1]) < 1
+
+
+def test_draws_of_several_prefixes_are_asked_for(server: Process) -> None:
+    done = genret(
+        "query", "metal", "--method", "disc", "--beam-size", "3", "--json", "--address", server.address
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["candidates"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--min-mass", "0.2"), "--min-mass: needs the method disc, got the method beam"),
+        (("--adaptive",), "--adaptive: needs the method disc, got the method beam"),
+        (("--method", "disc", "--min-mass", "7"), "--min-mass: must be in [0, 1], got 7.0"),
+        (
+            ("--method", "disc", "--adaptive", "--beam-size", "2"),
+            "--adaptive: excludes top_m and a beam_size above 1, got beam_size 2",
+        ),
+        (
+            ("--method", "disc", "--beam-size", "65"),
+            "--beam-size: must be in [1, 64] with the method disc, got 65",
+        ),
+    ],
+)
+def test_options_of_disc_are_refused_before_a_server_is_asked(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    done = genret("query", "x", *arguments, "--address", "127.0.0.1:1")
+    assert done.returncode == 2
+    assert f"Error: {message}" in done.stderr
+
+
 def test_several_queries_and_stdin_go_in_one_stream(server: Process) -> None:
     lines = "\n".join(f"query {i}" for i in range(70)) + "\n\n"
     done = genret("query", "first", "-", "-k", "1", "--json", "--address", server.address, stdin=lines)

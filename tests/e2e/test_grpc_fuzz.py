@@ -112,6 +112,8 @@ def test_mutated_requests() -> None:
                 method=data.draw(st.integers(-(2**31), 2**31 - 1)),
                 prompt_template=data.draw(st.text("ab", max_size=2)),
                 temperature=data.draw(st.floats()),
+                min_mass=data.draw(st.none() | st.floats()),
+                adaptive=data.draw(st.booleans()),
                 seed=data.draw(st.integers(-(2**63), 2**63 - 1)),
             )
             for field in ("k", "beam_size", "num_draws", "num_samples", "top_m"):

@@ -101,6 +101,9 @@ def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tin
         pb.RetrieveRequest(query="metal", method=pb.RETRIEVAL_METHOD_DISC, seed=2, temperature=2.0),
         pb.RetrieveRequest(query="woman who found radium", k=1000),
         pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=3, top_m=5, num_draws=2),
+        pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=4, adaptive=True, num_samples=4),
+        pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=5, beam_size=3, num_samples=4),
+        pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=6, min_mass=1, num_samples=4),
     ]
 
     async def scenario() -> None:
@@ -114,6 +117,11 @@ def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tin
                     [c.logprob for c in alone.candidates], abs=1e-4
                 )
             assert len(together[4].response.candidates) == NUM_ENTITIES, "never filler, never twice"
+            withheld = together[8].response
+            assert (withheld.finish_reason, withheld.abstained) == (pb.FINISH_REASON_NO_MATCH, True)
+            assert 0 < withheld.mass_lower_bound <= withheld.mass_upper_bound <= 1
+            assert withheld.num_nodes > 0
+            assert [r.response.abstained for r in together[:8]] == [False] * 8
 
     asyncio.run(scenario())
 
