@@ -31,10 +31,6 @@ class TokenTree:
     """
 
     def __init__(self, prompt_lengths: Sequence[int], device: torch.device) -> None:
-        if not prompt_lengths or min(prompt_lengths) < 1:
-            raise ValueError(
-                f"prompt_lengths must hold at least one length, each >= 1, got {list(prompt_lengths)}"
-            )
         self._set_prompts(prompt_lengths, device)
         self.depth = 0
         self._keeps_levels = False
@@ -44,6 +40,10 @@ class TokenTree:
         self._tail_positions = torch.zeros(self.num_queries, 0, dtype=torch.int64, device=device)
 
     def _set_prompts(self, prompt_lengths: Sequence[int], device: torch.device) -> None:
+        if not prompt_lengths or min(prompt_lengths) < 1:
+            raise ValueError(
+                f"prompt_lengths must hold at least one length, each >= 1, got {list(prompt_lengths)}"
+            )
         self.prompt_lengths = tuple(prompt_lengths)
         self.longest_prompt = max(prompt_lengths)
         self._lengths = torch.tensor(prompt_lengths, dtype=torch.int64, device=device)

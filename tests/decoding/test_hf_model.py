@@ -186,8 +186,9 @@ def test_selected_queries_start_again_from_their_prompts(name: str) -> None:
     # ... and the session they came from goes on undisturbed.
     third = session.step(rows(0, 1, queries=3), rows(4, 4, queries=3))
     assert third.isfinite().all()
-    with pytest.raises(ValueError, match="at least one"):
-        session.select([])
+    for branches in (False, True):
+        with pytest.raises(ValueError, match="at least one"):
+            session.select([], branches)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
