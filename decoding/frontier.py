@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_TOKEN_BITS, _PARENT_BITS = 32, 20  # leaves 11 bits for the queries of a batch
+_TOKEN_BITS = 32  # leaves 31 bits for queries times slots
 
 
 class Frontier(NamedTuple):
@@ -44,9 +44,10 @@ def merge_branches(
         tokens: Shape: (D,), int64.
         parents: Slot of the parent, >= 0. Shape: (D,), int64.
     """
-    written = (((query << _PARENT_BITS) | parents) << _TOKEN_BITS) | tokens
+    num_parents = parents.max() + 1 if len(parents) else parents.new_ones(())
+    written = ((query * num_parents + parents) << _TOKEN_BITS) | tokens
     keys, node = torch.unique(written, return_inverse=True)
-    node_query = keys >> (_PARENT_BITS + _TOKEN_BITS)
+    node_query = torch.div(keys >> _TOKEN_BITS, num_parents, rounding_mode="floor")
     counts = torch.bincount(node_query, minlength=num_queries)
     slot = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[node_query]
     width = int(counts.max()) if len(keys) else 0

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from decoding.branch_sessions import BranchSession, BranchSessions
-from decoding.counter_rng import uniforms
+from decoding.counter_rng import extend_key, hash_key, uniforms_of
 from decoding.draws import Draws
 from decoding.expansion import Edges, expand
 from decoding.explored_tree import ExploredTree, Level
@@ -64,10 +64,11 @@ class TreeProposer:
         draws.state = batch.constraint.start(batch.numbers[draws.query])
         if not self._tree.levels:
             self._expand_roots()
+        key = hash_key(batch.seed[draws.query], stream, draws.sample, draws.number)
         node = draws.query.clone()  # roots are numbered by query
         for depth in range(batch.constraint.max_depth):
             draws.drop(batch.stop.dropped_queries(depth)[draws.query] & draws.running)
-            edge = self._sample_step(draws, node, stream, depth)
+            edge = self._sample_step(draws, node, key, depth)
             if log_threshold is not None:
                 draws.running &= draws.log_weight - draws.log_bound >= log_threshold
             live = torch.nonzero(draws.running).squeeze(1)
@@ -84,8 +85,14 @@ class TreeProposer:
         edges = expand(batch.constraint, states, batch.session.root_logits, batch.temperature, batch.top_m)
         self._tree.add(0, Level(torch.zeros_like(states), torch.full_like(states, -1), edges))
 
-    def _sample_step(self, draws: Draws, node: Tensor, stream: int, depth: int) -> Tensor:
+    def _sample_step(self, draws: Draws, node: Tensor, key: Tensor, depth: int) -> Tensor:
         """Choose an edge for every running draw and write its token.
+
+        Args:
+            draws: All of them.
+            node: Where each stands, in the level at `depth`; any for ended draws. Shape: (D,), int64.
+            key: Hash of each draw's coordinates but the step. Shape: (D,), int64.
+            depth: Of the level.
 
         Returns:
             The edge of each draw in its level, meaningless for draws that write nothing. Shape: (D,), int64.
@@ -106,11 +113,8 @@ class TreeProposer:
         draws.drop(stuck)  # nothing valid: weight zero
         column = torch.full_like(draws.state, -1)
         moving = torch.nonzero(draws.running).squeeze(1)
-        seed, sample, number = (
-            values[moving] for values in (self._batch.seed[draws.query], draws.sample, draws.number)
-        )
         if len(moving):
-            edge = chooser.choose(node[moving], uniforms(seed, stream, sample, number, depth))
+            edge = chooser.choose(node[moving], uniforms_of(extend_key(key[moving], depth)))
             chosen[moving] = edge
             draws.logprob[moving] += level.edges.logprob[edge]
             draws.state[moving] = level.edges.next_state[edge]

@@ -1,0 +1,201 @@
+"""The explored tree against recursion by hand: envelopes, weights, and what is computed how often."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoding.disc import DiscResult, disc
+from decoding.params import DiscParams
+from decoding.proposer import FIRST, SECOND, DrawBatch
+from decoding.stopping import StopPoll
+from decoding.title_trie import TitleTrie
+from decoding.tree_proposer import TreeProposer
+from tests.disc_oracles import END, PROMPT, VOCAB, ByHand, CountingModel, Lockstep, catalogue, true_mass
+from tests.fakes import TableModel
+
+
+def proposer_for(model: TableModel, rows, params: list[DiscParams], prompts=None):
+    stop = StopPoll(len(params), None, None, torch.device("cpu"))
+    session = model.prefill(prompts or [PROMPT] * len(params))
+    batch = DrawBatch(session, TitleTrie.from_rows(rows, VOCAB), params, stop, range(len(params)))
+    return batch, TreeProposer(batch)
+
+
+def rows_written(draws) -> list[tuple[int, ...]]:
+    written = torch.stack(draws.tokens, dim=1).tolist()
+    return [tuple(token for token in tokens if token >= 0) for tokens in written]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    rounds=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    temperature=st.sampled_from([1.0, 0.6, 2.0]),
+)
+def test_weights_bounds_and_envelopes_follow_from_the_history(seed, rounds, temperature):
+    model, rows = TableModel.random(VOCAB, seed), catalogue(seed % 3)
+    params = [DiscParams(num_draws=8, seed=seed, adaptive=True, temperature=temperature)]
+    batch, proposer = proposer_for(model, rows, params)
+    by_hand = ByHand(model, rows, temperature=temperature)
+    truth = true_mass(model, rows, temperature=temperature)
+    known, bound = {()}, 1.0
+    for number, count in enumerate(rounds):
+        draws = batch.new_draws([(0, sample, number, 1) for sample in range(count)])
+        proposer.run(draws, FIRST, None)
+        before = by_hand.envelope((), known)
+        for row, weight, log_bound in zip(
+            rows_written(draws), draws.log_weight.tolist(), draws.log_bound.tolist(), strict=True
+        ):
+            assert row in rows
+            exact = by_hand.logprob(row) - math.log(by_hand.proposal(row, known))
+            assert weight == pytest.approx(exact, abs=1e-5)
+            assert log_bound == pytest.approx(math.log(before), abs=1e-5)
+            assert weight <= log_bound
+        known |= {row[:depth] for row in rows_written(draws) for depth in range(len(row))}
+        after = math.exp(proposer.log_upper_bounds()[0])
+        assert after == pytest.approx(by_hand.envelope((), known), rel=1e-5)
+        assert truth - 1e-6 <= after <= bound
+        bound = after
+    assert proposer.nodes_of_queries() == [len(known) - 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**9), adaptive=st.booleans())
+def test_the_envelope_of_a_whole_tree_is_the_mass(seed, adaptive):
+    model, rows = TableModel.random(VOCAB, seed, scale=0.3), catalogue(seed % 3)
+    batch, proposer = proposer_for(model, rows, [DiscParams(num_draws=2, seed=seed, adaptive=adaptive)])
+    proposer.run(batch.new_draws([(0, sample, 0, 1) for sample in range(600)]), FIRST, None)
+    inner = ByHand(model, rows).inner
+    assert proposer.nodes_of_queries() == [len(inner) - 1]  # the root is no node of the session
+    assert math.exp(proposer.log_upper_bounds()[0]) == pytest.approx(true_mass(model, rows), rel=1e-5)
+    if adaptive:  # then every weight is the mass itself, and every draw is accepted
+        draws = batch.new_draws([(0, sample, 1, 1) for sample in range(50)])
+        proposer.run(draws, FIRST, None)
+        assert torch.equal(draws.log_weight, draws.log_bound)
+        assert proposer.nodes_of_queries() == [len(inner) - 1]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    adaptive=st.booleans(),
+    reject_early=st.booleans(),
+    num_samples=st.integers(1, 5),
+    num_draws=st.integers(1, 6),
+)
+def test_the_bounds_hold_the_mass_between_them(seed, adaptive, reject_early, num_samples, num_draws):
+    model, rows = TableModel.random(VOCAB, seed), catalogue(seed % 3)
+    params = DiscParams(num_samples, num_draws, seed=seed, adaptive=adaptive, reject_early=reject_early)
+    (result,) = disc(model.prefill([PROMPT]), TitleTrie.from_rows(rows, VOCAB), [params])
+    assert isinstance(result, DiscResult)
+    truth = true_mass(model, rows)
+    assert result.mass_lower - 1e-6 <= truth <= result.mass_upper + 1e-6
+    found = {s.hypothesis.token_ids: math.exp(s.hypothesis.logprob) for s in result.samples}
+    assert result.mass_lower >= math.fsum(found.values()) - 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    num_samples=st.integers(1, 6),
+    num_draws=st.integers(1, 5),
+    reject_early=st.booleans(),
+)
+def test_plain_draws_are_those_of_walks_made_one_by_one(seed, num_samples, num_draws, reject_early):
+    model, rows = CountingModel(TableModel.random(VOCAB, seed)), catalogue(seed % 3)
+    params = DiscParams(num_samples, num_draws, seed=seed, reject_early=reject_early)
+    (result,) = disc(model.prefill([PROMPT]), TitleTrie.from_rows(rows, VOCAB), [params])
+    lockstep = Lockstep(ByHand(model, rows), seed, num_draws, reject_early)
+    assert [(s.hypothesis.token_ids, s.accepted, s.num_draws) for s in result.samples] == [
+        lockstep.sample(sample) for sample in range(num_samples)
+    ]
+    # A phase shares its prefixes; the second one computes only what the first did not.
+    assert sorted(row for _, row in model.nodes) == sorted(lockstep.entered[FIRST] | lockstep.entered[SECOND])
+    assert result.num_nodes == len(model.nodes)
+    assert result.num_steps == model.num_forwards
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("reject_early", [False, True])
+def test_no_prefix_is_computed_twice(adaptive, reject_early):
+    """Queries differ in K, so that some rest while others go on, and come back in the second phase."""
+    model = CountingModel(TableModel.random(VOCAB, 5))
+    rows = catalogue(2)
+    prompts = [(i,) for i in range(24)]
+    params = [
+        DiscParams(1 + i % 3, 1 + i % 6, seed=i, adaptive=adaptive, reject_early=reject_early)
+        for i in range(24)
+    ]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    together = disc(model.prefill(prompts), trie, params)
+    assert len(set(model.nodes)) == len(model.nodes)
+    assert sum(result.num_nodes for result in together) == len(model.nodes)
+    assert {result.num_steps for result in together} == {model.num_forwards}
+    for prompt, mine, crowded in zip(prompts, params, together, strict=True):
+        (alone,) = disc(model.prefill([prompt]), trie, [mine])
+        assert alone.samples == crowded.samples
+        for name in ("mass", "mass_lower", "mass_upper", "num_draws", "num_nodes"):
+            assert getattr(alone, name) == pytest.approx(getattr(crowded, name), rel=1e-12)
+
+
+def test_a_query_that_rested_goes_on_over_its_own_branches():
+    """The queries' branches lie in two sessions by then; either query finds what it wrote."""
+    model, rows = CountingModel(TableModel.random(VOCAB, 7, scale=0.5)), catalogue(1)
+    params = [DiscParams(num_draws=8, seed=seed, adaptive=True) for seed in (1, 2)]
+    batch, proposer = proposer_for(model, rows, params, [(1,), (2,)])
+    proposer.run(batch.new_draws([(0, 0, 0, 2), (1, 0, 0, 2)]), FIRST, None)
+    proposer.run(batch.new_draws([(1, 0, 2, 3)]), FIRST, None)
+    draws = batch.new_draws([(0, 0, 0, 200), (1, 0, 0, 200)])
+    proposer.run(draws, SECOND, None)
+    assert len(set(model.nodes)) == len(model.nodes)
+    num_inner = len(ByHand(model, rows).inner) - 1
+    assert proposer.nodes_of_queries() == [num_inner, num_inner]
+    for prompt, bound in zip([(1,), (2,)], proposer.log_upper_bounds(), strict=True):
+        assert math.exp(bound) == pytest.approx(true_mass(model, rows, prompt), rel=1e-5)
+    for query, row, logprob in zip(
+        draws.query.tolist(), rows_written(draws), draws.logprob.tolist(), strict=True
+    ):
+        assert logprob == pytest.approx(model.logprob((query + 1,), row), abs=1e-5)
+
+
+class _Chain:
+    """A session whose next token is likely 1, whatever was written; remembers nothing about branches."""
+
+    kv_bytes = 0
+
+    def __init__(self, num_queries: int) -> None:
+        self._row = torch.tensor([0.0, 9.0, -2.0])
+        self.root_logits = self._row.repeat(num_queries, 1)
+        self.num_nodes = 0
+
+    def keep_levels(self) -> None:
+        pass
+
+    def select(self, queries, branches: bool = False) -> _Chain:
+        return _Chain(len(queries))
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        self.num_nodes += int((parents >= 0).sum())
+        return self._row.expand(*parents.shape, 3)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("length", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_long_title_costs_one_forward_for_every_token(adaptive, length):
+    rows = [(1,) * (length - 1) + (END,), (2, END)]
+    session = _Chain(1)
+    params = DiscParams(num_samples=2, num_draws=2, adaptive=adaptive, reject_early=False, seed=1)
+    (result,) = disc(session, TitleTrie.from_rows(rows, 3), [params])
+    assert {len(s.hypothesis.token_ids) for s in result.samples} == {length}
+    assert result.num_nodes == session.num_nodes == result.num_steps == length - 1
+    logits = session.root_logits[0]
+    logprob = (logits.double() - float(logits.logsumexp(0))).tolist()  # normalised in float32, as in a step
+    exact = (length - 1) * logprob[1] + logprob[0]
+    assert result.samples[0].hypothesis.logprob == pytest.approx(exact, rel=1e-9)
+    assert result.mass_lower <= result.mass_upper

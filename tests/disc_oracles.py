@@ -1,0 +1,164 @@
+"""DISC worked out by hand on table models: plain walks one token at a time, and envelopes by recursion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from decoding.counter_rng import uniforms
+from decoding.proposer import ACCEPT, CHOOSE, FIRST, SECOND
+from tests.fakes import TableModel, TableSession, all_sequences, end_with, normalise
+
+Row = tuple[int, ...]
+
+END = 0
+VOCAB = 5
+PROMPT = (1,)
+
+
+def catalogue(which: int) -> set[Row]:
+    return {
+        # titles that are prefixes of others, one-token titles, shared prefixes
+        0: end_with([(1,), (1, 2), (1, 2, 3), (2,), (2, 2), (4, 1)], END),
+        # every sequence over two tokens up to length 3: little bias
+        1: end_with(all_sequences((1, 2), 3), END),
+        # a likely prefix that leads nowhere likely: much bias
+        2: end_with([(1, 1, 1), (2,), (3, 3), (3, 4), (4, 4, 4, 4)], END),
+    }[which]
+
+
+def true_mass(model: TableModel, rows: set[Row], prompt: Row = PROMPT, temperature: float = 1.0) -> float:
+    """P_L(S)."""
+    return math.fsum(math.exp(model.logprob(prompt, row, temperature)) for row in rows)
+
+
+def target(model: TableModel, rows: set[Row], temperature: float = 1.0) -> dict[Row, float]:
+    """P_S."""
+    return normalise({row: math.exp(model.logprob(PROMPT, row, temperature)) for row in rows})
+
+
+class CountingModel(TableModel):
+    """A table model that notes every node of every session, in the order computed."""
+
+    def __init__(self, model: TableModel) -> None:
+        super().__init__(model.vocab_size, model._function)
+        self.nodes: list[tuple[Row, Row]] = []
+        self.num_forwards = 0
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+        return _CountingSession(self, prompts)
+
+
+class _CountingSession(TableSession):
+    _model: CountingModel
+
+    def select(self, queries: Sequence[int], branches: bool = False) -> TableSession:
+        other = super().select(queries, branches)
+        other.__class__ = _CountingSession
+        return other
+
+    def step(self, parents, token_ids, depth=None):
+        self._model.num_forwards += 1
+        return super().step(parents, token_ids, depth)
+
+    def _logits(self, query, branch):
+        if branch is not None:
+            self._model.nodes.append((self._prompts[query], branch))
+        return super()._logits(query, branch)
+
+
+class ByHand:
+    """The valid tokens of every prefix of a set, with their probabilities, and what follows from them."""
+
+    def __init__(
+        self, model: TableModel, rows: set[Row], prompt: Row = PROMPT, temperature: float = 1.0
+    ) -> None:
+        self._model, self._prompt, self._temperature = model, prompt, temperature
+        self.rows = rows
+        self.inner = {row[:depth] for row in rows for depth in range(len(row))}
+        self._after = cache(self._uncached_after)
+
+    def _uncached_after(self, prefix: Row) -> list[tuple[int, float]]:
+        valid = sorted({row[len(prefix)] for row in self.rows if row[: len(prefix)] == prefix} - {None})
+        logits = self._model.logits(self._prompt, prefix).double() / self._temperature
+        logprob = torch.log_softmax(logits, -1).tolist()
+        return [(token, logprob[token]) for token in valid]
+
+    def after(self, prefix: Row) -> list[tuple[int, float]]:
+        """(token, log P(token | prefix)) of every valid token, ascending."""
+        return self._after(prefix)
+
+    def logprob(self, row: Row) -> float:
+        return sum(dict(self.after(row[:depth]))[token] for depth, token in enumerate(row))
+
+    def envelope(self, prefix: Row, computed: set[Row]) -> float:
+        """c of a prefix when the model was run on some prefixes."""
+        if prefix in self.rows or prefix not in computed:
+            return 1.0
+        return math.fsum(
+            math.exp(logprob) * self.envelope((*prefix, token), computed)
+            for token, logprob in self.after(prefix)
+        )
+
+    def proposal(self, row: Row, known: set[Row]) -> float:
+        """Probability with which an adaptive draw writes a row, when some prefixes were known before."""
+        probability = 1.0
+        for depth, token in enumerate(row):
+            prefix = row[:depth]
+            shares = {
+                t: math.exp(logprob) * self.envelope((*prefix, t), known) for t, logprob in self.after(prefix)
+            }
+            probability *= shares[token] / math.fsum(shares.values())
+        return probability
+
+
+class Lockstep:
+    """Plain DISC for one query as Algorithm 1 says it: every draw walks alone, both phases from the root."""
+
+    def __init__(self, by_hand: ByHand, seed: int, num_draws: int, reject_early: bool) -> None:
+        self._by_hand, self._seed = by_hand, torch.tensor(seed)
+        self._num_draws, self._early = num_draws, reject_early and num_draws > 1
+        self.entered: dict[int, set[Row]] = {FIRST: set(), SECOND: set()}  # prefixes the model is run on
+
+    def _uniform(self, stream: int, sample: int, number: int, step: int) -> float:
+        return float(uniforms(self._seed, stream, torch.tensor(sample), torch.tensor(number), step))
+
+    def _walk(self, stream: int, sample: int, number: int, log_u: float) -> tuple[Row, float] | None:
+        written, log_weight = (), 0.0
+        while written not in self._by_hand.rows:
+            if written:
+                self.entered[stream].add(written)
+            after = self._by_hand.after(written)
+            mass = math.fsum(math.exp(logprob) for _, logprob in after)
+            log_weight += math.log(mass)
+            left = self._uniform(stream, sample, number, len(written)) * mass
+            for token, logprob in after:
+                left -= math.exp(logprob)
+                if left < 0:
+                    break
+            written = (*written, token)
+            if log_weight < log_u:
+                return None
+        return written, log_weight
+
+    def sample(self, sample: int) -> tuple[Row, bool, int]:
+        """Return (row, whether accepted, draws used)."""
+        for number in range(self._num_draws):
+            log_u = math.log(self._uniform(ACCEPT, sample, number, 0))
+            done = self._walk(FIRST, sample, number, log_u if self._early else -math.inf)
+            if done is not None and (log_u < done[1] or self._num_draws == 1):
+                # The draws behind it are made all the same: all of a phase walk together.
+                for later in range(number + 1, self._num_draws):
+                    later_u = math.log(self._uniform(ACCEPT, sample, later, 0))
+                    self._walk(FIRST, sample, later, later_u if self._early else -math.inf)
+                return done[0], log_u < done[1], number + 1
+        draws = [self._walk(SECOND, sample, number, -math.inf) for number in range(self._num_draws)]
+        left = self._uniform(CHOOSE, sample, 0, 0) * math.fsum(math.exp(d[1]) for d in draws if d)
+        for draw in draws:
+            left -= math.exp(draw[1])
+            if left < 0:
+                break
+        return draw[0], False, 2 * self._num_draws
