@@ -28,7 +28,7 @@ def choose_kernels(device: torch.device, name: str = "auto") -> Callable[[TrieTa
     """
     if name not in KERNEL_NAMES:
         raise ValueError(f"kernels: expected one of {', '.join(KERNEL_NAMES)}, got {name!r}")
-    installed = importlib.util.find_spec("numba") is not None
+    installed = _numba_is_installed()
     if name == "numba":
         if device.type != "cpu":
             raise KernelsError(f"kernels: numba runs on the CPU only, and the trie is on {device}; use torch")
@@ -36,11 +36,13 @@ def choose_kernels(device: torch.device, name: str = "auto") -> Callable[[TrieTa
             raise KernelsError(
                 "kernels: numba is not installed; install generative-retrieval[numba], or use torch"
             )
-    return (
-        _numba_kernels
-        if name == "numba" or (name == "auto" and installed and device.type == "cpu")
-        else TorchKernels
-    )
+    if name == "torch" or not installed or device.type != "cpu":
+        return TorchKernels
+    return _numba_kernels
+
+
+def _numba_is_installed() -> bool:
+    return importlib.util.find_spec("numba") is not None
 
 
 def _numba_kernels(tables: TrieTables) -> TrieKernels:

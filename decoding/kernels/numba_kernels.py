@@ -124,11 +124,17 @@ class NumbaKernels:
 
     def _warm_up(self) -> None:
         """Compile for this type of tokens, or read what was compiled before: no request pays for it."""
-        try:
+        failure: OSError | None = None
+        for _ in numba_loops.COMPILED:
+            try:
+                self._ask_nothing()
+                break
+            except OSError as error:  # compiled, but not kept: every attempt gets at least one loop further
+                failure = error
+        else:
             self._ask_nothing()
-        except OSError as error:  # the compiled code is there, but could not be kept for the next process
-            logger.warning("compiled loops are not kept: %s", error)
-            self._ask_nothing()
+        if failure is not None:
+            logger.warning("compiled loops cannot be kept for the next process: %s", failure)
 
     def _ask_nothing(self) -> None:
         nothing = torch.empty(0, dtype=torch.int64)

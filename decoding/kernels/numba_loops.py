@@ -31,13 +31,19 @@ class _Decorator(Protocol):
     def __call__(self, function: _Function) -> _Function: ...
 
 
+# Every compiled function, those that only the others call included.
+COMPILED: list[Callable[..., Any]] = []
+
+
 def _compiled(function: _Function) -> _Function:
     try:
         keeping: _Decorator = numba.njit(cache=True, nogil=True)
-        return keeping(function)
+        compiled = keeping(function)
     except RuntimeError:  # no place for compiled code can be written
         passing: _Decorator = numba.njit(nogil=True)
-        return passing(function)
+        compiled = passing(function)
+    COMPILED.append(compiled)
+    return compiled
 
 
 def _to_pointer(typing_context: Any, address: Any) -> Any:
