@@ -1,0 +1,273 @@
+"""A step of the constraint on a GPU: how long, which share of a model's decode step, and whether it waits.
+
+    python benchmarks/gpu_step.py                              # 6 and 60 million synthetic rows, resident
+    python benchmarks/gpu_step.py --index six_million.index
+    python benchmarks/gpu_step.py --device cpu --rows 100000 --branches 4 --layers 2 --hidden 64
+
+Branches stand on prefixes of random rows, 0 to 6 tokens deep (all on one node at depth 0, as in DISC); a
+figure is the mean over depths. `verify` looks at 50 candidates per branch, `padded` lists the children in as
+many columns as any prefix of the depth needs, `children` lists them ragged and waits. `step` is
+the whole step of DISC with static shapes, log-sum-exp and choice included, and `graph` the same replayed from
+a CUDA graph. The model is a random Llama of 1.2 billion parameters in bfloat16, with one prompt of 64 tokens.
+The loop is the one that DISC runs on CUDA: once while CUDA raises an error at whatever makes the host wait,
+then timed in turn with host-driven draws.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import torch
+from harness.device_loop import PROMPT, loop, synchronize
+from harness.report import Spread, announce, command_line, environment, write_json
+from harness.synthetic_rows import VOCAB_SIZE, SyntheticRows
+from harness.titles import JSON
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoding.hf_model import HFLanguageModel
+from decoding.static_step import Walk, static_step
+from decoding.title_trie import TitleTrie
+from decoding.trie_arrays import derive_trie
+from retrieval.index.reader import Index
+
+_DEPTHS = range(7)
+_CANDIDATES = 50
+_STEPS = 6  # of the model, in a row
+_CALLS = 10
+
+
+class Resident(NamedTuple):
+    """A trie on the device, and its rows by rank."""
+
+    trie: TitleTrie
+    row: Callable[[int], tuple[int, ...]]
+
+
+@click.command(context_settings={"show_default": True})
+@JSON
+@click.option("--index", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use its rows.")
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1000),
+    multiple=True,
+    default=(6_000_000, 60_000_000),
+    help="Synthetic rows, once per catalogue. 60 million take about 5 GB of the host's memory.",
+)
+@click.option(
+    "--branches",
+    type=click.IntRange(1, 8192),
+    multiple=True,
+    default=(1, 128, 1024),
+    help="Branches at once.",
+)
+@click.option("--device", default="cuda", help="cpu checks the script; its figures mean nothing.")
+@click.option("--layers", type=click.IntRange(min=1), default=16, help="Layers of the model.")
+@click.option("--hidden", type=click.IntRange(min=64), default=2048, help="Its width, a multiple of 64.")
+@click.option("--repeats", type=click.IntRange(min=1), default=7, help="Measurements of each kind.")
+def main(
+    json_file: Path | None,
+    index: Path | None,
+    rows: tuple[int, ...],
+    branches: tuple[int, ...],
+    device: str,
+    layers: int,
+    hidden: int,
+    repeats: int,
+) -> None:
+    """Measure steps of the constraint and of DISC on a GPU."""
+    where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        click.echo("no CUDA device on this machine: nothing was measured")
+        return
+    if hidden % 64:
+        raise click.UsageError(f"--hidden must be a multiple of 64, got {hidden}")
+    facts = environment("numpy", "torch", "transformers")
+    facts["device"] = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
+    announce(facts)
+    torch.manual_seed(0)
+    figures = []
+    with torch.no_grad():
+        for resident in catalogues(index, rows, where):
+            trie = resident.trie
+            click.echo(f"{trie.num_rows:,} rows, {trie.num_bytes / 1e9:.2f} GB on the device")
+            model = random_llama(trie.vocab_size, layers, hidden, where)
+            for number in branches:
+                figures.append(measure(resident, model, number, repeats))
+                click.echo(describe(figures[-1]))
+    write_json(json_file, command_line(), facts, figures)
+
+
+def catalogues(index: Path | None, rows: Sequence[int], device: torch.device) -> Iterator[Resident]:
+    """Put one trie after the other on the device."""
+    if index is not None:
+        with Index.open(index, verify_digests=False) as opened:
+            yield Resident(TitleTrie(opened.trie_arrays(), opened.vocab_size, device), opened.row_token_ids)
+        return
+    for number in rows:
+        made = SyntheticRows(number)
+        arrays = derive_trie(made.tokens, made.offsets)
+        yield Resident(TitleTrie(arrays, VOCAB_SIZE, device, kernels="torch"), made.row)
+
+
+def random_llama(vocab_size: int, layers: int, hidden: int, device: torch.device) -> HFLanguageModel:
+    """Return a random Llama, its weights made on the device."""
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=max(1, hidden // 256),
+    )
+    with device:
+        model = LlamaForCausalLM(config).to(torch.bfloat16)
+    click.echo(f"random Llama of {sum(p.numel() for p in model.parameters()) / 1e6:,.0f} M parameters")
+    return HFLanguageModel(model)
+
+
+def measure(resident: Resident, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:
+    """Take all figures for a number of branches."""
+    trie, device = resident.trie, model.device
+    contests = []
+    for states, depth in prefixes(resident, branches):
+        contests.append(contestants(trie, states, depth, branches))
+    times = {name: [0.0] * repeats for name in contests[0]}
+    for contest in contests:
+        for n in range(repeats + 1):
+            for name, call in contest.items():
+                seconds = seconds_per_call(call, device)
+                if n:  # the first round warms up
+                    times[name][n - 1] += seconds / len(contests)
+    decode = [decode_seconds(model, branches) for _ in range(repeats + 1)][1:]
+    us = {name: Spread.of([1e6 * s for s in column]) for name, column in times.items()}
+    fastest = "graph" if "graph" in times else "step"
+    return {
+        "rows": trie.num_rows,
+        "branches": branches,
+        "us": us,
+        "decode_us": Spread.of([1e6 * s for s in decode]),
+        "step_share_of_decode": Spread.of_ratios(times["step"], decode),
+        "fastest_share_of_decode": Spread.of_ratios(times[fastest], decode),
+        "loop": loop(trie, model, branches, repeats),
+    }
+
+
+def prefixes(resident: Resident, branches: int) -> Iterator[tuple[Tensor, int]]:
+    """Yield the states after prefixes of random rows that go on, depth by depth, and the depth."""
+    trie, rng = resident.trie, np.random.default_rng(0)
+    rows = [resident.row(int(rank)) for rank in rng.integers(0, trie.num_rows, 8 * branches + 64)]
+    for depth in _DEPTHS:
+        long = [row[:depth] for row in rows if len(row) > depth]
+        chosen = [long[n % len(long)] for n in range(branches)] if long else []
+        if not chosen:
+            return
+        states = trie.start(torch.zeros(branches, dtype=torch.int64, device=trie.device))
+        for tokens in torch.tensor(chosen, dtype=torch.int64, device=trie.device).T:
+            states = trie.advance(states, tokens)
+        yield states[:1] if depth == 0 else states, depth
+
+
+def contestants(trie: TitleTrie, states: Tensor, depth: int, n: int) -> dict[str, Callable[[], object]]:
+    """Return what is timed from the states of n draws: one for all, or one each."""
+    device, nodes = states.device, len(states)
+    width = max(1, trie.width_at(depth))
+    candidates = torch.randint(trie.vocab_size, (nodes, _CANDIDATES), device=device)
+    walk = Walk(
+        state=states.expand(1, n).contiguous(),
+        log_weight=torch.zeros(1, n, dtype=torch.float64, device=device),
+        logprob=torch.zeros(1, n, dtype=torch.float64, device=device),
+        running=torch.ones(1, n, dtype=torch.bool, device=device),
+        finished=torch.zeros(1, n, dtype=torch.bool, device=device),
+        broken=torch.zeros((), dtype=torch.bool, device=device),
+    )
+    step = partial(
+        static_step,
+        trie,
+        walk,
+        torch.randn(1, nodes, trie.vocab_size, device=device),
+        torch.rand(1, n, dtype=torch.float64, device=device),
+        torch.zeros(1, dtype=torch.bool, device=device),
+        torch.full((1, n), -torch.inf, dtype=torch.float64, device=device),
+        None,
+        width,
+        None,
+    )
+    found: dict[str, Callable[[], object]] = {
+        "verify": partial(trie.verify, states, candidates),
+        "padded": partial(trie.padded_children, states, width),
+        "children": partial(trie.children, states),
+        "step": step,
+    }
+    if device.type == "cuda":
+        found["graph"] = captured(step)
+    return found
+
+
+def captured(call: Callable[[], object]) -> Callable[[], object]:
+    """Return the replay of a call, captured in a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = call()
+
+    def replay() -> object:
+        graph.replay()
+        return held  # what the graph writes to must outlive it
+
+    return replay
+
+
+def decode_seconds(model: HFLanguageModel, branches: int) -> float:
+    """Return the time of one forward of the model on so many branches."""
+    session = model.prefill([PROMPT])
+    parents = torch.arange(branches, device=model.device).unsqueeze(0)
+    session.step(parents, parents % model.vocab_size)
+    synchronize(model.device)
+    begun = time.perf_counter()
+    for _ in range(_STEPS):
+        session.step(parents, parents % model.vocab_size)
+    synchronize(model.device)
+    return (time.perf_counter() - begun) / _STEPS
+
+
+def seconds_per_call(call: Callable[[], object], device: torch.device) -> float:
+    """Return the time of a call among several in a row."""
+    synchronize(device)
+    begun = time.perf_counter()
+    for _ in range(_CALLS):
+        call()
+    synchronize(device)
+    return (time.perf_counter() - begun) / _CALLS
+
+
+def describe(figure: dict[str, Any]) -> str:
+    """Return one line for people."""
+    times = ", ".join(f"{name} {spread.text(0)}" for name, spread in figure["us"].items())
+    loop = figure["loop"]
+    waiting = (
+        "not checked"
+        if not loop["checked"]
+        else f"waits: {loop['waits']}"
+        if loop["waits"]
+        else "never waits"
+    )
+    return (
+        f"{figure['branches']:>5} branches, us: {times}; model {figure['decode_us'].text(0)}, "
+        f"step / model {figure['step_share_of_decode'].text(3)}; loop {loop['static_ms'].text(1)} ms "
+        f"({waiting}), host-driven / static {loop['tree_over_static'].text()}"
+    )
+
+
+if __name__ == "__main__":
+    main()
