@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -82,7 +83,7 @@ class ByHand:
         self._after = cache(self._uncached_after)
 
     def _uncached_after(self, prefix: Row) -> list[tuple[int, float]]:
-        valid = sorted({row[len(prefix)] for row in self.rows if row[: len(prefix)] == prefix} - {None})
+        valid = sorted({row[len(prefix)] for row in self.rows if row[: len(prefix)] == prefix})
         logits = self._model.logits(self._prompt, prefix).double() / self._temperature
         logprob = torch.log_softmax(logits, -1).tolist()
         return [(token, logprob[token]) for token in valid]
@@ -134,11 +135,9 @@ class Lockstep:
             after = self._by_hand.after(written)
             mass = math.fsum(math.exp(logprob) for _, logprob in after)
             log_weight += math.log(mass)
-            left = self._uniform(stream, sample, number, len(written)) * mass
-            for token, logprob in after:
-                left -= math.exp(logprob)
-                if left < 0:
-                    break
+            target = self._uniform(stream, sample, number, len(written)) * mass
+            ends = itertools.accumulate(math.exp(logprob) for _, logprob in after)
+            token = next(token for (token, _), end in zip(after, ends, strict=True) if target < end)
             written = (*written, token)
             if log_weight < log_u:
                 return None
@@ -156,9 +155,7 @@ class Lockstep:
                     self._walk(FIRST, sample, later, later_u if self._early else -math.inf)
                 return done[0], log_u < done[1], number + 1
         draws = [self._walk(SECOND, sample, number, -math.inf) for number in range(self._num_draws)]
-        left = self._uniform(CHOOSE, sample, 0, 0) * math.fsum(math.exp(d[1]) for d in draws if d)
-        for draw in draws:
-            left -= math.exp(draw[1])
-            if left < 0:
-                break
-        return draw[0], False, 2 * self._num_draws
+        ends = list(itertools.accumulate(math.exp(draw[1]) for draw in draws if draw))
+        target = self._uniform(CHOOSE, sample, 0, 0) * ends[-1]
+        row = next(draw[0] for draw, end in zip(draws, ends, strict=True) if draw and target < end)
+        return row, False, 2 * self._num_draws

@@ -1,0 +1,340 @@
+"""Adaptive DISC: accepted draws are exact samples whatever was drawn before, and more of them are accepted.
+
+Statistical tests are seeded, so they pass or fail for good; alpha is the chance that a correct
+implementation would have failed at a seed picked blindly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import decoding.tree_proposer
+from decoding.cancellation import CancelToken
+from decoding.disc import DiscResult, disc
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.params import DiscParams
+from decoding.row_filter import FilteredTrie, RowFilter
+from decoding.title_trie import TitleTrie
+from tests.disc_oracles import END, PROMPT, VOCAB, CountingModel, catalogue, target, true_mass
+from tests.fakes import TableModel, chi_square, end_with
+
+ALPHA = 1e-4
+# Seeds of table models that give the three catalogues this much probability at temperature 1.
+SEEDS = {0: 11, 1: 12, 2: 13}
+
+
+def sample(
+    model: TableModel, rows, num_queries: int, num_samples: int = 1, first_seed: int = 0, **params
+) -> list[DiscResult]:
+    """Every query has a history of its own, so the more queries, the more histories."""
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    all_params = [
+        DiscParams(num_samples=num_samples, seed=first_seed + n, adaptive=True, **params)
+        for n in range(num_queries)
+    ]
+    return disc(model.prefill([PROMPT] * num_queries), trie, all_params)
+
+
+@cache
+def unlikely(which: int) -> TableModel:
+    """A model that gives a catalogue between two and ten percent."""
+    rows = catalogue(which)
+    for seed in range(1000):
+        model = TableModel.random(VOCAB, seed, scale=2.0)
+        if 0.02 < true_mass(model, rows) < 0.1:
+            return model
+    raise AssertionError("no such model")
+
+
+def models(which: int) -> list[TableModel]:
+    return [TableModel.random(VOCAB, SEEDS[which]), unlikely(which)]
+
+
+def by_round(results: list[DiscResult]) -> dict[int, Counter]:
+    """Accepted rows by the number of the draw that was accepted; 3 stands for all from the third on."""
+    counts: dict[int, Counter] = defaultdict(Counter)
+    for result in results:
+        for s in result.samples:
+            if s.accepted:
+                counts[min(s.num_draws, 3)][s.hypothesis.token_ids] += 1
+    return counts
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("likely", [True, False])
+@pytest.mark.parametrize("reject_early", [True, False])
+def test_accepted_draws_follow_the_target_in_every_round(which, likely, reject_early):
+    rows, model = catalogue(which), models(which)[0 if likely else 1]
+    law = target(model, rows)
+    results = sample(model, rows, 4000, num_draws=12, reject_early=reject_early)
+    counts = by_round(results)
+    assert all(sum(mine.values()) > 100 for mine in counts.values())
+    assert set(counts) >= {1, 3} or likely
+    for mine in counts.values():
+        assert chi_square(mine, law) > ALPHA / 3
+    assert chi_square(sum(counts.values(), Counter()), law) > ALPHA
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("temperature", [0.7, 1.6])
+def test_the_target_is_the_one_at_the_temperature_asked_for(temperature):
+    rows, model = catalogue(0), TableModel.random(VOCAB, SEEDS[0])
+    results = sample(model, rows, 4000, num_draws=8, temperature=temperature)
+    counts = Counter(s.hypothesis.token_ids for r in results for s in r.samples if s.accepted)
+    assert sum(counts.values()) > 3000
+    assert chi_square(counts, target(model, rows, temperature)) > ALPHA
+
+
+@pytest.mark.statistical
+def test_a_weight_that_forgets_the_envelope_of_its_nodes_would_be_noticed(monkeypatch):
+    """Power: the weight C(node) without / c(node) is wrong from the second round on, and is refused."""
+    rows, model = catalogue(2), unlikely(2)
+    counts = by_round(sample(model, rows, 4000, num_draws=12, reject_early=False))
+    assert chi_square(counts[3], target(model, rows)) > ALPHA
+
+    class _Forgetful(decoding.tree_proposer.TreeProposer):
+        def _sample_step(self, draws, node, key, depth):
+            level = self._tree.levels[depth]
+            kept = level.log_envelope
+            level.log_envelope = torch.zeros_like(kept)
+            chosen = super()._sample_step(draws, node, key, depth)
+            level.log_envelope = kept
+            return chosen
+
+    monkeypatch.setattr("decoding.disc.TreeProposer", _Forgetful)
+    counts = by_round(sample(model, rows, 4000, num_draws=12, reject_early=False))
+    assert chi_square(counts[3], target(model, rows)) < 1e-9
+
+
+@pytest.mark.statistical
+def test_two_results_of_a_query_are_independent():
+    """They share a tree, and still their joint law is the product. K is so large that none is left over:
+    whether a result is accepted within K draws does depend on what the others found."""
+    rows, model = catalogue(2), TableModel.random(VOCAB, SEEDS[2])
+    results = sample(model, rows, 6000, num_samples=2, num_draws=64)
+    pairs = Counter(tuple(s.hypothesis.token_ids for s in r.samples) for r in results)
+    assert all(s.accepted for r in results for s in r.samples)
+    law = target(model, rows)
+    product = {(a, b): law[a] * law[b] for a in law for b in law}
+    assert chi_square(pairs, product) > ALPHA
+    common = [row for row in sorted(law) if law[row] > 0.02]
+    table = np.array([[pairs[a, b] for b in common] for a in common])
+    assert stats.chi2_contingency(table).pvalue > ALPHA
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("which", [0, 1])
+def test_at_equal_k_all_results_are_closer_to_the_target_than_plain_ones(which):
+    """Where plain constrained sampling is far from it, that is. Where a row has nearly all of P_S and is
+    what plain sampling proposes as well, the first adaptive rounds look elsewhere, in vain."""
+    rows, model = catalogue(which), unlikely(which)
+    law = target(model, rows)
+    for num_draws in (2, 4):
+        divergence = []
+        for adaptive in (False, True):
+            trie = TitleTrie.from_rows(rows, VOCAB)
+            params = [DiscParams(num_draws=num_draws, seed=n, adaptive=adaptive) for n in range(3000)]
+            results = disc(model.prefill([PROMPT] * 3000), trie, params)
+            counts = Counter(s.hypothesis.token_ids for r in results for s in r.samples)
+            total = sum(counts.values())
+            divergence.append(sum(p * math.log(p * total / (counts[row] + 0.5)) for row, p in law.items()))
+        assert divergence[1] < 0.8 * divergence[0]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("reject_early", [True, False])
+def test_the_mass_is_estimated_without_bias(reject_early):
+    """At four standard errors, alpha = 6e-5. Only the first round counts: whether there is another depends
+    on what came out of it."""
+    rows, model = catalogue(2), unlikely(2)
+    results = sample(model, rows, 1500, num_samples=3, num_draws=6, reject_early=reject_early)
+    masses = torch.tensor([r.mass for r in results], dtype=torch.float64)
+    error = float(masses.std()) / math.sqrt(len(masses))
+    assert abs(float(masses.mean()) - true_mass(model, rows)) < 4 * error
+
+
+@pytest.mark.statistical
+def test_one_adaptive_draw_is_one_plain_draw():
+    rows, model = catalogue(0), TableModel.random(VOCAB, 3)
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    plain, adaptive = (
+        disc(
+            model.prefill([PROMPT] * 1000),
+            trie,
+            [DiscParams(num_draws=1, seed=seed, adaptive=adaptive) for seed in range(1000)],
+        )
+        for adaptive in (False, True)
+    )
+    for one, other in zip(plain, adaptive, strict=True):
+        assert [s.hypothesis for s in one.samples] == [s.hypothesis for s in other.samples]
+        assert (one.mass, one.mass_lower) == pytest.approx((other.mass, other.mass_lower), rel=1e-12)
+        assert [s.log_weight for s in one.samples] == pytest.approx([s.log_weight for s in other.samples])
+    # Bounded by the mass at the root instead of by 1, some more would have been accepted.
+    accepted = [sum(s.accepted for r in results for s in r.samples) for results in (plain, adaptive)]
+    assert accepted[0] < accepted[1]
+
+
+def test_the_same_seed_gives_the_same_samples_alone_and_in_a_crowd():
+    model, rows = TableModel.random(VOCAB, 3), catalogue(2)
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    prompts = [(i,) for i in range(32)]
+    params = [DiscParams(1 + i % 5, 1 + i % 7, (1.0, 0.7)[i % 2], seed=i, adaptive=True) for i in range(32)]
+    crowd = disc(model.prefill(prompts), trie, params)
+    for prompt, mine, crowded in zip(prompts, params, crowd, strict=True):
+        (alone,) = disc(model.prefill([prompt]), trie, [mine])
+        assert alone.samples == crowded.samples
+        assert (alone.mass, alone.num_draws, alone.num_nodes) == (
+            crowded.mass,
+            crowded.num_draws,
+            crowded.num_nodes,
+        )
+
+
+def test_a_result_takes_part_in_rounds_until_it_is_decided():
+    model, rows = TableModel.random(VOCAB, 3), catalogue(2)
+    (result,) = sample(model, rows, 1, num_samples=40, num_draws=6, first_seed=5)
+    used = [s.num_draws if s.accepted else 6 for s in result.samples]
+    second = sum(6 for s in result.samples if not s.accepted)
+    assert len(result.samples) == 40
+    assert result.num_draws == sum(used) + second
+    assert all(s.num_draws == 12 for s in result.samples if not s.accepted)
+
+
+def test_what_is_known_costs_nothing():
+    """A round of a query whose prefixes were all computed runs no model."""
+    model, rows = CountingModel(TableModel.random(VOCAB, 9, scale=0.5)), catalogue(1)
+    (result,) = sample(model, rows, 1, num_samples=200, num_draws=20)
+    assert {s.num_draws for s in result.samples} >= {1, 2}
+    num_inner = len({row[:depth] for row in rows for depth in range(1, len(row))})
+    assert result.num_nodes == len(set(model.nodes)) == len(model.nodes) <= num_inner
+    assert result.num_steps == model.num_forwards <= 2 * max(map(len, rows))
+
+
+class _CancelsItself(CancelToken):
+    """Cancels at its n-th poll."""
+
+    def __init__(self, polls: int) -> None:
+        super().__init__()
+        self._left = polls
+
+    def check(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.cancel()
+        super().check()
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("polls", [0, 1, 4, 7, 11])
+def test_a_query_cancelled_at_any_time_leaves_the_others_as_they_are(adaptive, polls):
+    rows, model = catalogue(2), unlikely(2)
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    params = [DiscParams(num_samples=2, num_draws=6, seed=seed, adaptive=adaptive) for seed in range(3)]
+    results = disc(
+        model.prefill([PROMPT] * 3), trie, params, cancel=[None, _CancelsItself(polls), CancelToken()]
+    )
+    alone = [disc(model.prefill([PROMPT]), trie, [mine])[0] for mine in params]
+    if isinstance(results[1], DiscResult):  # it was done before
+        assert results[1].samples == alone[1].samples
+        assert polls > 4
+    else:
+        assert isinstance(results[1], DecodingCancelledError)
+    assert [results[query].samples for query in (0, 2)] == [alone[query].samples for query in (0, 2)]
+
+
+@pytest.mark.statistical
+def test_with_room_for_some_rows_the_others_are_outside_the_set():
+    rows, model = catalogue(2), TableModel.random(VOCAB, SEEDS[2])
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    params = [DiscParams(num_draws=30, seed=seed, adaptive=True) for seed in range(3000)]
+    results = disc(model.prefill([PROMPT] * 3000), trie, params, room=[3] * 3000)
+    short = {row for row in rows if len(row) <= 3}
+    counts = Counter(s.hypothesis.token_ids for r in results for s in r.samples if s.accepted)
+    assert set(counts) <= short
+    assert chi_square(counts, target(model, short)) > ALPHA
+    truth = true_mass(model, short)
+    assert all(r.mass_lower - 1e-6 <= truth <= r.mass_upper + 1e-6 for r in results)
+    (none,) = disc(model.prefill([PROMPT]), trie, params[:1], room=[0])
+    assert (none.samples, none.mass) == ((), 0.0)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("num_draws", [1, 3])
+def test_a_query_without_rows_comes_back_empty_and_the_others_do_not(adaptive, num_draws):
+    rows = sorted(catalogue(0))
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    nothing = RowFilter.from_mask(np.zeros(len(rows), dtype=bool))
+    one = RowFilter.from_mask(np.arange(len(rows)) == 2)
+    constraint = FilteredTrie(trie, [nothing, None, one])
+    params = [DiscParams(3, num_draws, seed=s, adaptive=adaptive) for s in range(3)]
+    empty, whole, single = disc(TableModel.random(VOCAB, 1).prefill([PROMPT] * 3), constraint, params)
+    assert (empty.samples, empty.mass, empty.mass_lower, empty.mass_upper) == ((), 0.0, 0.0, 0.0)
+    assert len(whole.samples) == 3
+    assert {s.hypothesis.token_ids for s in single.samples} == {rows[2]}
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param({(2, END)}, id="one title"),
+        pytest.param({(END,)}, id="one title, nothing but its end"),
+        pytest.param({(1,), (2,), (3,)}, id="one-token titles"),
+        pytest.param(end_with([(1,), (1, 1), (1, 1, 1), (1, 1, 1, 1)], END), id="prefixes of others"),
+        pytest.param({(token,) for token in range(VOCAB)}, id="the whole vocabulary"),
+        pytest.param(
+            {(a, b) for a in range(1, VOCAB) for b in range(VOCAB)}, id="the whole vocabulary, again"
+        ),
+    ],
+)
+def test_sets_of_every_shape(adaptive, rows):
+    model, trie = TableModel.random(VOCAB, 2), TitleTrie.from_rows(rows, VOCAB)
+    params = DiscParams(num_samples=30, num_draws=8, seed=4, adaptive=adaptive)
+    (result,) = disc(model.prefill([PROMPT]), trie, [params])
+    assert len(result.samples) == 30  # more draws than titles
+    assert {s.hypothesis.token_ids for s in result.samples} <= rows
+    truth = true_mass(model, rows)
+    assert result.mass_lower - 1e-6 <= truth <= result.mass_upper + 1e-6
+    assert all(s.log_weight <= 0 for s in result.samples)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_no_titles_at_all(adaptive):
+    (result,) = disc(
+        TableModel.random(3, 1).prefill([(1,)]), TitleTrie.from_rows([], 3), [DiscParams(adaptive=adaptive)]
+    )
+    assert (result.samples, result.mass, result.mass_upper) == ((), 0.0, 0.0)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_valid_tokens_of_probability_zero_have_no_sample(adaptive):
+    """At the root, and below it, where the way on is found closed by the first draw."""
+    closed = torch.tensor([0.0, 0.0, -math.inf])
+    for tables in ({(): closed}, {(): torch.zeros(3), (1,): closed}):
+        model = TableModel(3, lambda _, written, tables=tables: tables[written])
+        trie = TitleTrie.from_rows({(2, END)} if len(tables) == 1 else {(1, 2)}, 3)
+        params = DiscParams(num_samples=2, num_draws=4, adaptive=adaptive, reject_early=False)
+        (result,) = disc(model.prefill([(1,)]), trie, [params])
+        assert (result.samples, result.mass, result.mass_lower) == ((), 0.0, 0.0)
+        assert result.mass_upper == 0.0
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_logits_that_are_no_numbers_are_an_error(adaptive, broken, depth):
+    def function(_, written):
+        return torch.tensor([0.0, broken if len(written) == depth else 0.0, 0.0])
+
+    trie = TitleTrie.from_rows({(1, 2, END)}, 3)
+    params = DiscParams(num_draws=2, adaptive=adaptive, reject_early=False)
+    with pytest.raises(InvalidLogitsError, match="NaN or infinite"):
+        disc(TableModel(3, function).prefill([(1,)]), trie, [params])
