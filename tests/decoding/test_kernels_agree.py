@@ -1,0 +1,76 @@
+"""Every backend gives the same tensors for the same states, whatever the mixture of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoding.row_filter import FilteredTrie, RowFilter
+from decoding.title_trie import TitleTrie
+from decoding.types import StaticConstraint
+from tests.fakes import roots
+from tests.trie_oracles import BACKENDS, catalogues
+
+
+def all_states(constraint: StaticConstraint, num_queries: int) -> Tensor:
+    """State -1 and every state of every query."""
+    level = roots(constraint, num_queries)
+    seen = [level, torch.full_like(level[:1], -1)]
+    while len(level):
+        level = constraint.children(level).next_state
+        seen.append(level)
+    return torch.cat(seen)
+
+
+def answers(constraint: StaticConstraint, states: Tensor, candidates: Tensor) -> list[Tensor]:
+    width = max(constraint.width_at(depth) for depth in range(constraint.max_depth + 1))
+    padded = constraint.padded_children(states, width)
+    return [
+        *constraint.children(states),
+        *padded,
+        constraint.verify(states, candidates),
+        constraint.verify(states, padded.token),
+        constraint.advance(states, candidates[:, 0]),
+        constraint.is_final(states),
+        constraint.row(states),
+        constraint.widths(states),
+    ]
+
+
+@pytest.mark.parametrize(("device", "kernels"), BACKENDS[1:])
+@settings(max_examples=300, deadline=None)
+@given(catalogue=catalogues(), data=st.data())
+def test_backends_agree_with_tensors_on_the_cpu(device, kernels, catalogue, data):
+    rows, vocab_size = catalogue
+    token = st.integers(-1, vocab_size)
+    some = st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))
+    masks = data.draw(st.lists(st.none() | some, max_size=4))
+    tries = [
+        TitleTrie.from_rows(rows, vocab_size, "cpu", "torch"),
+        TitleTrie.from_rows(rows, vocab_size, device, kernels),
+    ]
+    constraints = [
+        FilteredTrie(
+            trie,
+            [None if m is None else RowFilter.from_mask(np.array(m, dtype=bool), trie.device) for m in masks],
+        )
+        if masks
+        else trie
+        for trie in tries
+    ]
+    states = all_states(constraints[0], max(len(masks), 1))
+    places = data.draw(st.lists(st.integers(0, len(states) - 1), max_size=30))
+    batch = states[torch.tensor(places, dtype=torch.int64)]  # any order, any mixture, repeated or empty
+    width = data.draw(st.integers(1, 5))
+    drawn = data.draw(st.lists(token, min_size=width * len(batch), max_size=width * len(batch)))
+    candidates = torch.tensor(drawn, dtype=torch.int64).view(len(batch), width)
+    expected = answers(constraints[0], batch, candidates)
+    got = answers(constraints[1], batch.to(device), candidates.to(device))
+    for mine, other in zip(got, expected, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine.cpu(), other)
+    assert torch.equal(expected[6], expected[4])  # verify finds the padded children, and nothing at the gaps
