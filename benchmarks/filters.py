@@ -12,7 +12,6 @@ both ways in turn, one torch thread.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import sys
 import tempfile
@@ -24,15 +23,14 @@ from typing import Any
 
 import click
 import numpy as np
-import numpy.typing as npt
 import torch
+from harness.prefixes import sample_prefixes, walk
 from harness.processes import measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
 from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.title_trie import TitleTrie
-from decoding.types import Constraint
 from retrieval.filters.cache import FilterCache
 from retrieval.filters.entity_filter import EntityFilter, FilterMaker
 from retrieval.filters.parser import parse
@@ -45,7 +43,6 @@ _KINDS = 40
 _FIRST_YEAR, _YEARS = 1000, 1025
 _BRANCHES = (1, 16, 128)
 _SELECTIVITIES = (0.5, 0.1, 0.01, 0.001)
-_DEPTHS = range(1, 7)
 _QUERIES, _BEAMS = 32, 4
 _DIFFERENT_FILTERS = (1, 2, 8, 32)
 _PREDICATES = {
@@ -173,24 +170,6 @@ def steps(index: Index, repeats: int) -> list[dict[str, Any]]:
     return figures
 
 
-def sample_prefixes(
-    index: Index, allowed: npt.NDArray[np.int64], number: int, rng: np.random.Generator
-) -> list[list[tuple[int, ...]]]:
-    """Return, for every depth, prefixes of that many tokens of random allowed rows that go on after them.
-
-    Where a filter allows too few such rows, their prefixes repeat.
-    """
-    found: list[list[tuple[int, ...]]] = [[] for _ in _DEPTHS]
-    for rank in rng.choice(allowed, size=min(len(allowed), 50 * number), replace=False).tolist():
-        row = index.row_token_ids(rank)
-        for prefixes, depth in zip(found, _DEPTHS, strict=True):
-            if len(row) > depth and len(prefixes) < number:
-                prefixes.append(row[:depth])
-        if all(len(prefixes) == number for prefixes in found):
-            break
-    return [list(itertools.islice(itertools.cycle(prefixes), number)) for prefixes in found if prefixes]
-
-
 def compare_steps(
     trie: TitleTrie, filtered: FilteredTrie, prefixes: list[list[tuple[int, ...]]], repeats: int
 ) -> dict[str, Any]:
@@ -223,20 +202,6 @@ def compare(
         "filtered_us": Spread.of([1e6 * s for s in sides[1]]),
         "ratio": Spread.of_ratios(sides[1], sides[0]),
     }
-
-
-def walk(
-    constraint: Constraint, prefixes: list[tuple[int, ...]], queries: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return the states after some prefixes of one length, of the first query by default. Shape: (n,)."""
-    if queries is None:
-        queries = torch.zeros(len(prefixes), dtype=torch.int64)
-    states = constraint.start(queries)
-    for tokens in torch.tensor(prefixes, dtype=torch.int64).T:
-        states = constraint.advance(states, tokens)
-    if (states < 0).any():
-        raise click.ClickException("a prefix of an allowed row was refused")
-    return states
 
 
 def several_filters(

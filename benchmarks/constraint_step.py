@@ -1,0 +1,295 @@
+"""One step of the constraint against its peers, and as a share of a model's decode step.
+
+    python benchmarks/constraint_step.py --index six_million.index
+    python benchmarks/constraint_step.py --titles six_million.parquet --work /large/disk   # builds the index
+
+Branches stand on prefixes of real titles, 1 to 6 tokens deep; a figure is the mean over depths and prefixes.
+Verification of 50 candidates per branch, half of them valid where so many are, is measured against the
+full-row PPV of `harness.full_row_ppv`. Exact children are measured against a trie of nested dictionaries
+walked from the root: bare, which lists the tokens, and inside transformers' PrefixConstrainedLogitsProcessor,
+which makes a masked (branches, vocabulary) matrix of them; `processor` is TitleTrieLogitsProcessor, which
+does the same with our trie. The dictionaries of 6,000,000 titles take about 7 GB.
+
+Steps are timed *hot*, the same one several times on end, and *cold*, with the processor's caches emptied
+before, which is how a model leaves them. Everything is checked to give equal results before it is timed. One
+core, one thread; all sides in turn.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import torch
+from harness.dictionary_trie import Node, path_dictionary, tokens_after, whole_dictionary
+from harness.full_row_ppv import FullRowPPV, row_matrix
+from harness.model_step import mean_step_seconds, random_llama
+from harness.prefixes import sample_prefixes, walk
+from harness.processes import measured
+from harness.report import Spread, announce, command_line, environment, write_json
+from harness.timing import Eviction, Timed, in_turn, mean_seconds
+from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
+from torch import Tensor
+from transformers import PrefixConstrainedLogitsProcessor
+
+from decoding.edge_chooser import EdgeChooser
+from decoding.errors import KernelsError
+from decoding.expansion import expand
+from decoding.hf_model import HFLanguageModel
+from decoding.logits_processor import TitleTrieLogitsProcessor
+from decoding.title_trie import TitleTrie
+from retrieval.index.reader import Index
+
+_BUILD = "from index_builder.cli import build_command; build_command()"
+_BRANCHES = (1, 16, 128)
+_MODEL_BRANCHES = (1, 128)
+_DEPTHS = range(1, 7)
+_PREFIXES = 256  # per depth; steps of few branches are taken from several groups of them
+_MAX_GROUPS = 4
+_CANDIDATES = 50
+_PAIRS = (
+    ("full-row PPV", "verify"),
+    ("dictionaries + processor", "children"),
+    ("dictionaries", "children"),
+    ("topk", "children"),
+    ("dictionaries + processor", "processor"),
+)
+
+
+class Case(NamedTuple):
+    """Branches that take a step together.
+
+    Attributes:
+        prefixes: One per branch, of one length.
+        ids: The same. Shape: (n, d), int64.
+        candidates: To be verified. Shape: (n, 50), int64.
+        logits: Shape: (n, V), float32.
+    """
+
+    prefixes: list[tuple[int, ...]]
+    ids: Tensor
+    candidates: Tensor
+    logits: Tensor
+
+
+@click.command(context_settings={"show_default": True})
+@input_options
+@click.option(
+    "--index",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Measure on this index instead of building one.",
+)
+@click.option("--repeats", type=click.IntRange(min=5), default=7, help="Rounds; in each, everyone in turn.")
+@click.option(
+    "--path-dictionary",
+    "paths_only",
+    is_flag=True,
+    help="Give the dictionaries only the nodes on the way to the prefixes, if memory is short. That is too "
+    "good for them: in memory the whole trie lies far apart.",
+)
+def main(
+    data: Path,
+    titles: Path | None,
+    tokenizer: Path | None,
+    limit: int | None,
+    work: Path | None,
+    json_file: Path | None,
+    index: Path | None,
+    repeats: int,
+    paths_only: bool,
+) -> None:
+    """Measure steps of the constraint."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    facts = environment("numpy", "torch", "transformers", "numba")
+    announce(facts)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        path = index or build(data, titles, tokenizer, limit, Path(folder))
+        with Index.open(path, verify_digests=False) as opened:
+            click.echo(f"{opened.num_rows:,} rows, vocabulary of {opened.vocab_size:,}")
+            figures = measure(opened, repeats, paths_only)
+    write_json(json_file, command_line(), facts, figures)
+
+
+def build(data: Path, titles: Path | None, tokenizer: Path | None, limit: int | None, folder: Path) -> Path:
+    """Build an index of the titles and return its path."""
+    source, path = folder / "titles.tsv", folder / "step.index"
+    write_tsv(source, batches(titles_file(data, titles), limit))
+    options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--out", str(path), "--quiet"]
+    measured([sys.executable, "-c", _BUILD, str(source), *options])
+    return path
+
+
+def measure(index: Index, repeats: int, paths_only: bool) -> dict[str, Any]:
+    """Take all figures."""
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    prefixes = sample_prefixes(index, np.arange(index.num_rows), _PREFIXES, rng, _DEPTHS)
+    rows = row_matrix(index, max(_DEPTHS) + 1)
+    gc.disable()
+    if paths_only:
+        root = path_dictionary(rows, chain.from_iterable(prefixes))
+    else:
+        root = whole_dictionary(*index.rows.flat())
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # nobody pays for walking through the dictionaries
+    peer, tries = FullRowPPV(rows), make_tries(index)
+    figures: dict[str, Any] = {"rows": index.num_rows, "whole_dictionary": not paths_only, "steps": []}
+    for branches in _BRANCHES:
+        cases = make_cases(prefixes, branches, root, index.vocab_size, rng)
+        check(cases, tries, peer, root)
+        contests = [contestants(case, tries, peer, root) for case in cases]
+        figures["steps"] += [steps(contests, tries, branches, repeats, cold) for cold in (False, True)]
+    model = random_llama(index.vocab_size)
+    for branches in _MODEL_BRANCHES:
+        cases = make_cases(prefixes, branches, root, index.vocab_size, rng)
+        figures.setdefault("shares", []).append(shares(cases, tries, model, branches, repeats))
+    return figures
+
+
+def make_tries(index: Index) -> dict[str, TitleTrie]:
+    """Return the trie once per kernels that can be had here."""
+    tries = {}
+    for name in ("numba", "torch"):
+        try:
+            tries[name] = TitleTrie(index.trie_arrays(), index.vocab_size, kernels=name)
+        except KernelsError as error:
+            click.echo(f"left out: {error}")
+    return tries
+
+
+def make_cases(
+    prefixes: list[list[tuple[int, ...]]],
+    branches: int,
+    root: Node,
+    vocab_size: int,
+    rng: np.random.Generator,
+) -> list[Case]:
+    """Cut the prefixes of every depth into groups of so many branches."""
+    logits = torch.randn(branches, vocab_size)
+    cases = []
+    for of_depth in prefixes:
+        for group in range(min(_PREFIXES // branches, _MAX_GROUPS)):
+            mine = of_depth[group * branches : (group + 1) * branches]
+            candidates = []
+            for prefix in mine:
+                valid = rng.permutation(tokens_after(root, prefix))[: _CANDIDATES // 2]
+                others = rng.choice(vocab_size, _CANDIDATES - len(valid), replace=False)
+                candidates.append(rng.permutation(np.concatenate([valid, others])))
+            cases.append(Case(mine, torch.tensor(mine), torch.from_numpy(np.array(candidates)), logits))
+    return cases
+
+
+def check(cases: list[Case], tries: dict[str, TitleTrie], peer: FullRowPPV, root: Node) -> None:
+    """Stop unless everyone gives the same answers."""
+    for case in cases:
+        valid = peer.verify(case.ids.int(), case.candidates.int())
+        listed = [sorted(tokens_after(root, prefix)) for prefix in case.prefixes]
+        masked = dictionary_processor(root, len(case.prefixes))(case.ids, case.logits)
+        for name, trie in tries.items():
+            states = walk(trie, case.prefixes)
+            if not torch.equal(trie.verify(states, case.candidates) >= 0, valid):
+                raise click.ClickException(f"{name}: verification differs from full-row PPV")
+            children = trie.children(states)
+            counts = torch.bincount(children.owner, minlength=len(states)).tolist()
+            if [part.tolist() for part in children.token.split(counts)] != listed:
+                raise click.ClickException(f"{name}: children differ from the dictionaries'")
+            processor = TitleTrieLogitsProcessor(trie, 0, trie.vocab_size - 1)
+            if not torch.equal(processor(case.ids, case.logits), masked):
+                raise click.ClickException(f"{name}: scores differ from PrefixConstrainedLogitsProcessor's")
+        for prefix, mine, candidates in zip(listed, valid, case.candidates, strict=True):
+            if mine.tolist() != [token in prefix for token in candidates.tolist()]:
+                raise click.ClickException("full-row PPV differs from the dictionaries")
+
+
+def dictionary_processor(root: Node, branches: int) -> PrefixConstrainedLogitsProcessor:
+    """Return transformers' processor over the dictionaries; the branches are the beams of one prompt."""
+    return PrefixConstrainedLogitsProcessor(lambda _, written: tokens_after(root, written.tolist()), branches)
+
+
+def steps(
+    contests: list[dict[str, Timed]], kernels: Iterable[str], branches: int, repeats: int, cold: bool
+) -> dict[str, Any]:
+    """Time everyone's step."""
+    timed = in_turn(contests, repeats, cold)
+    times = {name: [1e6 * seconds for seconds in column] for name, column in timed.items()}
+    entry: dict[str, Any] = {"branches": branches, "cold": cold, "ratios": {}}
+    entry["us"] = {name: Spread.of(column) for name, column in times.items()}
+    label = f"{branches:>4} branches, {'cold' if cold else 'hot'}"
+    for name, spread in entry["us"].items():
+        click.echo(f"{label}, {name:<28} {spread.text(1)} us")
+    for name in kernels:
+        for peer, ours in _PAIRS:
+            ratio = Spread.of_ratios(times[peer], times[f"{ours}, {name}"])
+            entry["ratios"][f"{peer} / {ours}, {name}"] = ratio
+            click.echo(f"{label}, {peer} / {ours}, {name}: {ratio.text(1)}")
+    return entry
+
+
+def contestants(case: Case, tries: dict[str, TitleTrie], peer: FullRowPPV, root: Node) -> dict[str, Timed]:
+    """Return what is timed on one group of branches."""
+    ids, candidates = case.ids.int(), case.candidates.int()
+    theirs = dictionary_processor(root, len(case.prefixes))
+    contest = {
+        "full-row PPV": Timed(partial(peer.verify, ids, candidates)),
+        "dictionaries": Timed(lambda: [tokens_after(root, prefix) for prefix in case.prefixes]),
+        "dictionaries + processor": Timed(partial(theirs, case.ids, case.logits)),
+        "topk": Timed(partial(case.logits.topk, _CANDIDATES)),
+    }
+    for name, trie in tries.items():
+        states = walk(trie, case.prefixes)
+        processor = TitleTrieLogitsProcessor(trie, 0, trie.vocab_size - 1)
+        contest[f"verify, {name}"] = Timed(partial(trie.verify, states, case.candidates))
+        contest[f"children, {name}"] = Timed(partial(trie.children, states))
+        contest[f"processor, {name}"] = Timed(
+            partial(processor, case.ids, case.logits), partial(processor, case.ids[:, :-1], case.logits)
+        )
+    return contest
+
+
+def shares(
+    cases: list[Case], tries: dict[str, TitleTrie], model: HFLanguageModel, branches: int, repeats: int
+) -> dict[str, Any]:
+    """Time children and their mass, cold, beside steps of a model at the same depths."""
+    sums = {
+        name: [Timed(partial(children_and_mass, trie, walk(trie, c.prefixes), c.logits)) for c in cases]
+        for name, trie in tries.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in ("model", *tries)}
+    eviction = Eviction()
+    for number in range(repeats + 1):
+        row = {"model": mean_step_seconds(model, branches, len(_DEPTHS))}
+        row |= {name: mean_seconds(timed, eviction) for name, timed in sums.items()}
+        if number:
+            for name, seconds in row.items():
+                times[name].append(1e3 * seconds)
+    entry: dict[str, Any] = {"branches": branches, "ms": {n: Spread.of(v) for n, v in times.items()}}
+    click.echo(f"{branches:>4} branches, decode step of the model: {entry['ms']['model'].text(1)} ms")
+    for name in tries:
+        share = entry[f"percent, {name}"] = Spread.of(
+            [100 * a / b for a, b in zip(times[name], times["model"], strict=True)]
+        )
+        click.echo(
+            f"{branches:>4} branches, children + mass, {name}: {entry['ms'][name].text(3)} ms, "
+            f"{share.text()} % of it"
+        )
+    return entry
+
+
+def children_and_mass(trie: TitleTrie, states: Tensor, logits: Tensor) -> Tensor:
+    """List the children with their log-probabilities and add them up. Shape: (n,)."""
+    return EdgeChooser(expand(trie, states, logits), len(states)).log_mass
+
+
+if __name__ == "__main__":
+    main()
