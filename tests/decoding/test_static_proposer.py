@@ -484,7 +484,7 @@ def test_a_title_of_ten_thousand_tokens():
     long = (*rng.integers(1, VOCAB, 10_000).tolist(), END)
     trie = TitleTrie.from_rows({long, (1, END)}, VOCAB)
     model = HashedModel(torch.zeros(1, VOCAB))
-    tree, static = both(lambda: model.prefill([1]), trie, [DiscParams(num_draws=1, num_samples=4, seed=5)])
+    tree, static = both(lambda: model.prefill([1]), trie, [DiscParams(num_draws=1, num_samples=16, seed=5)])
     assert_same(tree, static)
     assert {len(s.hypothesis.token_ids) for s in static[0].samples} == {2, 10_001}
 
@@ -501,7 +501,7 @@ def test_the_longest_title_costs_nothing_where_no_draw_writes_it():
 
 @pytest.mark.parametrize("top_m", [None, 2])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 def test_broken_logits_are_an_error_wherever_they_come_up(top_m, value, depth, late):
     broken = torch.tensor([0.0, value, 0.0])
@@ -583,6 +583,18 @@ def test_which_batches_are_drawn_with_static_shapes():
     assert not suits(adaptive=True)
     assert not suits(beam_size=2)
     assert not suits(constraint=SimpleNamespace(max_depth=3))
+
+
+def test_disc_takes_static_shapes_where_they_suit(monkeypatch):
+    made: list[DrawBatch] = []
+    monkeypatch.setattr(StaticProposer, "suits", lambda batch: True)
+    monkeypatch.setattr(StaticProposer, "nodes_of_queries", lambda self: made.append(self._batch) or [0])
+    model, trie = HashedModel.random(VOCAB, 3), TitleTrie.from_rows(ROWS[0], VOCAB)
+    disc(model.prefill([1]), trie, [DiscParams()])
+    assert len(made) == 1
+    monkeypatch.setattr(StaticProposer, "suits", lambda batch: False)
+    disc(model.prefill([1]), trie, [DiscParams()])
+    assert len(made) == 1
 
 
 def test_a_constraint_without_padded_children_is_refused():
