@@ -44,7 +44,8 @@ class DiscResult:
             zero, that is, when the model gives the catalogue no probability at all.
         mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
             weight of the draws of the first round (of all draws of the first phase, unless they adapt), or of
-            their acceptances when draws were rejected early.
+            their acceptances when draws were rejected early. With several prefixes per draw it is the mean
+            of their own estimates (`Draws.log_estimate`), each unbiased and possibly above 1.
         mass_stderr: Standard error of `mass`; NaN with a single draw. Of acceptances it is the binomial
             error at the share (a + 1/2) / (n + 1), which is not zero when all draws fared alike.
         mass_lower: What P_L(S) is at least: the probability of the distinct rows that were written.

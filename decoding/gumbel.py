@@ -77,7 +77,8 @@ def log_inclusion(log_proposal: Tensor, threshold: Tensor) -> Tensor:
 def best_edges(edges: Edges, counts: Tensor, branches: Branches, number: int) -> tuple[Tensor, Tensor]:
     """Perturb all edges of every branch and return those with the largest values.
 
-    Costs time in proportion to the edges of all branches: 48,000 of them at a root, for every draw.
+    Costs time in proportion to the edges of all branches: at a root with 48,000 of them 4 to 5 ms per draw on
+    one core.
 
     Args:
         edges: Of the expanded nodes. E >= 1.
