@@ -14,7 +14,8 @@ Adaptive draws are made one after the other instead. What earlier draws of the q
 left out of the proposal, so a weight is bounded by the mass C that is left at the root, C <= 1, and a draw is
 accepted with probability x / C: rejection sampling with an envelope that tightens. Whatever C was, a draw of
 probability q(s) is kept with probability proportional to P_L(s) / q(s), so accepted draws are exact samples
-of P_S.
+of P_S. Several results of a query share what was found: each accepted one follows P_S given all the others
+drew before it, but *whether* one is accepted within K draws depends on them.
 """
 
 from __future__ import annotations
