@@ -43,7 +43,7 @@ class StaticProposer:
     Args:
         batch: The queries; their constraint lists its children padded.
         new_flag: Makes what tells the host, late, whether to go on, from a number of booleans and a device.
-        max_logits: Logits computed by one forward, where a query has more than one draw.
+        max_logits: Most logits computed by one forward, but for one draw of each query.
 
     Raises:
         TypeError: the constraint cannot list its children padded.
@@ -120,7 +120,9 @@ class StaticProposer:
             self._log_upper[chosen] = walking.log_root_mass
 
     def _walk(self, walking: _Walking, flag: LateFlag) -> None:
-        """Take steps until all draws have ended; nothing here waits for the device.
+        """Take steps until all draws have ended.
+
+        Nothing here waits for the device, but for a flag whose answer the host is several steps ahead of.
 
         Raises:
             InvalidLogitsError: the logits of a branch were broken.
