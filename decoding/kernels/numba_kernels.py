@@ -49,12 +49,14 @@ class NumbaKernels:
         """List every continuation: one pass finds the room, one fills it."""
         if not _is_plain(states):
             return self._traced.children(states)
-        at = states.contiguous().numpy()
-        room = numba_loops.count_children(at, self._child_begin, self._tail_begin)
+        states = _longs(states)
+        at, count = states.data_ptr(), len(states)
+        room = numba_loops.count_children(at, count, self._child_begin, self._tail_begin)
         # Room for edges that a filter then leaves out is never touched, so it takes no memory.
         edges = np.empty((3, room), dtype=np.int64)
         num_edges = numba_loops.fill_children(
             at,
+            count,
             self._token,
             self._child_begin,
             self._row_begin,
@@ -64,15 +66,18 @@ class NumbaKernels:
         )
         if num_edges < room:
             edges = edges[:, :num_edges]
-        return Children(*torch.from_numpy(edges).unbind())
+        owner, token, next_state = edges
+        return Children(torch.from_numpy(owner), torch.from_numpy(token), torch.from_numpy(next_state))
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
         """List every continuation in `width` columns."""
         if not _is_plain(states):
             return self._traced.padded_children(states, width)
+        states = _longs(states)
         padded = np.full((2, len(states), width), -1, dtype=np.int64)
         most = numba_loops.pad_children(
-            states.contiguous().numpy(),
+            states.data_ptr(),
+            len(states),
             self._token,
             self._child_begin,
             self._row_begin,
@@ -88,19 +93,25 @@ class NumbaKernels:
         """Return the number of the trie's children of each state, allowed or not."""
         if not _is_plain(states):
             return self._traced.widths(states)
+        states = _longs(states)
         widths = np.empty(len(states), dtype=np.int64)
-        numba_loops.count_runs(states.contiguous().numpy(), self._child_begin, self._tail_begin, widths)
+        numba_loops.count_runs(states.data_ptr(), len(states), self._child_begin, self._tail_begin, widths)
         return torch.from_numpy(widths)
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check candidates by binary search among the state's children."""
         if not _is_plain(states):
             return self._traced.verify(states, token_ids)
-        wanted = token_ids.contiguous().numpy()
-        next_states = np.empty(wanted.shape, dtype=np.int64)
+        states, token_ids = _longs(states), _longs(token_ids)
+        if len(token_ids) != len(states):
+            raise ValueError(
+                f"token_ids: expected a row for each of {len(states)} states, got {len(token_ids)}"
+            )
+        next_states = np.empty(token_ids.shape, dtype=np.int64)
         numba_loops.verify(
-            states.contiguous().numpy(),
-            wanted,
+            states.data_ptr(),
+            len(states),
+            token_ids.data_ptr(),
             self._token,
             self._child_begin,
             self._row_begin,
@@ -114,8 +125,9 @@ class NumbaKernels:
         """Return whether nothing follows a place that is not the root."""
         if not _is_plain(states):
             return self._traced.is_final(states)
+        states = _longs(states)
         final = np.empty(len(states), dtype=np.bool_)
-        numba_loops.find_finals(states.contiguous().numpy(), self._child_begin, self._tail_begin, final)
+        numba_loops.find_finals(states.data_ptr(), len(states), self._child_begin, self._tail_begin, final)
         return torch.from_numpy(final)
 
     def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:
@@ -143,6 +155,15 @@ class NumbaKernels:
         self.widths(nothing)
         self.verify(nothing, nothing.view(0, 1))
         self.is_final(nothing)
+
+
+def _longs(tensor: Tensor) -> Tensor:
+    """Return what a loop may read at its address: int64, contiguous and on the CPU."""
+    if not tensor.is_cpu:
+        raise ValueError(f"expected a tensor on the CPU, where the trie is, got one on {tensor.device}")
+    if tensor.dtype is not torch.int64 or not tensor.is_contiguous():
+        return tensor.long().contiguous()
+    return tensor
 
 
 def _is_plain(states: Tensor) -> bool:

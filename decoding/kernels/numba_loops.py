@@ -1,5 +1,8 @@
 """The trie's hot loops, compiled for the CPU: plain integers and arrays in, arrays filled.
 
+What changes from call to call comes as the address of contiguous values, because making an array of a tensor
+costs more than the loop of a small step; the caller holds the tensor meanwhile.
+
 Loops run in one thread and do not hold Python's lock. A trie without filters is one lane that allows all
 rows. All take a state apart as `decoding.kernels.states` says; `begin` and `end` are runs of positions.
 
@@ -86,16 +89,18 @@ def _first_row(position: int, row_end: int, row_begin: Ints) -> int:
 
 
 @_compiled
-def count_children(states: Longs, child_begin: Ints, tail_begin: Ints) -> int:
+def count_children(address: int, num_states: int, child_begin: Ints, tail_begin: Ints) -> int:
     """Return the number of edges out of all states, allowed or not.
 
     Args:
-        states: Shape: (n,).
+        address: Of the states, int64.
+        num_states: Their number, n.
         child_begin: Shape: (N + 1,).
         tail_begin: Shape: (R + 1,).
     """
+    states = numba.carray(_pointer(address), (num_states,), np.int64)
     total = 0
-    for at in range(len(states)):
+    for at in range(num_states):
         if states[at] >= 0:
             position, row_end, _ = _place(states[at], len(tail_begin))
             begin, end = _child_run(position, row_end, child_begin, tail_begin)
@@ -105,7 +110,8 @@ def count_children(states: Longs, child_begin: Ints, tail_begin: Ints) -> int:
 
 @_compiled
 def fill_children(
-    states: Longs,
+    address: int,
+    num_states: int,
     token: Tokens,
     child_begin: Ints,
     row_begin: Ints,
@@ -116,7 +122,8 @@ def fill_children(
     """Write the allowed edges out of all states and return their number.
 
     Args:
-        states: Shape: (n,).
+        address: Of the states, int64.
+        num_states: Their number, n.
         token: Shape: (N + T,).
         child_begin: Shape: (N + 1,).
         row_begin: Shape: (N + 1,).
@@ -124,9 +131,10 @@ def fill_children(
         filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
         edges: Written to: owner, token and next state. Room for all edges, allowed or not. Shape: (3, E).
     """
+    states = numba.carray(_pointer(address), (num_states,), np.int64)
     stride = len(tail_begin)
     edge = 0
-    for at in range(len(states)):
+    for at in range(num_states):
         if states[at] < 0:
             continue
         position, row_end, lane = _place(states[at], stride)
@@ -153,7 +161,8 @@ def fill_children(
 
 @_compiled
 def pad_children(
-    states: Longs,
+    address: int,
+    num_states: int,
     token: Tokens,
     child_begin: Ints,
     row_begin: Ints,
@@ -164,7 +173,8 @@ def pad_children(
     """Write the edges out of each state in as many columns as there are; return how many were needed.
 
     Args:
-        states: Shape: (n,).
+        address: Of the states, int64.
+        num_states: Their number, n.
         token: Shape: (N + T,).
         child_begin: Shape: (N + 1,).
         row_begin: Shape: (N + 1,).
@@ -172,8 +182,9 @@ def pad_children(
         filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
         padded: Token and next state, written to where there is an edge. Shape: (2, n, width).
     """
+    states = numba.carray(_pointer(address), (num_states,), np.int64)
     stride, width, most = len(tail_begin), padded.shape[2], 0
-    for at in range(len(states)):
+    for at in range(num_states):
         if states[at] < 0:
             continue
         position, row_end, lane = _place(states[at], stride)
@@ -199,8 +210,9 @@ def pad_children(
 
 @_compiled
 def verify(
-    states: Longs,
-    token_ids: Longs,
+    address: int,
+    num_states: int,
+    token_address: int,
     token: Tokens,
     child_begin: Ints,
     row_begin: Ints,
@@ -211,8 +223,9 @@ def verify(
     """Write the next state of every candidate, -1 where there is none.
 
     Args:
-        states: Shape: (n,).
-        token_ids: Shape: (n, M).
+        address: Of the states, int64.
+        num_states: Their number, n.
+        token_address: Of the candidates, (n, M), int64.
         token: Shape: (N + T,).
         child_begin: Shape: (N + 1,).
         row_begin: Shape: (N + 1,).
@@ -220,8 +233,10 @@ def verify(
         filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
         next_states: Written to. Shape: (n, M).
     """
+    states = numba.carray(_pointer(address), (num_states,), np.int64)
+    token_ids = numba.carray(_pointer(token_address), next_states.shape, np.int64)
     stride = len(tail_begin)
-    for at in range(len(states)):
+    for at in range(num_states):
         next_states[at, :] = -1
         if states[at] < 0:
             continue
@@ -246,16 +261,20 @@ def verify(
 
 
 @_compiled
-def find_finals(states: Longs, child_begin: Ints, tail_begin: Ints, final: npt.NDArray[np.bool_]) -> None:
+def find_finals(
+    address: int, num_states: int, child_begin: Ints, tail_begin: Ints, final: npt.NDArray[np.bool_]
+) -> None:
     """Write whether nothing follows a place that is not the root.
 
     Args:
-        states: Shape: (n,).
+        address: Of the states, int64.
+        num_states: Their number, n.
         child_begin: Shape: (N + 1,).
         tail_begin: Shape: (R + 1,).
         final: Written to. Shape: (n,).
     """
-    for at in range(len(states)):
+    states = numba.carray(_pointer(address), (num_states,), np.int64)
+    for at in range(num_states):
         final[at] = False
         if states[at] >= 0:
             position, row_end, _ = _place(states[at], len(tail_begin))
@@ -264,16 +283,18 @@ def find_finals(states: Longs, child_begin: Ints, tail_begin: Ints, final: npt.N
 
 
 @_compiled
-def count_runs(states: Longs, child_begin: Ints, tail_begin: Ints, widths: Longs) -> None:
+def count_runs(address: int, num_states: int, child_begin: Ints, tail_begin: Ints, widths: Longs) -> None:
     """Write how many children each state has in the trie, whatever its filter.
 
     Args:
-        states: Shape: (n,).
+        address: Of the states, int64.
+        num_states: Their number, n.
         child_begin: Shape: (N + 1,).
         tail_begin: Shape: (R + 1,).
         widths: Written to. Shape: (n,).
     """
-    for at in range(len(states)):
+    states = numba.carray(_pointer(address), (num_states,), np.int64)
+    for at in range(num_states):
         widths[at] = 0
         if states[at] >= 0:
             position, row_end, _ = _place(states[at], len(tail_begin))
