@@ -66,7 +66,7 @@ def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
     axes.fill_between([], [], color=_GREY, alpha=0.25, linewidth=0, label="sampling error alone")
     axes.set_yscale("log")
     largest = max(s["all_results"]["kl"] for figure in figures for s in figure["settings"])
-    axes.set_ylim(min(f["low"] for f in floor) / 2, 2 * largest)
+    axes.set_ylim(min(f["low"] for f in floor) / 2, 60 * largest)  # room for the legend
     _draws_axis(axes, draws)
     axes.set_ylabel("KL($P_S$ || results), nats")
     axes.set_title("Distance from the target")
