@@ -85,9 +85,10 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         expected = constraint.num_queries if isinstance(constraint, FilteredTrie) else None
         if num_queries is None:
             num_queries = 1 if expected is None else expected
-        if num_queries < 1 or (expected is not None and num_queries != expected):
-            allowed = "at least 1" if expected is None else f"{expected}, one per filter"
-            raise ValueError(f"num_queries: must be {allowed}, got {num_queries}")
+        if num_queries < 1:
+            raise ValueError(f"num_queries: must be at least 1, got {num_queries}")
+        if expected is not None and num_queries != expected:
+            raise ValueError(f"num_queries: must be {expected}, one per filter, got {num_queries}")
         if prompt_length < 0:
             raise ValueError(f"prompt_length: must be >= 0, got {prompt_length}")
         ends = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)

@@ -453,6 +453,31 @@ def test_arguments_out_of_range(arguments: dict[str, Any], message: str) -> None
         TitleTrieLogitsProcessor(**given)
 
 
+def test_a_batch_without_filters_has_no_queries() -> None:
+    filtered = FilteredTrie(TitleTrie.from_rows(TITLES, VOCAB), [])
+    with pytest.raises(ValueError, match="num_queries: must be at least 1, got 0"):
+        TitleTrieLogitsProcessor(filtered, 1, END)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_scores_on_cuda_under_a_trie_on_either_device(device: str) -> None:
+    trie = TitleTrie.from_rows(TITLES, VOCAB, device)
+    mask = np.arange(len(TITLES)) % 2 == 0
+    processor = TitleTrieLogitsProcessor(
+        FilteredTrie(trie, [None, RowFilter.from_mask(mask, device)]), 1, END
+    )
+    allowed = [dict_trie(TITLES), dict_trie([row for row, keep in zip(TITLES, mask, strict=True) if keep])]
+    written: list[Row] = [(), ()]
+    for _ in range(LONGEST):
+        scores = torch.randn(2, VOCAB, device="cuda")
+        masked = processor(torch.tensor([[PAD, *row] for row in written], device="cuda"), scores)
+        assert masked.device == scores.device
+        expected = [mine.get(row, [END]) for mine, row in zip(allowed, written, strict=True)]
+        assert [torch.isfinite(row).nonzero().flatten().tolist() for row in masked] == expected
+        written = [(*row, tokens[-1]) for row, tokens in zip(written, expected, strict=True)]
+
+
 def test_a_model_narrower_than_the_trie_is_refused() -> None:
     processor = TitleTrieLogitsProcessor(TitleTrie.from_rows([(9, 2)], 10), 1, 2)
     with pytest.raises(ValueError, match="holds token 9, but the model's scores are 8 wide"):
