@@ -15,7 +15,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
@@ -26,7 +25,6 @@ from decoding.params import DiscParams
 from decoding.proposer import FIRST, DrawBatch, Proposer
 from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.static_proposer import StaticProposer
-from decoding.static_step import Step, Walk, static_step
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie
 from decoding.tree_proposer import TreeProposer
@@ -289,90 +287,6 @@ def test_the_loop_of_the_tree_does_wait():
         disc(HashedModel.random(VOCAB, 5).prefill([1, 2, 3]), constraint, params)
 
 
-# One step as a pure function
-
-
-def step_arguments(depth: int, top_m: int | None, narrow: bool, temperature: bool = True):
-    """Arguments of one step: three queries of four draws, `depth` tokens into random rows."""
-    constraint, _ = watched_case(None, narrow)
-    generator = torch.Generator().manual_seed(10 * depth + (top_m or 0))
-    state = constraint.start(torch.arange(3).repeat_interleave(4))
-    for _ in range(depth):
-        owner, _, following = constraint.children(state)
-        last = [int(torch.nonzero(owner == n).max()) if (owner == n).any() else -1 for n in range(12)]
-        state = torch.stack([following[at] if at >= 0 else state[n] for n, at in enumerate(last)])
-    done = constraint.is_final(state).view(3, 4)
-    walk = Walk(
-        state=state.view(3, 4),
-        log_weight=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
-        logprob=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
-        running=~done & torch.tensor([[True, True, True, False]] * 2 + [[True, False, True, True]]),
-        finished=done,
-        broken=torch.tensor(False),
-    )
-    return (
-        constraint,
-        walk,
-        torch.randn(3, 4 if depth else 1, VOCAB, generator=generator),
-        torch.rand(3, 4, generator=generator, dtype=torch.float64),
-        torch.tensor([False, False, True]),
-        torch.full((3, 4), -2.0, dtype=torch.float64),
-        torch.tensor([1.0, 0.5, 2.0]) if temperature else None,
-        constraint.width_at(depth),
-        top_m,
-    )
-
-
-def tensors(step: Step) -> list[Tensor]:
-    return [*step.walk, *step[1:]]
-
-
-def equal(left: Step, right: Step) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(tensors(left), tensors(right), strict=True))
-
-
-STEPS = pytest.mark.parametrize(
-    ("depth", "top_m", "narrow"),
-    [(0, None, False), (2, None, False), (0, 2, True), (1, None, True), (1, 3, False), (3, 1, True)],
-)
-
-
-@STEPS
-def test_a_step_is_the_same_in_pieces(depth, top_m, narrow):
-    arguments = step_arguments(depth, top_m, narrow)
-    whole = static_step(*arguments)
-    for cells in (1, 7, 30):
-        assert equal(whole, static_step(*arguments, max_cells=cells))
-
-
-@STEPS
-def test_the_shapes_of_a_step_do_not_depend_on_values(depth, top_m, narrow):
-    constraint, walk, *rest = step_arguments(depth, top_m, narrow)
-    eager = static_step(constraint, walk, *rest)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-
-        def fake(value):
-            return mode.from_tensor(value) if isinstance(value, Tensor) else value
-
-        shapes = static_step(constraint, Walk(*map(fake, walk)), *map(fake, rest))
-    for mine, theirs in zip(tensors(eager), tensors(shapes), strict=True):
-        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-
-
-def test_shapes_that_depend_on_values_would_be_noticed():
-    constraint, walk, *_ = step_arguments(1, None, False)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises(DynamicOutputShapeException):
-        constraint.children(mode.from_tensor(walk.state).flatten())
-
-
-@STEPS
-def test_a_step_compiles_into_one_graph(depth, top_m, narrow):
-    arguments = step_arguments(depth, top_m, narrow)
-    torch.compiler.reset()
-    compiled = torch.compile(static_step, fullgraph=True, backend="aot_eager")
-    assert equal(static_step(*arguments), compiled(*arguments))
-
-
 # The law
 
 
@@ -554,18 +468,6 @@ def test_a_cancelled_query_leaves_and_the_others_are_unchanged():
     results = static_disc(model.prefill([1, 2]), trie, params, cancel=[token, None])
     assert isinstance(results[0], DecodingCancelledError)
     assert results[1].samples == static_disc(model.prefill([2]), trie, params[1:])[0].samples
-
-
-def test_draws_chosen_at_the_ends_of_their_cells_are_valid():
-    """Uniforms next to 0 and 1 reach the first and the last child with any probability, never padding."""
-    arguments = list(step_arguments(0, None, True, temperature=False))
-    arguments[3] = torch.tensor([[2.0**-53, 0.5, 1 - 2.0**-53, 1 - 2.0**-53]] * 3, dtype=torch.float64)
-    arguments[4] = torch.zeros(3, dtype=torch.bool)
-    arguments[7] += 5  # more padding
-    step = static_step(*arguments)
-    running = arguments[1].running
-    assert (step.token[running] >= 0).all()
-    assert (step.walk.state[running] >= 0).all()
 
 
 def test_which_batches_are_drawn_with_static_shapes():
