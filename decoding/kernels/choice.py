@@ -49,4 +49,6 @@ def _numba_kernels(tables: TrieTables) -> TrieKernels:
     # Imported on first use: numba takes half a second, which commands without a trie need not wait for.
     from decoding.kernels.numba_kernels import NumbaKernels
 
-    return NumbaKernels(tables)
+    kernels = NumbaKernels(tables)
+    kernels.warm_up()
+    return kernels

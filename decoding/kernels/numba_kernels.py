@@ -43,7 +43,6 @@ class NumbaKernels:
         self._tail_begin = tables.tail_begin.numpy()
         addresses = [0 if prefix is None else prefix.data_ptr() for prefix in self._prefixes]
         self._filters: Longs = np.array(addresses, dtype=np.int64)
-        self._warm_up()
 
     def children(self, states: Tensor) -> Children:
         """List every continuation: one pass finds the room, one fills it."""
@@ -134,7 +133,7 @@ class NumbaKernels:
         """Return the kernels of the whole trie under row filters."""
         return NumbaKernels(self._tables, prefixes)
 
-    def _warm_up(self) -> None:
+    def warm_up(self) -> None:
         """Compile for this type of tokens, or read what was compiled before: no request pays for it."""
         failure: OSError | None = None
         for _ in numba_loops.COMPILED:

@@ -119,3 +119,16 @@ IndexDataCacheFile.save = full
     answer = run(fault + ASK, NUMBA_CACHE_DIR=str(tmp_path))
     assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
     assert "No space left on device" in answer.stderr
+
+
+@needs_numba
+def test_loops_are_only_given_what_they_can_read():
+    """They read addresses, so what is not there must not be asked for."""
+    trie = TitleTrie.from_rows(ROWS, 5, kernels="numba")
+    states = trie.start(torch.arange(2))
+    with pytest.raises(ValueError, match="token_ids: expected a row for each of 2 states, got 1"):
+        trie.verify(states, torch.zeros((1, 3), dtype=torch.int64))
+    with pytest.raises(ValueError, match="expected a tensor on the CPU, where the trie is, got one on meta"):
+        trie.children(states.to("meta"))
+    small = torch.tensor([[1, 2], [2, 1]], dtype=torch.int32)
+    assert (trie.verify(states, small) >= 0).tolist() == [[True, False], [False, True]]
