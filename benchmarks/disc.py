@@ -30,7 +30,7 @@ from disc_figures.plot import draw
 from disc_figures.sample_retriever import held_out_queries, sample_retriever
 from disc_figures.wall_time import wall_time
 from harness.report import announce, command_line, environment, write_json
-from harness.titles import DATA, JSON, TITLES, TOKENIZER, batches, tokenizer_file
+from harness.titles import JSON, TOKENIZER, batches, tokenizer_file
 from tokenizers import Tokenizer
 
 from decoding.title_trie import TitleTrie
@@ -44,8 +44,20 @@ _HIDDEN, _LAYERS = 768, 9
 @click.command(context_settings={"show_default": True})
 @JSON
 @TOKENIZER
-@TITLES
-@DATA
+@click.option(
+    "--titles",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    show_default="synthetic ones",
+    help="`time`: titles as Parquet with a column `title`, TSV with such a header, or one per line.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("../shared/data"),
+    envvar="GENRET_SHARED_DATA",
+    show_envvar=True,
+    help="Directory with tokenizers/, for --titles alone.",
+)
 @click.option(
     "--only", multiple=True, type=click.Choice(_SECTIONS), help="Run this section; may be repeated."
 )
@@ -143,6 +155,8 @@ def _synthetic(count: int) -> set[tuple[int, ...]]:
 
 def _tokenised(file: Path, tokenizer: Path, limit: int) -> set[tuple[int, ...]]:
     """Titles as GPT-2 writes them after a prompt, with its end token."""
+    if not tokenizer.exists():
+        raise click.UsageError(f"no tokenizer at {tokenizer}; --titles needs --data or --tokenizer")
     model = Tokenizer.from_file(str(tokenizer))
     end = model.get_vocab_size() - 1
     return {
