@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
+from decoding.kernels.contract import TrieTables
 from decoding.title_trie import TitleTrie
 from index_builder.build import BuildSummary
 from retrieval.errors import IndexDirectoryError
@@ -66,8 +68,11 @@ def test_trie_is_zero_copy_read_only_and_serves_the_decoder(summary: BuildSummar
         for array in arrays[:4]:
             assert not array.flags.owndata
             assert not array.flags.writeable
+        tables = TrieTables.of(arrays, torch.device("cpu"))  # what every backend walks
+        tensors = (tables.token, tables.child_begin, tables.row_begin, tables.tail_begin)
+        for tensor, array in zip(tensors, arrays[:4], strict=True):
+            assert tensor.data_ptr() == array.ctypes.data
         trie = TitleTrie(arrays, TOKENIZER.vocab_size)
-        assert trie._token.data_ptr() == arrays.token.ctypes.data
         for rank in range(index.num_rows):
             states = roots(trie)
             for token in index.row_token_ids(rank):

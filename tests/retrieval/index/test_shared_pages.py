@@ -13,17 +13,17 @@ from tests.index_fixtures import build, character_tokenizer
 
 LETTERS = "abcdefghij"
 
-# Opens an index, reads all of the trie through torch, prints where the tensors are and what the kernel says
-# about the mappings of the index, and stays alive until its standard input is closed.
+# Opens an index, reads all of what walks its trie, prints where the tensors are and what the operating system
+# says about the mappings of the index, and stays alive until its standard input is closed.
 READER = """
 import re, sys
 import torch
-from decoding.title_trie import TitleTrie
+from decoding.kernels.contract import TrieTables
 from retrieval.index.reader import Index
 
 index = Index.open(sys.argv[1], verify_digests=False)
-trie = TitleTrie(index.trie_arrays(), index.vocab_size)
-tensors = [trie._token, trie._child_begin, trie._row_begin, trie._tail_begin]
+tables = TrieTables.of(index.trie_arrays(), torch.device("cpu"))
+tensors = [tables.token, tables.child_begin, tables.row_begin, tables.tail_begin]
 assert all(int(t.to(torch.int64).sum()) >= 0 for t in tensors)
 facts = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0, "Shared_Clean": 0}
 ranges, inside = [], False
