@@ -10,12 +10,13 @@ plain constrained sampling, as in the paper's experiments (section 4).
 This file is Algorithm 1. Draws of all results of all queries are made together, by a proposer; the law is
 the algorithm's all the same, because the lowest-numbered accepted draw wins.
 
-Adaptive draws are made one after the other instead. What earlier draws of the query found to be invalid is
-left out of the proposal, so a weight is bounded by the mass C that is left at the root, C <= 1, and a draw is
-accepted with probability x / C: rejection sampling with an envelope that tightens. Whatever C was, a draw of
-probability q(s) is kept with probability proportional to P_L(s) / q(s), so accepted draws are exact samples
-of P_S. Several results of a query share what was found: each accepted one follows P_S given all the others
-drew before it, but *whether* one is accepted within K draws depends on them.
+Adaptive draws differ in what they are proposed by and judged against. What the model said of a query's tree
+is an envelope: an upper bound C of P_L(S), at first the valid mass at the root. No draw can weigh more than
+C, so one is accepted with probability x / C, not x. When K draws were refused, what they found to be invalid
+is left out of the proposal of the K fresh ones, which lowers C; these are put to the test as well. That is
+rejection sampling with an envelope that tightens: whatever C was, a draw of probability q(s) is kept with
+probability proportional to P_L(s) / q(s), so accepted draws are exact samples of P_S. Only when all 2K were
+refused one is chosen by weight (`decoding.weighted_choice`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from decoding.draws import Draws
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
-from decoding.proposer import ACCEPT, CHOOSE, FIRST, SECOND, DrawBatch, Proposer
+from decoding.proposer import ACCEPT, ACCEPT_AGAIN, FIRST, SECOND, DrawBatch, Proposer
 from decoding.static_proposer import StaticProposer
 from decoding.stopping import StopPoll
 from decoding.tree_proposer import TreeProposer
 from decoding.types import Constraint
+from decoding.weighted_choice import candidates, choose_by_weight
 
 __all__ = ["DiscResult", "DiscSample", "disc"]
 
@@ -73,9 +75,10 @@ def disc(
     stop = StopPoll(len(params), cancel, room, session.root_logits.device)
     batch = DrawBatch(session, constraint, params, stop, range(len(params)))
     proposer = _proposer(batch)
-    rounds = _first_phase(batch, proposer)
-    second = _second_phase(batch, proposer, _missing(batch, rounds))
-    return _collect(batch, proposer, rounds, second)
+    first = _first_phase(batch, proposer)
+    wanted = _undecided(batch, first)
+    second = _second_phase(batch, proposer, first, wanted) if wanted else []
+    return _collect(batch, proposer, first, second)
 
 
 def _proposer(batch: DrawBatch) -> Proposer:
@@ -87,21 +90,10 @@ def _proposer(batch: DrawBatch) -> Proposer:
     return TreeProposer(batch)
 
 
-def _first_phase(batch: DrawBatch, proposer: Proposer) -> list[Round]:
-    """Make up to K draws for every result, all at once or, when they adapt, one at a time."""
-    adaptive = batch.params[0].adaptive
-    rounds: list[Round] = []
-    for first in range(max(p.num_draws for p in batch.params) if adaptive else 1):
-        wanted = [(q, s, first, count) for q, s, count in _missing(batch, rounds) if count > first]
-        if adaptive:
-            wanted = [(q, s, first, 1) for q, s, _, _ in wanted]
-        if not wanted:
-            break
-        rounds.append(_first_round(batch, proposer, batch.new_draws(wanted)))
-    return rounds
-
-
-def _first_round(batch: DrawBatch, proposer: Proposer, draws: Draws) -> Round:
+def _first_phase(batch: DrawBatch, proposer: Proposer) -> Round:
+    """Make K draws for every result and take the first that is accepted; with K = 1 take the one."""
+    wanted = [(q, s, 0, p.num_draws) for q, p in enumerate(batch.params) for s in range(p.num_samples)]
+    draws = batch.new_draws(wanted)
     log_u = torch.log(uniforms(batch.seed[draws.query], ACCEPT, draws.sample, draws.number, 0))
     proposer.run(draws, FIRST, _early_threshold(draws, batch.params, log_u))
     accepted = draws.finished & (log_u < draws.log_weight - draws.log_bound)
@@ -109,27 +101,35 @@ def _first_round(batch: DrawBatch, proposer: Proposer, draws: Draws) -> Round:
     return Round(draws, accepted, _lowest_numbered(draws, torch.where(plain, draws.finished, accepted)))
 
 
-def _missing(batch: DrawBatch, rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
-    """Return (query, sample, K) of every result that no draw was taken for yet."""
-    decided = {key for one in rounds for key in one.winners}
+def _undecided(batch: DrawBatch, first: Round) -> list[Key]:
+    """Return the results that have a second phase."""
     return [
-        (q, s, p.num_draws)
+        (q, s)
         for q, p in enumerate(batch.params)
         for s in range(p.num_samples)
-        if (q, s) not in decided and batch.stop.error(q) is None
+        if (q, s) not in first.winners and p.num_draws > 1 and batch.stop.error(q) is None
     ]
 
 
-def _second_phase(
-    batch: DrawBatch, proposer: Proposer, missing: Sequence[tuple[int, int, int]]
-) -> Round | None:
-    """Choose each missing result among K fresh draws, with probability proportional to their weights."""
-    wanted = [(q, s, 0, count) for q, s, count in missing if count > 1]
-    if not wanted:
-        return None
-    draws = batch.new_draws(wanted)
+def _second_phase(batch: DrawBatch, proposer: Proposer, first: Round, wanted: Sequence[Key]) -> list[Round]:
+    """Make K fresh draws for every result that is left, and choose one by weight where none is accepted.
+
+    Returns:
+        The fresh draws, and the first ones once more with the results they decide after all.
+    """
+    draws = batch.new_draws([(q, s, 0, batch.params[q].num_draws) for q, s in wanted])
     proposer.run(draws, SECOND, None)
-    return Round(draws, torch.zeros_like(draws.finished), _choose_by_weight(batch, draws))
+    accepted = torch.zeros_like(draws.finished)
+    if batch.params[0].adaptive:
+        log_u = torch.log(uniforms(batch.seed[draws.query], ACCEPT_AGAIN, draws.sample, draws.number, 0))
+        accepted = draws.finished & (log_u < draws.log_weight - draws.log_bound)
+    winners = _lowest_numbered(draws, accepted)
+    left = [key for key in wanted if key not in winners]
+    chosen = choose_by_weight(batch, candidates(batch, first.draws, draws, left))
+    winners |= {key: choice.draw for key, choice in chosen.items() if choice.is_fresh}
+    seen = {key: choice.draw for key, choice in chosen.items() if not choice.is_fresh}
+    refused = torch.zeros_like(first.accepted)
+    return [Round(draws, accepted, winners, True), Round(first.draws, refused, seen, True)]
 
 
 def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
@@ -150,50 +150,23 @@ def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[Key, int]:
     return winners
 
 
-def _choose_by_weight(batch: DrawBatch, draws: Draws) -> dict[Key, int]:
-    """Choose one draw per (query, sample) with probability proportional to its weight."""
-    groups: dict[Key, list[int]] = {}
-    keys = zip(draws.query.tolist(), draws.sample.tolist(), strict=True)
-    for index, key in enumerate(keys):
-        groups.setdefault(key, []).append(index)
-    log_weights = torch.where(draws.finished, draws.log_weight, -math.inf).tolist()
-    u = uniforms(batch.seed[draws.query], CHOOSE, draws.sample, 0, 0).tolist()
-    chosen: dict[Key, int] = {}
-    for key, members in groups.items():
-        largest = max(log_weights[i] for i in members)
-        if largest == -math.inf:
-            continue
-        weights = [math.exp(log_weights[i] - largest) for i in members]
-        target = u[members[0]] * sum(weights)
-        for index, weight in zip(members, weights, strict=True):
-            target -= weight
-            if weight > 0:
-                chosen[key] = index
-                if target < 0:
-                    break
-    return chosen
-
-
 def _collect(
-    batch: DrawBatch, proposer: Proposer, rounds: Sequence[Round], second: Round | None
+    batch: DrawBatch, proposer: Proposer, first: Round, second: Sequence[Round]
 ) -> list[DiscResult | DecodingCancelledError]:
     samples: dict[Key, DiscSample] = {}
-    for one in rounds:
-        samples.update(one.samples(batch.constraint, None))
-    everything = list(rounds)
-    if second is not None:
-        samples.update(second.samples(batch.constraint, [2 * p.num_draws for p in batch.params]))
-        everything.append(second)
-    written, nodes = written_mass(everything, batch.num_queries), proposer.nodes_of_queries()
+    for one in (first, *second):
+        samples.update(one.samples(batch.constraint, batch.params))
+    made = [first, *second[:1]]
+    written, nodes = written_mass(made, batch.num_queries), proposer.nodes_of_queries()
     upper = proposer.log_upper_bounds()
-    num_draws = torch.cat([one.draws.query for one in everything]).bincount(minlength=batch.num_queries)
+    num_draws = torch.cat([one.draws.query for one in made]).bincount(minlength=batch.num_queries)
     results: list[DiscResult | DecodingCancelledError] = []
     for q, p in enumerate(batch.params):
         error = batch.stop.error(q)
         if error is not None:
             results.append(error)
             continue
-        mass, stderr = estimate_mass(rounds[0], q, p)
+        mass, stderr = estimate_mass(first, q, p)
         results.append(
             DiscResult(
                 samples=tuple(samples[q, s] for s in range(p.num_samples) if (q, s) in samples),

@@ -72,32 +72,43 @@ class Round:
     Attributes:
         draws: At their ends.
         accepted: Whether a draw passed its acceptance test. Shape: (D,), bool.
-        winners: The draw taken for each result that this round decided.
+        winners: The draw taken for each result that is decided by one of these draws.
+        is_second: Whether K draws for each of the results had been refused before.
     """
 
     draws: Draws
     accepted: Tensor
     winners: dict[Key, int]
+    is_second: bool = False
 
-    def samples(self, constraint: Constraint, num_draws: Sequence[int] | None) -> dict[Key, DiscSample]:
-        """Return the results this round decided.
-
-        Args:
-            constraint: Names the rows.
-            num_draws: What to report as draws used, per query; None: the number of the draw taken.
-        """
+    def samples(self, constraint: Constraint, params: Sequence[DiscParams]) -> dict[Key, DiscSample]:
+        """Return the results that are decided by one of these draws."""
         indices = list(self.winners.values())
         if not indices:
             return {}
         draws = self.draws
         columns = (self.accepted[indices], draws.log_weight[indices], draws.number[indices] + 1)
         rows = zip(self.winners, draws.hypotheses(indices, constraint), strict=True)
-        return {
-            key: DiscSample(hypothesis, accepted, weight, number if num_draws is None else num_draws[key[0]])
-            for (key, hypothesis), accepted, weight, number in zip(
-                rows, *(column.tolist() for column in columns), strict=True
-            )
-        }
+        samples: dict[Key, DiscSample] = {}
+        for (key, hypothesis), accepted, weight, number in zip(
+            rows, *(column.tolist() for column in columns), strict=True
+        ):
+            most = params[key[0]].num_draws
+            used = number + (most if self.is_second else 0)
+            if not accepted and most > 1:
+                used = 2 * most
+            samples[key] = DiscSample(hypothesis, accepted, weight, used)
+        return samples
+
+
+def written_rows(draws: Draws) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Return (query, row) of every finished draw, by its index."""
+    done = torch.nonzero(draws.finished).squeeze(1)
+    if not len(done):
+        return {}
+    written = torch.stack([step[done] for step in draws.tokens], dim=1).tolist()
+    rows = (tuple(token for token in tokens if token >= 0) for tokens in written)
+    return dict(zip(done.tolist(), zip(draws.query[done].tolist(), rows, strict=True), strict=True))
 
 
 def estimate_mass(first: Round, query: int, params: DiscParams) -> tuple[float, float]:
@@ -121,12 +132,8 @@ def estimate_mass(first: Round, query: int, params: DiscParams) -> tuple[float, 
 def written_mass(rounds: Sequence[Round], num_queries: int) -> list[float]:
     """Return the total probability of the distinct rows that each query's draws wrote."""
     rows: list[dict[tuple[int, ...], float]] = [{} for _ in range(num_queries)]
-    for draws in (one.draws for one in rounds):
-        done = torch.nonzero(draws.finished).squeeze(1)
-        if not len(done):
-            continue
-        written = torch.stack([step[done] for step in draws.tokens], dim=1).tolist()
-        logprobs = draws.logprob[done].tolist()
-        for query, tokens, logprob in zip(draws.query[done].tolist(), written, logprobs, strict=True):
-            rows[query][tuple(token for token in tokens if token >= 0)] = logprob
+    for one in rounds:
+        logprobs = one.draws.logprob.tolist()
+        for index, (query, row) in written_rows(one.draws).items():
+            rows[query][row] = logprobs[index]
     return [min(1.0, math.fsum(math.exp(logprob) for logprob in mine.values())) for mine in rows]

@@ -60,8 +60,9 @@ class DiscParams:
         reject_early: Stop a draw of the first phase as soon as its weight falls below its acceptance
             threshold. The law of the results is unchanged; the mass is then estimated from the
             accept/reject outcomes instead of from the weights, with a larger standard error.
-        adaptive: Make a result's draws one after the other and leave out of each what the query's earlier
-            draws found to be invalid. Accepted draws are still exact samples of P_S, and more are accepted.
+        adaptive: Judge draws against what is known of P_L(S), and leave out of the second phase's proposal
+            what the first found to be invalid. Accepted draws are still exact samples of P_S, and more are
+            accepted.
         beam_size: Prefixes a draw keeps at a time; it proposes the likeliest row that it finds. 1: DISC
             itself. With more, draws favour likely rows and are no samples of P_S (docs/disc.md).
     """

@@ -19,7 +19,7 @@ from decoding.stopping import StopPoll
 from decoding.types import Constraint
 
 # Streams of the counter-based generator: what a uniform is used for.
-ACCEPT, FIRST, SECOND, CHOOSE = range(4)
+ACCEPT, FIRST, SECOND, CHOOSE, ACCEPT_AGAIN = range(5)
 
 
 class DrawBatch:
