@@ -82,10 +82,10 @@ def abstention(reply: Reply, min_mass: float | None) -> str:
     if not reply.result.abstained or mass is None:
         return ""
     if min_mass is None:
-        return f"the model gives the catalogue {mass:.2g}, too little"
+        return f"in the catalogue with probability {mass:.2g}, too little"
     shown = (f"{mass:.{digits}g}" for digits in (2, 4, 8, 17))  # enough to see that it is less
     told = next(text for text in shown if float(text) < min_mass)
-    return f"the model gives the catalogue {told}, below --min-mass {min_mass:g}"
+    return f"in the catalogue with probability {told}, below --min-mass {min_mass:g}"
 
 
 def _caption(reply: Reply, min_mass: float | None) -> str:
@@ -97,14 +97,28 @@ def _caption(reply: Reply, min_mass: float | None) -> str:
         parts.append("nothing in the catalogue matched")
     if result.certified is not None:
         parts.append("proven exact top-k" if result.certified else "not proven exact")
-    if result.mass is not None:
-        mass = _mass(result.mass, result.mass_stderr, result.num_draws)
-        parts.append(f"in the catalogue with probability {mass}{_bounds(result)}")
+    parts += _mass_parts(result)
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
     parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
     parts.append(f"index {reply.index.name}")
     return "; ".join(parts)
+
+
+def _mass_parts(result: RetrievalResult) -> list[str]:
+    """Return what is known of the probability; that of an answer withheld was told in one figure already."""
+    if result.mass is None:
+        return []
+    estimate = _mass(result.mass, result.mass_stderr, result.num_draws) + _bounds(result)
+    is_inside = result.bounded_mass == result.mass
+    is_known = result.mass_lower is not None and result.mass_lower == result.mass_upper
+    parts = []
+    if not result.abstained:
+        told = estimate if is_inside and not is_known else f"{result.bounded_mass:.3g}"
+        parts.append(f"in the catalogue with probability {told}")
+    if not is_known and (result.abstained or not is_inside):
+        parts.append(f"estimated {estimate}")
+    return parts
 
 
 def _mass(mass: float, stderr: float | None, num_draws: int) -> str:

@@ -118,7 +118,7 @@ def test_an_answer_below_the_least_mass_is_withheld_and_said_why(server: Process
     assert withheld["mass"] == answered["mass"]
     done = genret(*sampled, "--min-mass", "1")
     assert (done.returncode, done.stdout) == (0, "")
-    said = r"no match: 'metal': the model gives the catalogue ([\d.e-]+), below --min-mass 1\n"
+    said = r"no match: 'metal': in the catalogue with probability ([\d.e-]+), below --min-mass 1\n"
     told = re.fullmatch(said, done.stderr)
     assert told is not None
     assert 0 < float(told[1]) < 1

@@ -136,25 +136,43 @@ def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None
 def test_bounds_are_rounded_so_that_they_stay_true(
     bounds: tuple[float | None, float | None], said: str
 ) -> None:
-    assert f"in the catalogue with probability {said}" in table(reply(bounds=bounds), width=160)
+    assert said in table(reply(bounds=bounds), width=160)
 
 
 @pytest.mark.parametrize(
     ("mass", "min_mass", "said"),
     [
-        (0.0312, 0.2, "the model gives the catalogue 0.031, below --min-mass 0.2"),
-        (0.0, 0.2, "the model gives the catalogue 0, below --min-mass 0.2"),
-        (0.1999, 0.2, "the model gives the catalogue 0.1999, below --min-mass 0.2"),
-        (0.2 - 2**-55, 0.2, "the model gives the catalogue 0.19999999999999998, below --min-mass 0.2"),
-        (0.9999, 1.0, "the model gives the catalogue 0.9999, below --min-mass 1"),
-        (0.0312, None, "the model gives the catalogue 0.031, too little"),
+        (0.0312, 0.2, "in the catalogue with probability 0.031, below --min-mass 0.2"),
+        (0.0, 0.2, "in the catalogue with probability 0, below --min-mass 0.2"),
+        (0.1999, 0.2, "in the catalogue with probability 0.1999, below --min-mass 0.2"),
+        (0.2 - 2**-55, 0.2, "in the catalogue with probability 0.19999999999999998, below --min-mass 0.2"),
+        (0.9999, 1.0, "in the catalogue with probability 0.9999, below --min-mass 1"),
+        (0.0312, None, "in the catalogue with probability 0.031, too little"),
     ],
 )
 def test_an_answer_that_was_withheld_says_why(mass: float, min_mass: float | None, said: str) -> None:
     withheld = reply((), mass=mass, abstained=True)
     assert abstention(withheld, min_mass) == said
-    assert f"no match: {said}; in the catalogue with probability" in table(withheld, 160, min_mass)
+    shown = table(withheld, 160, min_mass)
+    estimate = f"{mass:.3g} ± 0.1" if mass > 0 else "below 0.5"
+    assert f"no match: {said}; estimated {estimate}; seed 7" in shown
+    assert shown.count("in the catalogue with probability") == 1
     assert "nothing in the catalogue matched" not in table(withheld, 160, min_mass)
     document = json.loads(as_json("q", withheld))
     assert (document["finish_reason"], document["abstained"]) == ("NO_MATCH", True)
     assert abstention(reply(()), min_mass) == ""
+
+
+def test_an_estimate_outside_its_bounds_is_not_told_as_the_probability() -> None:
+    shown = table(reply(mass=0.000553, mass_stderr=0.00055, bounds=(0.000127, 0.000259)), width=160)
+    told = "in the catalogue with probability 0.000259; estimated 0.000553 ± 0.00055, certainly between"
+    assert f"{told} 0.000127 and 0.000259; seed 7" in shown
+
+
+@pytest.mark.parametrize("known", [0.0, 0.26])
+def test_a_probability_that_is_known_has_no_error(known: float) -> None:
+    shown = table(reply(mass=0.24, mass_stderr=0.02, bounds=(known, known)), width=160)
+    assert f"in the catalogue with probability {known:g}; seed 7" in shown
+    withheld = reply((), mass=0.24, bounds=(known, known), abstained=True)
+    said = f"no match: in the catalogue with probability {known:g}, below --min-mass 0.5; seed 7"
+    assert said in table(withheld, 160, min_mass=0.5)
