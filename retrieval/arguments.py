@@ -55,8 +55,15 @@ def check_text(field_name: str, value: object) -> None:
         ) from None
 
 
-def integer(field_name: str, value: object, low: int, high: int) -> int:
+def integer(field_name: str, value: object, low: int, high: int, when: str = "") -> int:
     """Return an integer in [low, high].
+
+    Args:
+        field_name: What it is called.
+        value: What was given.
+        low: The least allowed.
+        high: The most allowed.
+        when: Where this range holds, if it is another one elsewhere: " with ...".
 
     Raises:
         InputError: it is none, or out of range.
@@ -65,7 +72,7 @@ def integer(field_name: str, value: object, low: int, high: int) -> int:
         raise InputError(field_name, f"must be an integer, got {value!r}")
     found = operator.index(value)  # NumPy's integers too
     if not low <= found <= high:
-        raise InputError(field_name, f"must be in [{low}, {high}], got {found}")
+        raise InputError(field_name, f"must be in [{low}, {high}]{when}, got {found}")
     return found
 
 

@@ -2,8 +2,8 @@
 
 GenretError                      a message for the user; never a traceback
 ├── InputError                   what the caller gave is wrong (field, expected, got)
-│   └── SourceError              a titles/mentions file cannot be used (file, line)
-├── IndexDirectoryError                  something is wrong with an index
+├── SourceError                  a titles/mentions file cannot be used (file, line)
+├── IndexDirectoryError          something is wrong with an index
 │   ├── IndexNotFoundError       no index at that path, or no such name
 │   ├── IndexFormatError         not an index, or a broken manifest or file structure
 │   ├── IndexVersionError        written by another format version

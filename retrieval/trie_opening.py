@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from decoding.errors import DecodingError
+from retrieval.arguments import integer
 from retrieval.compatibility import check_rendering
+from retrieval.errors import InputError, ModelError
 from retrieval.index.reader import Index
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
@@ -27,15 +30,24 @@ def title_trie(
 
     Args:
         index: An open index or its directory. The trie stays valid when the index is closed.
-        tokenizer: Checkpoint directory, tokenizer.json or hub id of the model that is to write titles.
+        tokenizer: Checkpoint directory, tokenizer.json or hub id of the model that is to write titles, or
+            what `TextTokenizer.load` made of one.
         vocab_size: Width of the model's logits; None: as many as the tokenizer has tokens.
-        device: Where the trie lives; None: the CPU, also for a model elsewhere.
+        device: Where the trie lives: "cpu", "cuda", "cuda:1", ...; None: the CPU, also for a model elsewhere.
 
     Raises:
+        InputError: an argument is of the wrong kind, or `vocab_size` is below 1.
         IndexMismatchError: the index was built for another tokenizer, holds tokens the model does not have,
             or renders titles otherwise than the checkpoint was taught.
-        GenretError: index or tokenizer cannot be read.
+        GenretError: index or tokenizer cannot be read, or there is no such device here.
     """
+    if vocab_size is not None:
+        vocab_size = integer("vocab_size", vocab_size, 1, 2**31 - 1)
+    if not isinstance(index, Index | str | Path):
+        raise InputError("index", f"must be an open Index or its directory, got {type(index).__name__}")
+    if not isinstance(tokenizer, TextTokenizer | str | Path):
+        got = type(tokenizer).__name__
+        raise InputError("tokenizer", f"must be a checkpoint directory, tokenizer.json or hub id, got {got}")
     if not isinstance(index, Index):
         with Index.open(index) as opened:
             return title_trie(opened, tokenizer, vocab_size=vocab_size, device=device)
@@ -46,4 +58,15 @@ def title_trie(
     from decoding.title_trie import TitleTrie  # torch takes a second to import
 
     # A model may be narrower than its tokenizer, where no title needs the tokens it lacks.
-    return TitleTrie(index.trie_arrays(), vocab_size or index.vocab_size, device)
+    return TitleTrie(index.trie_arrays(), vocab_size or index.vocab_size, _checked(device))
+
+
+def _checked(device: torch.device | str | None) -> torch.device | None:
+    if device is None:
+        return None
+    from decoding.model_loading import resolve_device  # transformers takes seconds to import
+
+    try:
+        return resolve_device(device)
+    except DecodingError as error:
+        raise ModelError(str(error)) from error

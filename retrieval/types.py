@@ -30,7 +30,6 @@ DEFAULT_NUM_SAMPLES = 16
 # Integer fields of a request: name, least, most, whether None is allowed.
 _RANGES = (
     ("k", 1, MAX_K, False),
-    ("beam_size", 1, MAX_BEAM_SIZE, True),
     ("num_draws", 1, MAX_DRAWS, False),
     ("num_samples", 1, MAX_SAMPLES, True),
     ("top_m", 1, 2**31 - 1, True),
@@ -123,16 +122,17 @@ class RetrieveRequest:
 
     def _check_beam(self) -> None:
         """Refuse what changes the meaning of an answer and is not done here."""
+        self._check_beam_size(MAX_BEAM_SIZE)
         for name, is_set in (("min_mass", self.min_mass is not None), ("adaptive", self.adaptive)):
             if is_set:
                 raise InputError(name, f"needs the method disc, got the method {self.method}")
 
+    def _check_beam_size(self, most: int, when: str = "") -> None:
+        if self.beam_size is not None:
+            object.__setattr__(self, "beam_size", integer("beam_size", self.beam_size, 1, most, when))
+
     def _check_disc(self) -> None:
-        if self.prefixes > MAX_DISC_BEAM_SIZE:
-            raise InputError(
-                "beam_size",
-                f"must be in [1, {MAX_DISC_BEAM_SIZE}] with the method disc, got {self.beam_size}",
-            )
+        self._check_beam_size(MAX_DISC_BEAM_SIZE, " with the method disc")
         clashes = [f"top_m {self.top_m}"] if self.top_m is not None else []
         clashes += [f"beam_size {self.prefixes}"] if self.prefixes > 1 else []
         if self.adaptive and clashes:

@@ -92,7 +92,8 @@ _ADDRESS = click.option(
 @click.option(
     "--min-mass",
     type=float,
-    help="disc: no match when the model's probability that its answer is in the catalogue is below this.",
+    help="disc: no match when the model's probability that its answer is in the catalogue is below this, "
+    "in [0, 1].",
     show_default="no limit",
     show_envvar=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from service.served import IndexDescription, ServedIndex
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
 
+_LOG = logging.getLogger(__name__)
 DEFAULT_MODEL_NAME = "default-model"
 
 
@@ -69,6 +71,15 @@ class IndexOpener:
             num_entities=index.num_entities,
             model=self._model.name,
             device=str(retriever.model.device),
+        )
+        _LOG.info(
+            "index %r: version %s from %s; model %s on %s; the trie is walked by %s kernels",
+            spec.name,
+            index.version,
+            spec.path,
+            description.model,
+            description.device,
+            retriever.trie.kernels_name,
         )
         return ServedIndex(description, retriever)
 

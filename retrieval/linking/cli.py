@@ -61,7 +61,8 @@ _LOG_EVERY_S = 5.0
 @click.option(
     "--min-mass",
     type=float,
-    help="disc: NIL when the model's probability that its answer is in the catalogue is below this.",
+    help="disc: NIL when the model's probability that its answer is in the catalogue is below this, "
+    "in [0, 1].",
     show_default="no limit",
     show_envvar=True,
 )
@@ -123,7 +124,7 @@ def link_command(
     The output has one row per mention, in the same order: id, mention, entity_id, title, surface,
     logprob, probability, candidates, error, mass, abstained. A mention without an entity is NIL: its
     entity_id is null. mass is the probability that the model's answer is in the catalogue, as disc
-    estimates it; where it is below --min-mass, abstained is true and there are no candidates.
+    estimates and bounds it; where it is below --min-mass, abstained is true and there are no candidates.
     """
     from retrieval.errors import GenretError, InputError
     from retrieval.linking.mentions import check_source
@@ -244,9 +245,10 @@ class _Reporter:
 
 
 def _sentence(summary: LinkSummary) -> str:
-    text = f"{_counted(summary.num_mentions, 'mention')}: {summary.num_linked} linked, {summary.num_nil} NIL"
+    text = f"{_counted(summary.num_mentions, 'mention')}: "
+    text += f"{summary.num_linked:,} linked, {summary.num_nil:,} NIL"
     if summary.num_failed:
-        text += f", {summary.num_failed} failed"
+        text += f", {summary.num_failed:,} failed"
     if summary.num_bad_rows:
         text += f"; {_counted(summary.num_bad_rows, 'bad row')} left out"
     return text

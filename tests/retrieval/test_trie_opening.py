@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from retrieval import Index, title_trie
-from retrieval.errors import IndexMismatchError, IndexNotFoundError, ModelError
+from retrieval.errors import IndexMismatchError, IndexNotFoundError, InputError, ModelError
 from retrieval.text import Rendering, TextTokenizer
 from tests.checkpoints import END, make_checkpoint, make_index, save_tokenizer, train_tokenizer
 
@@ -79,3 +80,26 @@ def test_what_is_not_there_is_named(index: Path, checkpoint: Path, tmp_path: Pat
         title_trie(tmp_path / "absent", checkpoint)
     with pytest.raises(ModelError, match="absent"):
         title_trie(index, tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"vocab_size": 0}, InputError, r"vocab_size: must be in \[1, 2147483647\], got 0"),
+        ({"vocab_size": "512"}, InputError, "vocab_size: must be an integer, got '512'"),
+        ({"device": "abacus"}, ModelError, "unknown device 'abacus'"),
+        ({"tokenizer": object()}, InputError, "tokenizer: must be a checkpoint directory.*, got object"),
+        ({"index": None}, InputError, "index: must be an open Index or its directory, got NoneType"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_what_cannot_be_an_argument_is_refused_by_name(
+    index: Path, checkpoint: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        title_trie(**{"index": index, "tokenizer": checkpoint, **options})
+
+
+def test_a_device_may_be_named(index: Path, checkpoint: Path) -> None:
+    for device in ("cpu", torch.device("cpu")):
+        assert title_trie(index, checkpoint, device=device).device == torch.device("cpu")

@@ -69,7 +69,13 @@ from retrieval.types import Mention, RetrievalResult, RetrieveRequest
             "adaptive",
             "excludes top_m and a beam_size above 1, got top_m 50 and beam_size 2",
         ),
-        ({"method": "disc", "beam_size": 0}, "beam_size", "must be in [1, 1000], got 0"),
+        ({"method": "disc", "beam_size": 0}, "beam_size", "must be in [1, 64] with the method disc, got 0"),
+        (
+            {"method": "disc", "beam_size": 1001},
+            "beam_size",
+            "must be in [1, 64] with the method disc, got 1001",
+        ),
+        ({"method": "disc", "beam_size": "4"}, "beam_size", "must be an integer, got '4'"),
         ({"method": "disc", "beam_size": 65}, "beam_size", "must be in [1, 64] with the method disc, got 65"),
         (
             {"method": "disc", "num_samples": 256, "num_draws": 33},
