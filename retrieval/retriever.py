@@ -245,7 +245,16 @@ class Retriever:
             with named("mention", name):
                 requests.append(
                     self.link_request(
-                        mention, k, method, beam_size, seed, filter, allowed, denied, min_mass, adaptive
+                        mention,
+                        k=k,
+                        method=method,
+                        beam_size=beam_size,
+                        seed=seed,
+                        min_mass=min_mass,
+                        adaptive=adaptive,
+                        filter=filter,
+                        allow_ids=allowed,
+                        deny_ids=denied,
                     )
                 )
         return self._all_or_error(requests, names, batch_size)
@@ -253,15 +262,16 @@ class Retriever:
     def link_request(
         self,
         mention: Mention,
+        *,
         k: int = 1,
         method: str = "beam",
         beam_size: int | None = None,
         seed: int | None = None,
+        min_mass: float | None = None,
+        adaptive: bool = False,
         filter: str | None = None,
         allow_ids: tuple[str, ...] | None = None,
         deny_ids: tuple[str, ...] = (),
-        min_mass: float | None = None,
-        adaptive: bool = False,
     ) -> RetrieveRequest:
         """Return the request that links one mention with the checkpoint's mention template.
 

@@ -20,8 +20,8 @@ from service.usage import usage_error
 
 if TYPE_CHECKING:
     from service.client import RetrievalClient
-    from service.convert import Reply
     from service.errors import CallError
+    from service.reply import Reply
 
 
 def _checked_address(context: click.Context, parameter: click.Parameter, value: str) -> str:

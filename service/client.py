@@ -20,7 +20,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from retrieval.types import RetrieveRequest
 from service.config import check_address
 from service.convert import (
-    Reply,
     batch_reply_from_proto,
     batch_request_to_proto,
     error_from_status,
@@ -33,6 +32,7 @@ from service.convert import (
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.reply import Reply
 from service.served import IndexDescription
 
 READINESS = "genret.v1.RetrievalService"

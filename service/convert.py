@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -16,6 +15,7 @@ from retrieval.types import Candidate, MetadataValue, RetrievalResult, RetrieveR
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.reply import IndexRef, Reply
 from service.served import IndexDescription
 from service.status import (
     DOMAIN,
@@ -43,32 +43,6 @@ _METHOD_NUMBERS = {"beam": pb.RETRIEVAL_METHOD_BEAM, "disc": pb.RETRIEVAL_METHOD
 _OPTIONAL_FIELDS = ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "min_mass")
 # Fields that are called otherwise here than in the library.
 _WIRE_FIELDS = {"allow_ids": "allow_entity_ids.ids", "deny_ids": "deny_entity_ids"}
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRef:
-    """Which index version answered."""
-
-    name: str
-    version: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as a client sees it.
-
-    Attributes:
-        result: The answer.
-        queue_ms: Time the request waited for its batch, milliseconds.
-        total_ms: Time from arrival at the server to the reply, milliseconds.
-        index: Which index version answered.
-    """
-
-    result: RetrievalResult
-    queue_ms: float
-    total_ms: float
-    index: IndexRef
 
 
 def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:

@@ -34,6 +34,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     served.retriever.close()
 
 
+def test_the_log_says_what_answers_for_an_index(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint")
+    index = make_index(tmp_path / "index", checkpoint)
+    monkeypatch.setattr("decoding.kernels.choice._numba_is_installed", lambda: False)
+    with caplog.at_level("INFO", logger="service"):
+        served = IndexOpener(ModelSpec(model=str(checkpoint), device="cpu")).open(IndexSpec("tiny", index))
+    assert isinstance(served.retriever, Retriever)
+    served.retriever.close()
+    assert caplog.messages == [
+        f"index 'tiny': version {served.description.version} from {index}; model checkpoint on cpu; "
+        "the trie is walked by torch kernels"
+    ]
+
+
 def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     opener = IndexOpener(ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1))

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from retrieval.types import Candidate, RetrievalResult, Timings
-from service.convert import IndexRef, Reply
 from service.errors import CallError
 from service.render import abstention, as_json, as_lines, as_table
+from service.reply import IndexRef, Reply
 
 CANDIDATES = (
     Candidate("Q1", "Hamlet [play]", "The Prince of Denmark", -1.25, 0.75, {"kind": "work", "year": 1600}),
