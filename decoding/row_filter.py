@@ -166,18 +166,13 @@ class FilteredTrie:
 
         Args:
             states: Shape: (n,), int64.
-            width: At least the children every state has in the trie, which `width_at` bounds by depth and
-                `widths` tells.
+            width: At least the children every state has in the trie, which `width_at` bounds by depth.
 
         Raises:
             ValueError: a state has more children. Only where looking costs no waiting: on the CPU, outside
                 of `torch.compile`.
         """
         return self._kernels.padded_children(states, width)
-
-    def widths(self, states: Tensor) -> Tensor:
-        """Return the width `padded_children` needs for each state. Shapes: (n,), int64."""
-        return self._kernels.widths(states)
 
     def width_at(self, depth: int) -> int:
         """Return the most children of any of the trie's states after `depth` tokens.

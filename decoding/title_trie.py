@@ -68,7 +68,6 @@ class TitleTrie:
         self.num_rows = arrays.num_rows
         self.num_nodes = arrays.num_nodes
         self.max_depth = arrays.depth
-        self.max_children = arrays.max_children
 
     @classmethod
     def from_rows(
@@ -120,18 +119,14 @@ class TitleTrie:
 
         Args:
             states: Shape: (n,), int64.
-            width: At least the children of every state, which `width_at` bounds by depth and `widths` tells.
-                Children behind it would be left out, so the caller answers for it.
+            width: At least the children of every state, which `width_at` bounds by depth. Children behind it
+                would be left out, so the caller answers for it.
 
         Raises:
             ValueError: a state has more children. Only where looking costs no waiting: on the CPU, outside
                 of `torch.compile`.
         """
         return self.kernels.padded_children(states, width)
-
-    def widths(self, states: Tensor) -> Tensor:
-        """Return the width `padded_children` needs for each state. Shapes: (n,), int64."""
-        return self.kernels.widths(states)
 
     def width_at(self, depth: int) -> int:
         """Return the most children of any state after `depth` tokens, without asking the device.

@@ -90,15 +90,12 @@ class TrieKernels(Protocol):
 
         Args:
             states: Shape: (n,).
-            width: At least what `widths` says of every state; children behind it would be left out.
+            width: At least the children of every state in the trie; those behind it would be left out.
 
         Raises:
             ValueError: a state on the CPU needs more columns. Not checked where looking would wait for a
                 device or break a trace.
         """
-
-    def widths(self, states: Tensor) -> Tensor:
-        """Return the columns `padded_children` needs for each state. Shapes: (n,), int64."""
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Return the next state per candidate, -1 where there is none. Shapes: (n,), (n, M), (n, M)."""

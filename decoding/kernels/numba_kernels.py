@@ -12,14 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from decoding.kernels import numba_loops
+from decoding.kernels.compiling import keep_nothing
 from decoding.kernels.contract import TrieKernels, TrieTables
 from decoding.kernels.numba_loops import Longs, Tokens
 from decoding.kernels.torch_kernels import TorchKernels
 from decoding.types import Children, PaddedChildren
 
 logger = logging.getLogger(__name__)
+
+_LONG = np.dtype(np.int64)  # what NumPy would make of the type at every call
 
 
 class NumbaKernels:
@@ -46,13 +50,14 @@ class NumbaKernels:
 
     def children(self, states: Tensor) -> Children:
         """List every continuation: one pass finds the room, one fills it."""
-        if not _is_plain(states):
+        there = _readable(states)
+        if there is None:
             return self._traced.children(states)
-        states = _longs(states)
-        at, count = states.data_ptr(), len(states)
+        at, count = there.data_ptr(), there.shape[0]
         room = numba_loops.count_children(at, count, self._child_begin, self._tail_begin)
-        # Room for edges that a filter then leaves out is never touched, so it takes no memory.
-        edges = np.empty((3, room), dtype=np.int64)
+        # Three arrays, because that is cheaper than one and views of it. Room for edges that a filter then
+        # leaves out is never touched, so it takes no memory.
+        owner, token, next_state = np.empty(room, _LONG), np.empty(room, _LONG), np.empty(room, _LONG)
         num_edges = numba_loops.fill_children(
             at,
             count,
@@ -61,22 +66,23 @@ class NumbaKernels:
             self._row_begin,
             self._tail_begin,
             self._filters,
-            edges,
+            owner,
+            token,
+            next_state,
         )
         if num_edges < room:
-            edges = edges[:, :num_edges]
-        owner, token, next_state = edges
+            owner, token, next_state = owner[:num_edges], token[:num_edges], next_state[:num_edges]
         return Children(torch.from_numpy(owner), torch.from_numpy(token), torch.from_numpy(next_state))
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
         """List every continuation in `width` columns."""
-        if not _is_plain(states):
+        there = _readable(states)
+        if there is None:
             return self._traced.padded_children(states, width)
-        states = _longs(states)
-        padded = np.full((2, len(states), width), -1, dtype=np.int64)
+        padded = np.full((2, there.shape[0], width), -1, _LONG)
         most = numba_loops.pad_children(
-            states.data_ptr(),
-            len(states),
+            there.data_ptr(),
+            there.shape[0],
             self._token,
             self._child_begin,
             self._row_begin,
@@ -86,31 +92,23 @@ class NumbaKernels:
         )
         if most > width:
             raise ValueError(f"width: expected at least {most}, the children of one state, got {width}")
-        return PaddedChildren(*torch.from_numpy(padded).unbind())
-
-    def widths(self, states: Tensor) -> Tensor:
-        """Return the number of the trie's children of each state, allowed or not."""
-        if not _is_plain(states):
-            return self._traced.widths(states)
-        states = _longs(states)
-        widths = np.empty(len(states), dtype=np.int64)
-        numba_loops.count_runs(states.data_ptr(), len(states), self._child_begin, self._tail_begin, widths)
-        return torch.from_numpy(widths)
+        return PaddedChildren(torch.from_numpy(padded[0]), torch.from_numpy(padded[1]))
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check candidates by binary search among the state's children."""
-        if not _is_plain(states):
+        there, candidates = _readable(states), _readable(token_ids)
+        if there is None or candidates is None:
             return self._traced.verify(states, token_ids)
-        states, token_ids = _longs(states), _longs(token_ids)
-        if len(token_ids) != len(states):
+        shape = candidates.shape
+        if len(shape) != 2 or shape[0] != there.shape[0]:
             raise ValueError(
-                f"token_ids: expected a row for each of {len(states)} states, got {len(token_ids)}"
+                f"token_ids: expected a row for each of {len(there)} states, got shape {tuple(shape)}"
             )
-        next_states = np.empty(token_ids.shape, dtype=np.int64)
+        next_states = np.empty(shape, _LONG)
         numba_loops.verify(
-            states.data_ptr(),
-            len(states),
-            token_ids.data_ptr(),
+            there.data_ptr(),
+            shape[0],
+            candidates.data_ptr(),
             self._token,
             self._child_begin,
             self._row_begin,
@@ -122,11 +120,11 @@ class NumbaKernels:
 
     def is_final(self, states: Tensor) -> Tensor:
         """Return whether nothing follows a place that is not the root."""
-        if not _is_plain(states):
+        there = _readable(states)
+        if there is None:
             return self._traced.is_final(states)
-        states = _longs(states)
-        final = np.empty(len(states), dtype=np.bool_)
-        numba_loops.find_finals(states.data_ptr(), len(states), self._child_begin, self._tail_begin, final)
+        final = np.empty(there.shape[0], np.bool_)
+        numba_loops.find_finals(there.data_ptr(), there.shape[0], self._child_begin, self._tail_begin, final)
         return torch.from_numpy(final)
 
     def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:
@@ -134,37 +132,39 @@ class NumbaKernels:
         return NumbaKernels(self._tables, prefixes)
 
     def warm_up(self) -> None:
-        """Compile for this type of tokens, or read what was compiled before: no request pays for it."""
-        failure: OSError | None = None
-        for _ in numba_loops.COMPILED:
-            try:
-                self._ask_nothing()
-                break
-            except OSError as error:  # compiled, but not kept: every attempt gets at least one loop further
-                failure = error
-        else:
+        """Compile for this type of tokens, or read what was compiled before: no request pays for it.
+
+        Raises:
+            Exception: whatever numba raises where it cannot compile.
+        """
+        try:
             self._ask_nothing()
-        if failure is not None:
-            logger.warning("compiled loops cannot be kept for the next process: %s", failure)
+        except Exception as error:
+            # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
+            keep_nothing()
+            self._ask_nothing()
+            logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
 
     def _ask_nothing(self) -> None:
         nothing = torch.empty(0, dtype=torch.int64)
         self.children(nothing)
         self.padded_children(nothing, 1)
-        self.widths(nothing)
         self.verify(nothing, nothing.view(0, 1))
         self.is_final(nothing)
 
 
-def _longs(tensor: Tensor) -> Tensor:
-    """Return what a loop may read at its address: int64, contiguous and on the CPU."""
+def _readable(tensor: Tensor) -> Tensor | None:
+    """Return the values as a loop may read them at their address: int64, contiguous and on the CPU.
+
+    None: there are none to loop over, because a graph is traced or the tensor is a fake.
+
+    Raises:
+        ValueError: they are elsewhere.
+    """
+    if type(tensor) is not Tensor or is_compiling():
+        return None
     if not tensor.is_cpu:
         raise ValueError(f"expected a tensor on the CPU, where the trie is, got one on {tensor.device}")
-    if tensor.dtype is not torch.int64 or not tensor.is_contiguous():
-        return tensor.long().contiguous()
-    return tensor
-
-
-def _is_plain(states: Tensor) -> bool:
-    """Whether there are values to loop over: not while a graph is traced, nor in fake tensors."""
-    return type(states) is Tensor and not torch.compiler.is_compiling()
+    if tensor.dtype is torch.int64 and tensor.is_contiguous():
+        return tensor
+    return tensor.long().contiguous()

@@ -4,64 +4,35 @@ What changes from call to call comes as the address of contiguous values, becaus
 costs more than the loop of a small step; the caller holds the tensor meanwhile.
 
 Loops run in one thread and do not hold Python's lock. A trie without filters is one lane that allows all
-rows. All take a state apart as `decoding.kernels.states` says; `begin` and `end` are runs of positions.
+rows. All take a state apart as `decoding.kernels.states` says; `begin` and `end` are runs of positions. The
+loops that are called from outside share these arguments:
 
-Compiled code is kept beside this file or wherever NUMBA_CACHE_DIR says; where neither can be written, it is
-compiled once per process.
+    address: Of the states, int64.
+    num_states: Their number, n.
+    token: Shape: (N + T,).
+    child_begin: Shape: (N + 1,).
+    row_begin: Shape: (N + 1,).
+    tail_begin: Shape: (R + 1,).
+    filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
+
+A state that stands under none of the filters is refused by a ValueError.
 """
-
-# numba reads the code of functions, not their annotations, and needs the types of its intrinsic as objects.
-
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
 
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
+from decoding.kernels.compiling import compiled, pointer
 from decoding.kernels.states import POSITION_BITS, POSITION_MASK
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 Tokens = npt.NDArray[np.unsignedinteger]
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class _Decorator(Protocol):
-    def __call__(self, function: _Function) -> _Function: ...
+# An index that may be negative takes a test more, which wide steps feel.
+_Index = np.uint64
 
 
-# Every compiled function, those that only the others call included.
-COMPILED: list[Callable[..., Any]] = []
-
-
-def _compiled(function: _Function) -> _Function:
-    try:
-        keeping: _Decorator = numba.njit(cache=True, nogil=True)
-        compiled = keeping(function)
-    except RuntimeError:  # no place for compiled code can be written
-        passing: _Decorator = numba.njit(nogil=True)
-        compiled = passing(function)
-    COMPILED.append(compiled)
-    return compiled
-
-
-def _to_pointer(typing_context: Any, address: Any) -> Any:
-    """Say how an address, an integer, becomes a pointer."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), generate
-
-
-_pointer: Callable[[int], Any] = intrinsic(_to_pointer)
-
-
-@_compiled
+@compiled
 def _place(state: int, stride: int) -> tuple[int, int, int]:
     """Return (position, row_end, lane) of a state that is not -1."""
     row_end = state >> POSITION_BITS
@@ -69,7 +40,20 @@ def _place(state: int, stride: int) -> tuple[int, int, int]:
     return state & POSITION_MASK, row_end - lane * stride, lane
 
 
-@_compiled
+@compiled
+def _state(position: int, row_end: int, shift: int) -> int:
+    """Return the state of a place, its ranks shifted to its lane."""
+    return ((int(row_end) + shift) << POSITION_BITS) | position
+
+
+@compiled
+def _check_lane(lane: int, filters: Longs) -> None:
+    """Refuse a state under filters that this constraint does not have; all else of a state stays in range."""
+    if lane >= len(filters):
+        raise ValueError("a state stands under a filter that this constraint does not have")
+
+
+@compiled
 def _child_run(position: int, row_end: int, child_begin: Ints, tail_begin: Ints) -> tuple[int, int]:
     """Return the run of positions where the children of a place are."""
     num_nodes = len(child_begin) - 1
@@ -82,23 +66,16 @@ def _child_run(position: int, row_end: int, child_begin: Ints, tail_begin: Ints)
     return following, min(following + 1, int(tail_begin[row_end]))
 
 
-@_compiled
+@compiled
 def _first_row(position: int, row_end: int, row_begin: Ints) -> int:
     """Return the rank of the first row below a place that has rows: in a tail, of its only row."""
     return int(row_begin[position]) if position < len(row_begin) - 1 else row_end - 1
 
 
-@_compiled
+@compiled
 def count_children(address: int, num_states: int, child_begin: Ints, tail_begin: Ints) -> int:
-    """Return the number of edges out of all states, allowed or not.
-
-    Args:
-        address: Of the states, int64.
-        num_states: Their number, n.
-        child_begin: Shape: (N + 1,).
-        tail_begin: Shape: (R + 1,).
-    """
-    states = numba.carray(_pointer(address), (num_states,), np.int64)
+    """Return the number of edges out of all states, allowed or not."""
+    states = numba.carray(pointer(address), (num_states,), np.int64)
     total = 0
     for at in range(num_states):
         if states[at] >= 0:
@@ -108,7 +85,7 @@ def count_children(address: int, num_states: int, child_begin: Ints, tail_begin:
     return total
 
 
-@_compiled
+@compiled
 def fill_children(
     address: int,
     num_states: int,
@@ -117,21 +94,15 @@ def fill_children(
     row_begin: Ints,
     tail_begin: Ints,
     filters: Longs,
-    edges: Longs,
+    owner: Longs,
+    tokens: Longs,
+    next_state: Longs,
 ) -> int:
     """Write the allowed edges out of all states and return their number.
 
-    Args:
-        address: Of the states, int64.
-        num_states: Their number, n.
-        token: Shape: (N + T,).
-        child_begin: Shape: (N + 1,).
-        row_begin: Shape: (N + 1,).
-        tail_begin: Shape: (R + 1,).
-        filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
-        edges: Written to: owner, token and next state. Room for all edges, allowed or not. Shape: (3, E).
+    There must be room for all edges, allowed or not, in `owner`, `tokens` and `next_state`, each (E,).
     """
-    states = numba.carray(_pointer(address), (num_states,), np.int64)
+    states = numba.carray(pointer(address), (num_states,), np.int64)
     stride = len(tail_begin)
     edge = 0
     for at in range(num_states):
@@ -141,25 +112,94 @@ def fill_children(
         begin, end = _child_run(position, row_end, child_begin, tail_begin)
         if begin >= end:
             continue
-        filtered = filters[lane] != 0
-        counts = numba.carray(_pointer(filters[lane]), (stride,), np.int32)
-        before = counts[_first_row(position, row_end, row_begin)] if filtered else np.int32(0)
-        for child in range(begin, end):
-            last = int(row_begin[child + 1]) if child + 1 < end else row_end
-            # Written in any case and kept or not: a branch on the filter would be guessed wrong too often.
-            edges[0, edge] = at
-            edges[1, edge] = token[child]
-            edges[2, edge] = ((last + lane * stride) << POSITION_BITS) | child
-            if filtered:
-                upto = counts[last]
-                edge += upto > before
-                before = upto
-            else:
-                edge += 1
+        _check_lane(lane, filters)
+        shift = lane * stride
+        if filters[lane] == 0:
+            edge = _write_all(
+                at, begin, end, row_end, shift, token, row_begin, edge, owner, tokens, next_state
+            )
+        else:
+            counts = numba.carray(pointer(filters[lane]), (stride,), np.int32)
+            before = counts[_first_row(position, row_end, row_begin)]
+            edge = _write_allowed(
+                at,
+                begin,
+                end,
+                row_end,
+                shift,
+                token,
+                row_begin,
+                edge,
+                owner,
+                tokens,
+                next_state,
+                counts,
+                before,
+            )
     return edge
 
 
-@_compiled
+@compiled
+def _write_all(
+    at: int,
+    begin: int,
+    end: int,
+    row_end: int,
+    shift: int,
+    token: Tokens,
+    row_begin: Ints,
+    edge: int,
+    owner: Longs,
+    tokens: Longs,
+    next_state: Longs,
+) -> int:
+    """Write the edges to the children [begin, end) of state `at` from `edge` on; return where they end.
+
+    Loops as plain as these become vector code.
+    """
+    ahead = edge - begin
+    for child in range(begin, end):
+        owner[_Index(ahead + child)] = at
+        tokens[_Index(ahead + child)] = token[_Index(child)]
+    for child in range(begin, end - 1):
+        next_state[_Index(ahead + child)] = _state(child, row_begin[_Index(child + 1)], shift)
+    next_state[_Index(ahead + end - 1)] = _state(end - 1, row_end, shift)
+    return ahead + end
+
+
+@compiled
+def _write_allowed(
+    at: int,
+    begin: int,
+    end: int,
+    row_end: int,
+    shift: int,
+    token: Tokens,
+    row_begin: Ints,
+    edge: int,
+    owner: Longs,
+    tokens: Longs,
+    next_state: Longs,
+    counts: Ints,
+    before: int,
+) -> int:
+    """Write the edges that lead to an allowed row, likewise.
+
+    Each is written and kept or not: a branch on the filter would be guessed wrong too often. `counts` are
+    the filter's, `before` the one at the first row of the first child.
+    """
+    for child in range(begin, end):
+        last = int(row_begin[_Index(child + 1)]) if child + 1 < end else row_end
+        owner[_Index(edge)] = at
+        tokens[_Index(edge)] = token[_Index(child)]
+        next_state[_Index(edge)] = _state(child, last, shift)
+        upto = counts[_Index(last)]
+        edge += upto > before
+        before = upto
+    return edge
+
+
+@compiled
 def pad_children(
     address: int,
     num_states: int,
@@ -172,17 +212,9 @@ def pad_children(
 ) -> int:
     """Write the edges out of each state in as many columns as there are; return how many were needed.
 
-    Args:
-        address: Of the states, int64.
-        num_states: Their number, n.
-        token: Shape: (N + T,).
-        child_begin: Shape: (N + 1,).
-        row_begin: Shape: (N + 1,).
-        tail_begin: Shape: (R + 1,).
-        filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
-        padded: Token and next state, written to where there is an edge. Shape: (2, n, width).
+    Written to where there is an edge: `padded`, token and next state, (2, n, width).
     """
-    states = numba.carray(_pointer(address), (num_states,), np.int64)
+    states = numba.carray(pointer(address), (num_states,), np.int64)
     stride, width, most = len(tail_begin), padded.shape[2], 0
     for at in range(num_states):
         if states[at] < 0:
@@ -191,24 +223,24 @@ def pad_children(
         begin, end = _child_run(position, row_end, child_begin, tail_begin)
         if begin >= end:
             continue
+        _check_lane(lane, filters)
         most = max(most, end - begin)
         filtered = filters[lane] != 0
-        counts = numba.carray(_pointer(filters[lane]), (stride,), np.int32)
+        counts = numba.carray(pointer(filters[lane]), (stride,), np.int32)
         before = counts[_first_row(position, row_end, row_begin)] if filtered else np.int32(0)
         for child in range(begin, min(end, begin + width)):
             last = int(row_begin[child + 1]) if child + 1 < end else row_end
             if filtered:
                 upto = counts[last]
-                grows = upto > before
-                before = upto
+                grows, before = upto > before, upto
                 if not grows:
                     continue
             padded[0, at, child - begin] = token[child]
-            padded[1, at, child - begin] = ((last + lane * stride) << POSITION_BITS) | child
+            padded[1, at, child - begin] = _state(child, last, lane * stride)
     return most
 
 
-@_compiled
+@compiled
 def verify(
     address: int,
     num_states: int,
@@ -222,19 +254,10 @@ def verify(
 ) -> None:
     """Write the next state of every candidate, -1 where there is none.
 
-    Args:
-        address: Of the states, int64.
-        num_states: Their number, n.
-        token_address: Of the candidates, (n, M), int64.
-        token: Shape: (N + T,).
-        child_begin: Shape: (N + 1,).
-        row_begin: Shape: (N + 1,).
-        tail_begin: Shape: (R + 1,).
-        filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
-        next_states: Written to. Shape: (n, M).
+    `token_address` is that of the candidates, (n, M), int64; written to: `next_states`, (n, M).
     """
-    states = numba.carray(_pointer(address), (num_states,), np.int64)
-    token_ids = numba.carray(_pointer(token_address), next_states.shape, np.int64)
+    states = numba.carray(pointer(address), (num_states,), np.int64)
+    token_ids = numba.carray(pointer(token_address), next_states.shape, np.int64)
     stride = len(tail_begin)
     for at in range(num_states):
         next_states[at, :] = -1
@@ -244,7 +267,8 @@ def verify(
         begin, end = _child_run(position, row_end, child_begin, tail_begin)
         if begin >= end:
             continue
-        counts = numba.carray(_pointer(filters[lane]), (stride,), np.int32)
+        _check_lane(lane, filters)
+        counts = numba.carray(pointer(filters[lane]), (stride,), np.int32)
         for column in range(token_ids.shape[1]):
             wanted = token_ids[at, column]
             child, left = begin, end - begin
@@ -257,46 +281,18 @@ def verify(
                 continue
             last = int(row_begin[child + 1]) if child + 1 < end else row_end
             if filters[lane] == 0 or counts[last] > counts[_first_row(child, last, row_begin)]:
-                next_states[at, column] = ((last + lane * stride) << POSITION_BITS) | child
+                next_states[at, column] = _state(child, last, lane * stride)
 
 
-@_compiled
+@compiled
 def find_finals(
     address: int, num_states: int, child_begin: Ints, tail_begin: Ints, final: npt.NDArray[np.bool_]
 ) -> None:
-    """Write whether nothing follows a place that is not the root.
-
-    Args:
-        address: Of the states, int64.
-        num_states: Their number, n.
-        child_begin: Shape: (N + 1,).
-        tail_begin: Shape: (R + 1,).
-        final: Written to. Shape: (n,).
-    """
-    states = numba.carray(_pointer(address), (num_states,), np.int64)
+    """Write to `final`, (n,), whether nothing follows a place that is not the root."""
+    states = numba.carray(pointer(address), (num_states,), np.int64)
     for at in range(num_states):
         final[at] = False
         if states[at] >= 0:
             position, row_end, _ = _place(states[at], len(tail_begin))
             begin, end = _child_run(position, row_end, child_begin, tail_begin)
             final[at] = begin == end and position > 0
-
-
-@_compiled
-def count_runs(address: int, num_states: int, child_begin: Ints, tail_begin: Ints, widths: Longs) -> None:
-    """Write how many children each state has in the trie, whatever its filter.
-
-    Args:
-        address: Of the states, int64.
-        num_states: Their number, n.
-        child_begin: Shape: (N + 1,).
-        tail_begin: Shape: (R + 1,).
-        widths: Written to. Shape: (n,).
-    """
-    states = numba.carray(_pointer(address), (num_states,), np.int64)
-    for at in range(num_states):
-        widths[at] = 0
-        if states[at] >= 0:
-            position, row_end, _ = _place(states[at], len(tail_begin))
-            begin, end = _child_run(position, row_end, child_begin, tail_begin)
-            widths[at] = end - begin

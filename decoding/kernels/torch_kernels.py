@@ -45,10 +45,6 @@ class TorchKernels:
         token = torch.where(edges.there, self._walk.token_at(edges.position), -1)
         return PaddedChildren(token, torch.where(edges.there, pack(edges.position, edges.row_end), -1))
 
-    def widths(self, states: Tensor) -> Tensor:
-        """Return the number of children of each state."""
-        return self._walk.widths(*unpack(states))
-
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check candidates by parallel binary search among the state's children."""
         hit, position, row_end = self._walk.find(*unpack(states), token_ids)
@@ -107,11 +103,6 @@ class TorchLaneKernels:
         return PaddedChildren(
             torch.where(next_state >= 0, self._walk.token_at(edges.position), -1), next_state
         )
-
-    def widths(self, states: Tensor) -> Tensor:
-        """Return the number of the trie's children of each state, allowed or not."""
-        position, row_end, _ = self._unpack(states)
-        return self._walk.widths(position, row_end)
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check candidates, at one look-up per candidate and lane."""

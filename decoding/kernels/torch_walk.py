@@ -122,11 +122,6 @@ class TorchWalk:
         hit = (low < end) & (self.token_at(child) == token_ids)
         return PaddedEdges(hit, child, self._row_end(child, end, row_end))
 
-    def widths(self, position: Tensor, row_end: Tensor) -> Tensor:
-        """Return the number of edges out of each place. Shapes: (n,), int64."""
-        begin, end = self._child_run(position, row_end)
-        return (end - begin).clamp(min=0).long()
-
     def ends_row(self, position: Tensor, row_end: Tensor) -> Tensor:
         """Whether nothing follows a place that is not the root. Shapes: (n,)."""
         begin, end = self._child_run(position, row_end)

@@ -37,7 +37,6 @@ def answers(constraint: StaticConstraint, states: Tensor, candidates: Tensor) ->
         constraint.advance(states, candidates[:, 0]),
         constraint.is_final(states),
         constraint.row(states),
-        constraint.widths(states),
     ]
 
 

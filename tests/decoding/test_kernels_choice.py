@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import decoding
 from decoding.errors import KernelsError
 from decoding.kernels import choice
+from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.title_trie import TitleTrie
 from tests.trie_oracles import needs_numba
 
@@ -105,20 +107,109 @@ def test_compiled_loops_are_kept_and_found_again(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in kept.rglob("*.nbc")} == files
 
 
+LOGGED = """
+import logging
+logging.basicConfig(format="%(name)s %(message)s")
+"""
+
+
 @needs_numba
 def test_compiled_loops_that_cannot_be_kept_any_more_still_run(tmp_path):
     """The folder can be written when the loops are declared and not when they are compiled: a full disk."""
     fault = """
-import errno, logging
-logging.basicConfig(format="%(name)s %(message)s")
+import errno
 from numba.core.caching import IndexDataCacheFile
 def full(self, *arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
 IndexDataCacheFile.save = full
 """
-    answer = run(fault + ASK, NUMBA_CACHE_DIR=str(tmp_path))
+    answer = run(LOGGED + fault + ASK, NUMBA_CACHE_DIR=str(tmp_path))
     assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
     assert "No space left on device" in answer.stderr
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of compiled loops for tokens of 8 bits. Copied, never written to."""
+    folder = tmp_path_factory.mktemp("kept")
+    assert run(ASK, NUMBA_CACHE_DIR=str(folder)).stdout.strip() == "numba"
+    return folder
+
+
+def not_a_file(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"no compiled code")
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("kind", "spoil"), [("nbi", not_a_file), ("nbi", cut_short), ("nbc", overwritten), ("nbc", cut_short)]
+)
+def test_kept_loops_that_cannot_be_read_are_compiled_again(kept, tmp_path, kind, spoil):
+    folder = Path(shutil.copytree(kept, tmp_path / "kept"))
+    files = list(folder.rglob(f"*.{kind}"))
+    assert files
+    for path in files:
+        spoil(path)
+    answer = run(LOGGED + ASK, NUMBA_CACHE_DIR=str(folder))
+    assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
+    assert "compiled loops are neither found nor kept" in answer.stderr
+
+
+@needs_numba
+@pytest.mark.slow
+def test_kept_loops_for_other_tokens_are_not_run(kept, tmp_path):
+    """Two processes that compile at once, for tokens of different width, can swap each other's files."""
+    wide = ASK.replace("5)", "70_000)")
+    folder = tmp_path / "wide"
+    assert run(wide, NUMBA_CACHE_DIR=str(folder)).stdout.strip() == "numba"
+    for path in folder.rglob("*.nbc"):
+        shutil.copy(kept / path.relative_to(folder), path)
+    answer = run(LOGGED + wide, NUMBA_CACHE_DIR=str(folder))
+    assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
+    assert "compiled loops are neither found nor kept" in answer.stderr
+
+
+@needs_numba
+@pytest.mark.slow
+def test_processes_may_compile_into_one_folder_at_once(tmp_path):
+    command = [sys.executable, "-W", "error", "-c", LOGGED + ASK]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = [(*process.communicate(timeout=240), process.returncode) for process in both]
+    assert answers == [("numba\n", "", 0)] * 2
+
+
+BROKEN = [
+    pytest.param('raise ImportError("Numba needs NumPy 2.2 or less")', "Numba needs NumPy", id="import"),
+    pytest.param('raise SystemError("initialization failed")', "initialization failed", id="other"),
+    pytest.param("", "No module named 'numba.core'", id="half"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN)
+def test_an_installation_of_numba_that_does_not_work_is_done_without(tmp_path, content, message):
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba/__init__.py").write_text(content)
+    path = os.pathsep.join([str(tmp_path), str(Path(decoding.__file__).parent.parent)])
+    answer = run(LOGGED + ASK, PYTHONPATH=path)
+    assert (answer.returncode, answer.stdout.strip()) == (0, "torch"), answer.stderr
+    assert "numba is installed but does not work" in answer.stderr
+    assert message in answer.stderr
+    demanded = run(ASK.replace("5)", '5, kernels="numba")'), PYTHONPATH=path)
+    assert demanded.returncode == 1
+    assert "decoding.errors.KernelsError: kernels: numba is installed but does not work" in demanded.stderr
 
 
 @needs_numba
@@ -126,9 +217,28 @@ def test_loops_are_only_given_what_they_can_read():
     """They read addresses, so what is not there must not be asked for."""
     trie = TitleTrie.from_rows(ROWS, 5, kernels="numba")
     states = trie.start(torch.arange(2))
-    with pytest.raises(ValueError, match="token_ids: expected a row for each of 2 states, got 1"):
+    with pytest.raises(
+        ValueError, match=r"token_ids: expected a row for each of 2 states, got shape \(1, 3\)"
+    ):
         trie.verify(states, torch.zeros((1, 3), dtype=torch.int64))
     with pytest.raises(ValueError, match="expected a tensor on the CPU, where the trie is, got one on meta"):
         trie.children(states.to("meta"))
     small = torch.tensor([[1, 2], [2, 1]], dtype=torch.int32)
     assert (trie.verify(states, small) >= 0).tolist() == [[True, False], [False, True]]
+
+
+@needs_numba
+def test_states_under_filters_that_are_not_there_are_refused():
+    trie = TitleTrie.from_rows(ROWS, 5, kernels="numba")
+    some = RowFilter.from_mask(np.array([True, False]))
+    states = FilteredTrie(trie, [None, some]).start(torch.arange(2))
+    tokens = torch.ones((2, 1), dtype=torch.int64)
+    for other in (trie, FilteredTrie(trie, [some])):
+        for ask in (
+            lambda at, other=other: other.children(at),
+            lambda at, other=other: other.padded_children(at, 2),
+            lambda at, other=other: other.verify(at, tokens[: len(at)]),
+        ):
+            ask(states[:1])
+            with pytest.raises(ValueError, match="under a filter that this constraint does not have"):
+                ask(states)
