@@ -56,7 +56,7 @@ class _Kind:
         method: "beam" or "disc".
         width: Most branches of a request, rounded up to a power of two.
         top_m: Of `disc`, as the next ones.
-        adaptive: Whether draws are made one after the other.
+        adaptive: Whether the second phase of `disc` learns from the first.
         prefixes: Prefixes per draw.
     """
 

@@ -100,7 +100,7 @@ _ADDRESS = click.option(
 @click.option(
     "--adaptive",
     is_flag=True,
-    help="disc: each draw leaves out what earlier ones found invalid; more are accepted.",
+    help="disc: phase two leaves out what phase one found invalid; more draws are accepted.",
     **SHOWN,
 )
 @click.option(

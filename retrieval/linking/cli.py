@@ -69,7 +69,7 @@ _LOG_EVERY_S = 5.0
 @click.option(
     "--adaptive",
     is_flag=True,
-    help="disc: each draw leaves out what earlier ones found invalid; more are accepted.",
+    help="disc: phase two leaves out what phase one found invalid; more draws are accepted.",
     **SHOWN,
 )
 @click.option(

@@ -32,7 +32,7 @@ class LinkOptions:
         seed: Seed of `disc`.
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
-        adaptive: Draws of `disc` one after the other.
+        adaptive: Whether the second phase of `disc` learns from the first.
         batch_size: Mentions per forward.
         max_bad_rows: Lines that may be unreadable; they are left out.
         filter: Predicate that every linked entity passes; None: all do.
