@@ -60,7 +60,7 @@ class RetrieveRequest:
             catalogue is estimated to be below this, in [0, 1]; None: never. Under a filter, that its answer
             is a surface form of an allowed entity.
         adaptive: `disc`: judge draws against what is known of P_L(S), and leave out of the second phase what
-            the first found to be invalid: more draws are accepted. Excludes `top_m` and a `beam_size` above 1.
+            the first found to be invalid: more draws are accepted. Excludes `top_m` and a `beam_size` > 1.
         prompt: Name of the prompt template; None: the checkpoint's default.
         filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
             index is seen when that index is asked.
