@@ -1,0 +1,73 @@
+"""The Python blocks of the README and of docs/disc.md run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from retrieval.text import Rendering, TextTokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader stands: the sample index, and the data that came with the code."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "data").symlink_to(ROOT / "data")
+    checkpoint = ROOT / "data" / "default-model"
+    rendering = Rendering.of_checkpoint(checkpoint)
+    assert rendering is not None
+    options = BuildOptions(out=folder / "sample.index", rendering=rendering)
+    build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)
+    return folder
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def run(code: str, folder: Path) -> str:
+    """Return what the code prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example(word: str) -> str:
+    """Return the one block of the README that uses a name."""
+    (found,) = [b for b in re.findall(r"```python\n(.*?)```", text_of("README.md"), re.DOTALL) if word in b]
+    return found
+
+
+@pytest.mark.slow
+def test_the_examples_of_disc_print_what_the_page_says(folder: Path) -> None:
+    page = text_of("docs/disc.md")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    printed = re.findall(r"```python\n.*?```\n```\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    assert len(printed) == 4
+    assert run("\n".join(blocks), folder) == "".join(printed)
+
+
+@pytest.mark.slow
+def test_the_example_of_generate_prints_titles(folder: Path) -> None:
+    lines = run(example("TitleTrieLogitsProcessor"), folder).splitlines()
+    assert len(lines) == 4
+    assert lines[0] == "['Munich']"
+
+
+@pytest.mark.slow
+def test_the_example_of_the_library_prints_an_answer_a_mass_and_shares(folder: Path) -> None:
+    answer, mass, shares = run(example("Retriever.open"), folder).splitlines()
+    assert re.fullmatch(r"Munich -0\.\d+ (True|False)", answer)
+    assert re.fullmatch(r"0\.\d+ \+/- 0\.\d+", mass)
+    assert re.match(r"\[\('\w[^']*', 0\.\d+\), ", shares)
