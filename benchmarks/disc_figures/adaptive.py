@@ -1,136 +1,167 @@
-"""Adaptive draws against plain ones: what it takes to come as close to the target."""
+"""Adaptive draws against plain ones: how close results come to P_S, and what that takes.
+
+Two catalogues. The tree of the *small* one is soon seen whole, so that more draws hardly compute more tokens;
+that of the *broad* one is not, and tokens grow with the draws. Distances are over a partition: the heaviest
+rows one by one, all others together. Plain results have a law that is known (`law_of_results`); adaptive ones
+are measured, sampling error taken off by a bootstrap of whole queries. Beside both stands the share of
+accepted draws: what it leaves to one bounds the total variation distance from P_S.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
 import click
-from harness.divergence import divergence, expected_draws, kl, law_of_results
+import numpy as np
+from harness.divergence import Array, Counts, clustered, divergence, kl, law_of_results
 from harness.enumerable import Law, TableModel, random_rows
 
 from decoding.disc import DiscResult, disc
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
-from disc_figures.exactness import PROMPT, tally
+from disc_figures.cheapest import COSTS, needed, report, rivals
+from disc_figures.exactness import PROMPT, Tests
 
 MASSES = (0.5, 0.1, 0.02)
-DRAWS = (1, 2, 4, 8, 16, 32, 64)
-TARGETS = (0.1, 0.03, 0.01)
-WAYS = {"plain": False, "adaptive": True}
-_ROWS, _VOCAB, _MOST_TOKENS = 24, 12, 5
+DRAWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SAMPLES = (1, 16)  # results per query: one, and the service's default
+_ALONE, _LIGHTEST = 30, 0.005  # rows looked at one by one: so many at most, and no lighter in P_S
 _MOST_QUERIES, _MOST_DRAWS = 1024, 16_384  # at a time
+_FIRST_DRAWS, _FEWEST = 60_000, 1600  # draws of a setting, over all queries; results all the same
+
+
+@dataclass(frozen=True, slots=True)
+class _Catalogue:
+    name: str
+    rows: int
+    vocab_size: int
+    most_tokens: int
+    skew: float
+    scale: float
+    draws: tuple[int, ...]
+
+
+_CATALOGUES = (
+    _Catalogue("small", 24, 12, 5, 1.4, 2.0, DRAWS[:7]),
+    _Catalogue("broad", 3000, 60, 5, 1.2, 1.5, DRAWS),
+)
 
 
 def adaptive(results: int, runs: int) -> list[dict[str, Any]]:
-    """Compare both ways on one catalogue at several P_L(S), with one result per query.
+    """Compare both ways at several P_L(S), with one result per query and with the default number.
 
     Args:
-        results: For the divergences and nodes: queries of one result each, many to a batch.
+        results: Most results per setting, many to a batch; fewer where that would take too many draws.
         runs: For the forwards: queries answered alone.
     """
-    rows = random_rows(_ROWS, _VOCAB, _MOST_TOKENS, seed=4)
-    figures = []
-    for mass in MASSES:
-        model = TableModel.random(rows, _VOCAB, mass, seed=5)
-        for samples in SAMPLES:
-            figures.append(_compare(model, samples, results, runs))
+    tests = Tests()
+    figures = [
+        _compare(catalogue, mass, samples, results, runs, tests)
+        for catalogue in _CATALOGUES
+        for mass in MASSES
+        for samples in SAMPLES
+    ]
+    tests.report()
+    report(figures)
     return figures
 
 
-def _compare(model: TableModel, samples: int, results: int, runs: int) -> dict[str, Any]:
+def _compare(
+    catalogue: _Catalogue, mass: float, samples: int, results: int, runs: int, tests: Tests
+) -> dict[str, Any]:
+    rows = random_rows(catalogue.rows, catalogue.vocab_size, catalogue.most_tokens, 4, catalogue.skew)
+    model = TableModel.random(rows, catalogue.vocab_size, mass, 5, catalogue.scale)
     law = model.law()
-    click.echo(f"P_L(S) {law.mass:.3f}, {len(model.rows)} rows, {samples} results per query")
-    table = [
-        {
-            "way": way,
-            **_measure(
-                model, law, DiscParams(num_samples=samples, num_draws=k, adaptive=adapts), results, runs
-            ),
-        }
-        for k in DRAWS
-        for way, adapts in WAYS.items()
-    ]
-    needed = [
-        {
-            "kl": target,
-            "way": way,
-            **{f"fewest_{cost}": _cheapest(table, way, target, cost) for cost in ("steps", "nodes")},
-        }
-        for target in TARGETS
-        for way in WAYS
-    ]
-    for entry in needed:
-        click.echo(f"  KL <= {entry['kl']}, {entry['way']}: {_describe(entry)}")
+    click.echo(
+        f"{catalogue.name} catalogue: {len(rows):,} rows, P_L(S) {law.mass:.3f}, heaviest row "
+        f"{law.target.max():.2f} of P_S, {samples} results per query"
+    )
+    table = []
+    for k in catalogue.draws:
+        for adapts in (False, True):
+            params = DiscParams(num_samples=samples, num_draws=k, adaptive=adapts, reject_early=False)
+            setting = _measure(model, law, params, results, runs)
+            table.append(setting)
+            if samples == 1:  # several of one query are not independent when they adapt
+                place = f"{catalogue.name}, P_L(S) {mass}, {setting['way']}, K={k}"
+                tests.add(f"accepted draws follow P_S: {place}", setting["accepted_p_value"])
     return {
+        "catalogue": catalogue.name,
+        "rows": len(rows),
         "mass": law.mass,
-        "rows": len(model.rows),
         "num_samples": samples,
         "settings": table,
-        "needed": needed,
+        "needed": needed(table),
+        "rivals": {cost: rivals(table, cost) for cost in COSTS},
     }
 
 
 def _measure(model: TableModel, law: Law, params: DiscParams, results: int, runs: int) -> dict[str, Any]:
-    together = min(_MOST_QUERIES, _MOST_DRAWS // params.width)
-    many = _answers(model, params, range(-(-results // params.num_samples)), together)
-    alone = _answers(model, params, range(runs), 1)
-    samples = [sample for result in many for sample in result.samples]
-    everything = divergence(law.target, tally(model.rows, samples))
-    accepted = [sample for sample in samples if sample.accepted]
-    exact = divergence(law.target, tally(model.rows, accepted))
+    affordable = max(_FEWEST, _FIRST_DRAWS // params.num_draws)
+    queries = max(2, math.ceil(min(results, affordable) / params.num_samples))
+    many = _answers(model, params, range(queries), min(_MOST_QUERIES, max(1, _MOST_DRAWS // params.width)))
+    alone = _answers(model, params, range(min(runs, queries)), 1)
+    cells = _cells(law)
+    target = np.bincount(cells, law.target)
+    found = clustered(target, _tally(cells, many, accepted=False))
+    accepted = _tally(cells, many, accepted=True).sum(axis=0)
+    own = divergence(target, accepted) if accepted.sum() else None
+    if params.adaptive:
+        distance, stderr = found.kl, found.stderr
+    else:
+        exact = law_of_results(law.mass, law.target, law.weights, params.num_draws)
+        distance, stderr = kl(target, np.bincount(cells, exact)), 0.0
     figure = {
+        "way": "adaptive" if params.adaptive else "plain",
         "num_draws": params.num_draws,
-        "all_results": asdict(everything),
-        "accepted": asdict(exact),
-        "accepted_share": len(accepted) / len(samples),
-        "draws": fmean(sample.num_draws for sample in samples),
-        "nodes": fmean(result.num_nodes for result in many),
+        "results": queries * params.num_samples,
+        "kl": distance,
+        "kl_stderr": stderr,
+        "measured": asdict(found),
+        "accepted_share": int(accepted.sum()) / (queries * params.num_samples),
+        "accepted_p_value": own.p_value if own else 1.0,
         "steps": fmean(result.num_steps for result in alone),
+        "nodes": fmean(result.num_nodes for result in many) / params.num_samples,
+        "draws": fmean(result.num_draws for result in many) / params.num_samples,
     }
-    if not params.adaptive:
-        figure["exact_kl"] = kl(
-            law.target, law_of_results(law.mass, law.target, law.weights, params.num_draws)
-        )
-        figure["expected_draws"] = (
-            1.0 if params.num_draws == 1 else expected_draws(law.mass, params.num_draws)
-        )
     click.echo(
-        f"  {'adaptive' if params.adaptive else 'plain':8} K={params.num_draws:<2}: KL {everything.kl:.2e} "
-        f"(sampling error {everything.expected:.1e}), {figure['steps']:.1f} forwards, "
-        f"{figure['nodes']:.1f} nodes, "
-        f"{figure['draws']:.1f} draws, {figure['accepted_share']:.0%} accepted: ratio to sampling error "
-        f"{exact.kl / exact.expected:.2f} {exact.verdict}"
+        f"  {figure['way']:8} K={params.num_draws:<3} KL measured {found.kl:8.1e} ± {found.stderr:.0e}"
+        + (f", law {distance:.1e}" if not params.adaptive else " " * 13)
+        + f", {figure['accepted_share']:6.1%} accepted; {figure['steps']:4.1f} forwards, per result "
+        f"{figure['nodes']:6.1f} tokens, {figure['draws']:6.1f} draws"
     )
     return figure
+
+
+def _cells(law: Law) -> Array:
+    """Return the part of the partition that every row is in. Shape: (N,), int64."""
+    heaviest = np.argsort(-law.target, kind="stable")[:_ALONE]
+    heaviest = heaviest[law.target[heaviest] >= _LIGHTEST]
+    cells = np.full(len(law.target), len(heaviest))
+    cells[heaviest] = np.arange(len(heaviest))
+    return cells
+
+
+def _tally(cells: Array, answers: Sequence[DiscResult], accepted: bool) -> Counts:
+    """Count results of every query by part. Shape: (Q, parts)."""
+    counts = np.zeros((len(answers), int(cells.max()) + 1), dtype=np.int64)
+    for query, result in enumerate(answers):
+        for sample in result.samples:
+            if sample.accepted or not accepted:
+                counts[query, cells[sample.hypothesis.row]] += 1
+    return counts
 
 
 def _answers(model: TableModel, params: DiscParams, seeds: range, together: int) -> list[DiscResult]:
     trie = TitleTrie.from_rows(model.rows, model.vocab_size)
     answers: list[DiscResult] = []
     for first in range(0, len(seeds), together):
-        batch = [replace(params, reject_early=False, seed=seed) for seed in seeds[first : first + together]]
+        batch = [replace(params, seed=seed) for seed in seeds[first : first + together]]
         for result in disc(model.prefill([PROMPT] * len(batch)), trie, batch):
             assert isinstance(result, DiscResult)  # nothing is cancelled here
             answers.append(result)
     return answers
-
-
-def _cheapest(table: list[dict[str, Any]], way: str, target: float, cost: str) -> dict[str, Any] | None:
-    """Return the cheapest setting whose results are that close; None when none is."""
-    enough = [s for s in table if s["way"] == way and s["all_results"]["kl"] <= target]
-    if not enough:
-        return None
-    best = min(enough, key=lambda s: s[cost])
-    return {name: best[name] for name in ("num_draws", "steps", "nodes")}
-
-
-def _describe(entry: dict[str, Any]) -> str:
-    if entry["fewest_steps"] is None:
-        return f"not reached with K <= {DRAWS[-1]}"
-    return " or ".join(
-        f"{s['steps']:.1f} forwards and {s['nodes']:.1f} nodes (K={s['num_draws']})"
-        for s in (entry["fewest_steps"], entry["fewest_nodes"])
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
@@ -14,11 +14,13 @@ from harness.divergence import (
     Counts,
     divergence,
     expected_draws,
+    holm,
     kl,
     law_of_results,
     theorem_rate,
 )
 from harness.enumerable import END, Law, Row, TableModel, prefixes, random_rows
+from scipy import stats
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.disc import DiscResult, DiscSample, disc
@@ -30,7 +32,34 @@ from decoding.title_trie import TitleTrie
 DRAWS = (1, 2, 4, 8, 16)
 PROMPT = (1, 2, 1)
 _PER_QUERY, _QUERIES = 128, 16
-_Z = 1.96  # of a 95 % interval
+_Z = 1.96  # of a 95 % interval, for the picture
+_ALPHA = 0.01  # of all tests together
+
+
+@dataclass(slots=True)
+class Tests:
+    """Statistical tests that are judged together: of many at 95 %, some fail by chance.
+
+    Attributes:
+        p_values: By what is tested.
+    """
+
+    p_values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, p_value: float) -> None:
+        """Take a test in."""
+        self.p_values[name] = p_value
+
+    def report(self) -> dict[str, Any]:
+        """Print and return what all tests say together, at a level of 0.01."""
+        adjusted = dict(zip(self.p_values, holm(list(self.p_values.values())), strict=True))
+        failed = [name for name, p in adjusted.items() if p < _ALPHA]
+        smallest = min(adjusted, key=lambda name: adjusted[name])
+        click.echo(
+            f"{len(adjusted)} tests together at level {_ALPHA} (Holm): {len(failed)} fail; smallest adjusted "
+            f"p {adjusted[smallest]:.3g}: {smallest}" + "".join(f"\n  FAILS {name}" for name in failed)
+        )
+        return {"tests": len(adjusted), "alpha": _ALPHA, "failed": failed, "adjusted_p_values": adjusted}
 
 
 def catalogues() -> Iterator[tuple[str, LanguageModel, Sequence[Row], Law]]:
@@ -68,14 +97,21 @@ def tiny_llama() -> tuple[str, LanguageModel, Sequence[Row], Law]:
     return "24 titles, a tiny Llama", HFLanguageModel(model), rows, TableModel(rows, table.float()).law()
 
 
-def exactness(results: int) -> list[dict[str, Any]]:
+def exactness(results: int) -> dict[str, Any]:
     """Compare what came out with the enumerated laws, for every catalogue and K."""
-    figures = []
+    tests, figures = Tests(), []
     for name, model, rows, law in catalogues():
         click.echo(f"{name}: P_L(S) {law.mass:.3f}, {len(rows)} rows")
         by_draws = [_compare(model, rows, law, k, results) for k in DRAWS]
+        for figure in by_draws:
+            place = f"{name}, K={figure['num_draws']}"
+            tests.add(f"accepted draws follow P_S: {place}", figure["accepted"]["p_value"])
+            own = figure["all_results_against_their_exact_law"]
+            tests.add(f"results follow the law of Algorithm 1: {place}", own["p_value"])
+            if figure["num_draws"] > 1:
+                tests.add(f"mean draws are those of Theorem 3.1: {place}", figure["mean_draws_p_value"])
         figures.append({"catalogue": name, "rows": len(rows), "mass": law.mass, "by_draws": by_draws})
-    return figures
+    return {"catalogues": figures, "together": tests.report()}
 
 
 def _compare(model: LanguageModel, rows: Sequence[Row], law: Law, k: int, wanted: int) -> dict[str, Any]:
@@ -86,6 +122,8 @@ def _compare(model: LanguageModel, rows: Sequence[Row], law: Law, k: int, wanted
     own_law = divergence(exact, tally(rows, samples))
     used = np.array([s.num_draws for s in samples], dtype=float)
     stderr = float(used.std(ddof=1)) / math.sqrt(len(used))
+    expected = 1.0 if k == 1 else expected_draws(law.mass, k)
+    z = (float(used.mean()) - expected) / stderr if stderr else 0.0
     figure = {
         "num_draws": k,
         "all_results": asdict(everything),
@@ -95,15 +133,15 @@ def _compare(model: LanguageModel, rows: Sequence[Row], law: Law, k: int, wanted
         "theorem_rate": theorem_rate(law.mass, k),
         "mean_draws": float(used.mean()),
         "mean_draws_error": _Z * stderr,
-        "expected_draws": 1.0 if k == 1 else expected_draws(law.mass, k),
+        "mean_draws_z": z,
+        "mean_draws_p_value": 2 * float(stats.norm.sf(abs(z))),
+        "expected_draws": expected,
     }
     click.echo(
-        f"  K={k:<2} accepted: {accepted.text()} {accepted.verdict}\n"
+        f"  K={k:<2} accepted: {accepted.text()}\n"
         f"       all: KL {everything.kl:.2e}, by the exact law of Algorithm 1 {figure['exact_kl']:.2e} "
-        f"(against that law: ratio {own_law.kl / own_law.expected:.2f} "
-        f"{own_law.verdict}); "
-        f"draws {figure['mean_draws']:.3f} ± {figure['mean_draws_error']:.3f}, "
-        f"Theorem 3.1 {figure['expected_draws']:.3f}"
+        f"(against that law {own_law.ratio:.2f} times sampling error, p {own_law.p_value:.3f}); "
+        f"draws {figure['mean_draws']:.3f}, Theorem 3.1 {expected:.3f}, z {z:+.2f}"
     )
     return figure
 

@@ -9,9 +9,10 @@ from harness.divergence import expected_draws
 
 _COLOURS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c")
 _GREY = "#868e96"
+_MOST = 64  # draws on the left
 
 
-def draw(file: Path, exactness: list[dict[str, Any]], adaptive: list[dict[str, Any]]) -> None:
+def draw(file: Path, exactness: dict[str, Any], adaptive: list[dict[str, Any]]) -> None:
     """Write the picture.
 
     Args:
@@ -27,50 +28,46 @@ def draw(file: Path, exactness: list[dict[str, Any]], adaptive: list[dict[str, A
     pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.9), dpi=160, layout="constrained")
     _divergences(left, adaptive)
-    _draws(right, exactness)
+    _draws(right, exactness["catalogues"])
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     pyplot.close(figure)
 
 
 def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
-    """Lines: plain DISC by its exact law; dots: what came out; the floor is sampling error."""
-    figures = [figure for figure in figures if figure["num_samples"] == 1]
+    """Plain DISC by its exact law; adaptive draws as measured, where they stand out of sampling error."""
+    figures = [f for f in figures if f["num_samples"] == 1 and f["catalogue"] == "broad"]
     for colour, figure in zip(_COLOURS, figures, strict=False):
-        plain = [s for s in figure["settings"] if s["way"] == "plain"]
-        adapted = [s for s in figure["settings"] if s["way"] == "adaptive"]
+        plain = [s for s in figure["settings"] if s["way"] == "plain" and s["num_draws"] <= _MOST]
+        adapted = [s for s in figure["settings"] if s["way"] == "adaptive" and s["num_draws"] <= _MOST]
         draws = [s["num_draws"] for s in plain]
-        axes.plot(draws, [s["exact_kl"] for s in plain], color=colour, linewidth=1, alpha=0.6)
-        axes.plot(draws, _kl(plain), "o", color=colour, markersize=4)
-        axes.plot(
-            draws, _kl(adapted), "s--", color=colour, markersize=4, markerfacecolor="white", linewidth=1
+        axes.plot(draws, [s["kl"] for s in plain], "o-", color=colour, markersize=4, linewidth=1)
+        seen = [s for s in adapted if s["kl"] > 2 * s["kl_stderr"]]
+        axes.errorbar(
+            [s["num_draws"] for s in seen],
+            [s["kl"] for s in seen],
+            yerr=[2 * s["kl_stderr"] for s in seen],
+            fmt="s--",
+            color=colour,
+            markersize=4,
+            markerfacecolor="white",
+            linewidth=1,
         )
         axes.plot([], [], color=colour, linewidth=3, label=f"$P_L(S)$ = {figure['mass']:.2g}")
-    floor = [s["all_results"] for s in figures[0]["settings"]]
-    axes.axhspan(
-        min(f["low"] for f in floor), max(f["high"] for f in floor), color=_GREY, alpha=0.25, linewidth=0
-    )
+    floor = [max(2 * f["settings"][i]["measured"]["stderr"] for f in figures) for i in range(2 * len(draws))]
+    axes.fill_between(draws, [1e-9] * len(draws), floor[1::2], color=_GREY, alpha=0.25, linewidth=0)
+    axes.plot([], [], "o-", color=_GREY, markersize=4, linewidth=1, label="plain, its exact law")
     axes.plot(
-        [], [], "o-", color=_GREY, markersize=4, linewidth=1, label="plain: drawn (dots), exact law (line)"
+        [], [], "s--", color=_GREY, markersize=4, markerfacecolor="white", linewidth=1, label="adaptive"
     )
-    axes.plot(
-        [],
-        [],
-        "s--",
-        color=_GREY,
-        markersize=4,
-        markerfacecolor="white",
-        linewidth=1,
-        label="adaptive: drawn",
-    )
-    axes.fill_between([], [], color=_GREY, alpha=0.25, linewidth=0, label="sampling error alone")
+    axes.fill_between([], [], color=_GREY, alpha=0.25, linewidth=0, label="lost in sampling error")
     axes.set_yscale("log")
-    largest = max(s["all_results"]["kl"] for figure in figures for s in figure["settings"])
-    axes.set_ylim(min(f["low"] for f in floor) / 2, 60 * largest)  # room for the legend
+    largest = max(s["kl"] for figure in figures for s in figure["settings"])
+    axes.set_ylim(min(floor) / 5, 30 * largest)  # room for the legend
     _draws_axis(axes, draws)
     axes.set_ylabel("KL($P_S$ || results), nats")
-    axes.set_title("Distance from the target")
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_title("Distance from the target, 3,000 titles")
+    axes.legend(frameon=False, fontsize=8, ncols=2)
 
 
 def _draws(axes: Any, figures: list[dict[str, Any]]) -> None:
@@ -107,7 +104,3 @@ def _draws_axis(axes: Any, draws: list[int]) -> None:
     axes.minorticks_off()
     axes.set_xlabel("K, the most draws tried for acceptance")
     axes.grid(axis="y", color=_GREY, alpha=0.15)
-
-
-def _kl(settings: list[dict[str, Any]]) -> list[float]:
-    return [s["all_results"]["kl"] for s in settings]

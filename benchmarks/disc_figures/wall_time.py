@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -27,6 +28,20 @@ _VALID = (0.97, 0.9, 0.5)
 _TIMED = (1, 2, 4, 8)
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A request: seconds of its prefill and of all else, whether phase two was needed, and the mass found."""
+
+    prefill: float
+    drawing: float
+    second: bool
+    mass: float
+
+    @property
+    def whole(self) -> float:
+        return self.prefill + self.drawing
+
+
 def wall_time(trie: TitleTrie, vocab_size: int, hidden: int, layers: int, repeats: int) -> dict[str, Any]:
     """Time draws for one prompt of 256 tokens on a random Llama that leans towards titles."""
     base = random_llama(vocab_size, hidden, layers)
@@ -40,9 +55,8 @@ def wall_time(trie: TitleTrie, vocab_size: int, hidden: int, layers: int, repeat
 
 
 def _more_draws(model: LeaningModel, trie: TitleTrie, prompts: Tensor, valid: float) -> dict[str, Any]:
-    """Time a whole request, prefill included, with 1, 2, 4 and 8 draws in turn."""
-    seconds: dict[int, list[float]] = {k: [] for k in _TIMED}
-    prefill, masses, second = [], [], 0
+    """Time a whole request with 1, 2, 4 and 8 draws in turn; the share that is prefill is told apart."""
+    runs: dict[int, list[_Run]] = {k: [] for k in _TIMED}
     for repeat, prompt in enumerate(prompts.tolist()):
         for k in _TIMED:
             params = DiscParams(num_draws=k, seed=repeat, reject_early=False)
@@ -50,26 +64,40 @@ def _more_draws(model: LeaningModel, trie: TitleTrie, prompts: Tensor, valid: fl
             took, (result,) = _timed(lambda: disc(session, trie, [params]))  # noqa: B023
             assert isinstance(result, DiscResult)  # nothing is cancelled here
             if repeat:  # the first prompt warms up
-                seconds[k].append(began + took)
-                if k == 1:
-                    prefill.append(began)
-                if k == 4:
-                    masses.append(result.mass)
-                    second += result.num_draws > k
-    figure = {
+                runs[k].append(_Run(began, took, result.num_draws > k, result.mass))
+    one = runs[1]
+    figure: dict[str, Any] = {
         "valid": valid,
-        "mass": sum(masses) / len(masses),
-        "second_phase_at_4": second / len(masses),
-        "seconds": {k: Spread.of(values) for k, values in seconds.items()},
-        "ratio": {k: Spread.of_ratios(seconds[k], seconds[1]) for k in _TIMED[1:]},
-        "prefill_share_at_1": Spread.of_ratios(prefill, seconds[1]),
+        "mass": sum(run.mass for run in runs[4]) / len(one),
+        "seconds_at_1": Spread.of([run.whole for run in one]),
+        "prefill_share_at_1": Spread.of([run.prefill / run.whole for run in one]),
     }
-    ratios = ", ".join(f"K={k} {figure['ratio'][k].text()}" for k in _TIMED[1:])
     click.echo(
-        f"valid mass {valid} per token, P_L(S) about {figure['mass']:.3f}: K=1 takes"
-        f" {figure['seconds'][1].text()} s, "
-        f"{figure['prefill_share_at_1'].median:.0%} of it prefill; times that: {ratios}; "
-        f"phase two in {figure['second_phase_at_4']:.0%} of the runs with K=4"
+        f"valid mass {valid} per token, P_L(S) about {figure['mass']:.3f}: K=1 takes "
+        f"{figure['seconds_at_1'].text()} s, {figure['prefill_share_at_1'].median:.0%} of it prefill"
+    )
+    for k in _TIMED[1:]:
+        figure[f"K={k}"] = _against_one(k, runs[k], one)
+    return figure
+
+
+def _against_one(k: int, many: list[_Run], one: list[_Run]) -> dict[str, Any]:
+    """Return times of K draws over those of one, and apart for runs that had a second phase and had not."""
+    pairs = list(zip(many, one, strict=True))
+    figure: dict[str, Any] = {
+        "second_phase": sum(run.second for run in many) / len(many),
+        "ratio": Spread.of([a.whole / b.whole for a, b in pairs]),
+        "ratio_without_prefill": Spread.of([a.drawing / b.drawing for a, b in pairs]),
+    }
+    apart = []
+    for name, second in (("one_phase", False), ("two_phases", True)):
+        ratios = [a.whole / b.whole for a, b in pairs if a.second == second]
+        figure[f"ratio_{name}"] = Spread.of(ratios) if ratios else None
+        if ratios:
+            apart.append(f"{name.replace('_', ' ')} {figure[f'ratio_{name}'].text()}")
+    click.echo(
+        f"  K={k}: {figure['ratio'].text()} times that, {figure['ratio_without_prefill'].text()} without the "
+        f"prefill; phase two in {figure['second_phase']:.0%} of the runs ({', '.join(apart)})"
     )
     return figure
 

@@ -63,7 +63,10 @@ class TableModel:
                 self.valid[number[row[:depth]], token] = True
                 if depth + 1 < len(row):
                     self.children[number[row[:depth]], token] = number[row[: depth + 1]]
-        self._path = [[(number[row[:depth]], token) for depth, token in enumerate(row)] for row in rows]
+        path = [
+            (place, number[row[:d]], token) for place, row in enumerate(rows) for d, token in enumerate(row)
+        ]
+        self._row, self._node, self._token = torch.tensor(path).T
 
     @classmethod
     def random(
@@ -74,23 +77,29 @@ class TableModel:
         noise = scale * torch.randn(
             (len(prefixes(rows)), vocab_size), generator=generator, dtype=torch.float64
         )
-        valid = cls(rows, noise).valid
+        model = cls(rows, noise)
         low, high = -60.0, 60.0
         for _ in range(80):
             middle = (low + high) / 2
-            smaller = cls(rows, noise + middle * valid).law().mass < mass
-            low, high = (middle, high) if smaller else (low, middle)
-        return cls(rows, (noise + low * valid).float())
+            model.table = noise + middle * model.valid
+            low, high = (middle, high) if model.law().mass < mass else (low, middle)
+        return cls(rows, (noise + low * model.valid).float())
 
     def law(self, temperature: float = 1.0) -> Law:
         """Return what this table says about its rows, in float64."""
         logprob = torch.log_softmax(self.table.double() / temperature, dim=-1)
         log_valid = torch.logsumexp(torch.where(self.valid, logprob, -math.inf), dim=-1)
-        log_p = [math.fsum(float(logprob[node, token]) for node, token in path) for path in self._path]
-        log_x = [math.fsum(float(log_valid[node]) for node, _ in path) for path in self._path]
-        p = np.exp(np.array(log_p))
+        log_p = self._sums(logprob[self._node, self._token])
+        log_x = self._sums(log_valid[self._node])
+        p = np.exp(log_p)
         mass = float(p.sum())
-        return Law(mass, p / mass, np.exp(np.array(log_x)))
+        return Law(mass, p / mass, np.exp(log_x))
+
+    def _sums(self, steps: Tensor) -> Array:
+        """Add up what was found at every step of every row. Shape: (N,), float64."""
+        sums = torch.zeros(len(self.rows), dtype=torch.float64).index_add(0, self._row, steps)
+        values: Array = sums.numpy()
+        return values
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
         """Return a session; prompts matter by their number alone."""
@@ -131,11 +140,19 @@ def prefixes(rows: Iterable[Row]) -> list[Row]:
     return sorted({row[:depth] for row in rows for depth in range(len(row))}, key=lambda p: (len(p), p))
 
 
-def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int) -> list[Row]:
-    """Return random rows of one to so many tokens and the end token; some titles continue others."""
+def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int, skew: float = 1.4) -> list[Row]:
+    """Return random rows of one to so many tokens and the end token; some titles continue others.
+
+    Args:
+        number: Rows.
+        vocab_size: Ids, that of the end token included.
+        most_tokens: In front of the end token.
+        seed: Of the rows.
+        skew: Exponent of Zipf's law, which the tokens follow: the larger, the more prefixes are shared.
+    """
     rng = np.random.default_rng(seed)
     rows: set[Row] = set()
     while len(rows) < number:
         length = int(rng.integers(1, most_tokens + 1))
-        rows.add((*(rng.zipf(1.4, length) % (vocab_size - 1) + 1).tolist(), END))
+        rows.add((*(rng.zipf(skew, length) % (vocab_size - 1) + 1).tolist(), END))
     return sorted(rows)

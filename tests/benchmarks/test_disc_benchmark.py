@@ -41,8 +41,16 @@ def test_wall_time(tmp_path: Path) -> None:
     options = ["--only", "time", "--hidden", "64", "--layers", "1", "--limit", "300", "--repeats", "1"]
     figures = run(*options, file=tmp_path / "time.json")["time"]
     assert figures["together"]["same_draws"]
-    assert [f["second_phase_at_4"] for f in figures["draws"]][-1] == 1.0
-    assert all(set(f["ratio"]) == {"2", "4", "8"} for f in figures["draws"])
+    assert figures["draws"][-1]["K=4"]["second_phase"] == 1.0
+    for measured in figures["draws"]:
+        for k in (2, 4, 8):
+            against = measured[f"K={k}"]
+            phases = {
+                "ratio_one_phase": 1.0 - against["second_phase"],
+                "ratio_two_phases": against["second_phase"],
+            }
+            assert all((against[name] is not None) == (share > 0) for name, share in phases.items())
+            assert against["ratio_without_prefill"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -51,15 +59,20 @@ def test_exactness_and_adaptive_with_their_plot(tmp_path: Path) -> None:
     options = ["--only", "exactness", "--only", "adaptive", "--results", "256", "--runs", "1"]
     figures = run(*options, "--plot", str(plot), file=tmp_path / "exact.json")
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert len(figures["exactness"]) == 4
-    for catalogue in figures["exactness"]:
+    assert figures["exactness"]["together"]["tests"] == 56
+    assert len(figures["exactness"]["catalogues"]) == 4
+    for catalogue in figures["exactness"]["catalogues"]:
         counted = [entry["accepted"]["results"] for entry in catalogue["by_draws"]]
         assert all(entry["all_results"]["results"] == 256 for entry in catalogue["by_draws"])
         assert counted == sorted(counted)  # more are accepted as K grows
-    assert len(figures["adaptive"]) == 6
+    assert len(figures["adaptive"]) == 12
     for compared in figures["adaptive"]:
-        ways = [setting["way"] for setting in compared["settings"]]
-        assert ways == ["plain", "adaptive"] * 7
+        table = compared["settings"]
+        assert [s["way"] for s in table] == ["plain", "adaptive"] * (
+            9 if compared["catalogue"] == "broad" else 7
+        )
+        assert len(compared["needed"]) == 9
+        assert table[-2]["accepted_share"] > table[0]["accepted_share"]
 
 
 @pytest.mark.slow

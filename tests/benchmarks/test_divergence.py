@@ -66,7 +66,30 @@ def test_expected_draws_are_those_of_a_geometric_wait(divergence: ModuleType, nu
 def test_sampling_error_is_told_from_another_law(divergence: ModuleType) -> None:
     rng = np.random.default_rng(3)
     own = divergence.divergence(TARGET, rng.multinomial(20_000, TARGET))
-    assert own.within
+    assert own.p_value > 0.01
     assert own.expected == pytest.approx((len(TARGET) - 1) / 40_000, rel=0.1)
     other = divergence.divergence(TARGET, rng.multinomial(20_000, [0.47, 0.33, 0.15, 0.05]))
-    assert not other.within
+    assert other.p_value < 0.001
+
+
+def test_a_distance_of_dependent_results_is_unbiased_and_knows_its_error(divergence: ModuleType) -> None:
+    """Results come in fours that are all alike: sampling error is four times that of independent ones."""
+    rng = np.random.default_rng(4)
+    far = np.array([0.4, 0.35, 0.2, 0.05])
+    for law in (TARGET, far):
+        true = divergence.kl(TARGET, law)
+        found = [
+            divergence.clustered(TARGET, 4 * rng.multinomial(1, law, size=1000), seed=n) for n in range(40)
+        ]
+        spread = np.std([f.kl for f in found], ddof=1)
+        assert abs(np.mean([f.kl for f in found]) - true) < 4 * spread / math.sqrt(40) + 1e-4
+        stderr = np.mean([f.stderr for f in found])
+        if law is far:
+            assert stderr == pytest.approx(spread, rel=0.5)
+        else:
+            assert spread < stderr < 3 * spread  # on the safe side
+
+
+def test_many_tests_are_judged_together(divergence: ModuleType) -> None:
+    assert divergence.holm([0.01, 0.04, 0.03, 0.9]) == pytest.approx([0.04, 0.09, 0.09, 0.9])
+    assert divergence.holm([0.6, 0.7]) == [1.0, 1.0]
