@@ -110,8 +110,8 @@ class FilteredTrie:
         filters: One per query of the batch; None allows all rows.
 
     Raises:
-        ValueError: a filter is over another number of rows or on another device, or there are more filters
-            than states can tell apart.
+        ValueError: a filter is over another number of rows, of another type or on another device, or there are
+            more filters than states can tell apart.
     """
 
     def __init__(self, trie: TitleTrie, filters: Sequence[RowFilter | None]) -> None:
@@ -213,6 +213,8 @@ def _check_fits(trie: TitleTrie, row_filter: RowFilter, number: int) -> None:
         raise ValueError(
             f"filters[{number}]: expected a filter over {trie.num_rows} rows, got {row_filter.num_rows}"
         )
+    if row_filter.prefix.dtype is not torch.int32:
+        raise ValueError(f"filters[{number}]: expected counts of torch.int32, got {row_filter.prefix.dtype}")
     if row_filter.prefix.device.type != trie.device.type:
         raise ValueError(
             f"filters[{number}]: expected a filter on {trie.device}, got one on {row_filter.prefix.device}"

@@ -129,6 +129,9 @@ def test_what_makes_no_filter_is_refused(make, message):
 def test_filters_that_do_not_fit_are_refused_by_number(monkeypatch):
     trie = TitleTrie.from_rows([(1, END), (2, END)], 3)
     fits, other = RowFilter.from_mask(np.ones(2, dtype=bool)), RowFilter.from_mask(np.ones(3, dtype=bool))
+    wide = RowFilter(fits.prefix.long(), 2)
+    with pytest.raises(ValueError, match=r"filters\[1\]: expected counts of torch.int32, got torch.int64"):
+        FilteredTrie(trie, [fits, wide])
     with pytest.raises(ValueError, match=r"filters\[1\]: expected a filter over 2 rows, got 3"):
         FilteredTrie(trie, [fits, other])
     monkeypatch.setattr(row_filter_module, "_MAX_ROW_ENDS", 6)
