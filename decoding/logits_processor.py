@@ -113,7 +113,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
 
         Raises:
             ValueError: the rows do not go with `prompt_length` or `num_queries`, a title's token is outside
-                the vocabulary, or at the root other processors leave a query no token.
+                the vocabulary, a query has no titles, or at the root other processors leave it no token.
             InvalidLogitsError: the score of an allowed token is NaN or +inf.
         """
         last, self._last = self._last, None  # after an error the next call starts afresh
@@ -123,6 +123,8 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         self._last = _Step(written, states, final)
         live = (states >= 0) & ~final
         row, token = self._allowed(states, live)
+        if not written.shape[1]:
+            self._check_titles(row, live)
         if int(token.max()) >= scores.shape[1]:
             raise ValueError(
                 f"a title or eos_token_id holds token {int(token.max())}, but the model's scores are "
@@ -219,6 +221,15 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
             return children.owner, children.token
         rows = torch.cat([children.owner, over.repeat_interleave(len(self._ends))])
         return rows, torch.cat([children.token, self._ends.repeat(len(over))])
+
+    def _check_titles(self, row: Tensor, live: Tensor) -> None:
+        """Refuse a query that has no title at all, at the root; behind it every state leads to one."""
+        without = live & (torch.bincount(row, minlength=len(live)) == 0)
+        if bool(without.any()):
+            query = int(without.int().argmax()) // (len(live) // self.num_queries)
+            raise ValueError(
+                f"query {query}: there is no title to write: its filter allows none, or the trie has no rows"
+            )
 
     def _possible(self, values: Tensor, row: Tensor, live: Tensor) -> Tensor:
         """Give the allowed tokens of rows where all of them are -inf a finite score.

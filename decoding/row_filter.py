@@ -110,8 +110,8 @@ class FilteredTrie:
         filters: One per query of the batch; None allows all rows.
 
     Raises:
-        ValueError: a filter is over another number of rows, of another type or on another device, or there are
-            more filters than states can tell apart.
+        ValueError: a filter is over another number of rows, of another type or on another device, or there
+            are more filters than states can tell apart.
     """
 
     def __init__(self, trie: TitleTrie, filters: Sequence[RowFilter | None]) -> None:

@@ -394,6 +394,20 @@ def test_titles_that_generate_forbids_from_the_first_token_on_are_an_error() -> 
         run(model, PROMPTS, logits_processor=[processor], forced_bos_token_id=VOCAB - 1)
 
 
+def test_queries_without_any_title_are_named() -> None:
+    some, none = np.array([True, True]), np.array([False, False])
+    trie, empty = TitleTrie.from_rows([(3, END), (4, END)], VOCAB), TitleTrie.from_rows([], VOCAB)
+    for constraint, query in [
+        (FilteredTrie(trie, [RowFilter.from_mask(none)]), 0),
+        (FilteredTrie(trie, [RowFilter.from_mask(some), RowFilter.from_mask(none)]), 1),
+        (empty, 0),
+    ]:
+        processor = TitleTrieLogitsProcessor(constraint, 1, END)
+        rows = 2 * processor.num_queries
+        with pytest.raises(ValueError, match=rf"query {query}: there is no title to write"):
+            processor(torch.zeros((rows, 1), dtype=torch.int64), torch.zeros((rows, VOCAB)))
+
+
 @pytest.mark.parametrize("name", ["llama", "bart"])
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_wrong_prompt_lengths_are_named(name: str, num_beams: int) -> None:
