@@ -69,7 +69,7 @@ _LOG_EVERY_S = 5.0
 @click.option(
     "--adaptive",
     is_flag=True,
-    help="disc: phase two leaves out what phase one found invalid; more draws are accepted.",
+    help="disc: what the first draws find invalid is left out of later ones; more are accepted.",
     **SHOWN,
 )
 @click.option(
