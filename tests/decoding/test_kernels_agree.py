@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -73,3 +75,24 @@ def test_backends_agree_with_tensors_on_the_cpu(device, kernels, catalogue, data
         assert mine.dtype == other.dtype
         assert torch.equal(mine.cpu(), other)
     assert torch.equal(expected[6], expected[4])  # verify finds the padded children, and nothing at the gaps
+
+
+@pytest.mark.parametrize(("device", "kernels"), BACKENDS[:2])
+def test_threads_may_ask_at_once(device, kernels):
+    """Compiled loops do not hold Python's lock, so they do run at the same time."""
+    rng = np.random.default_rng(0)
+    trie = TitleTrie.from_rows([(*row, 500) for row in rng.integers(0, 500, (2000, 4))], 501, device, kernels)
+    some = [RowFilter.from_mask(rng.random(trie.num_rows) < share) for share in (0.5, 0.1)]
+    constraints = [trie, FilteredTrie(trie, [None, some[0]]), FilteredTrie(trie, some)]
+    candidates = torch.arange(501)
+
+    def ask(number: int) -> list[Tensor]:
+        constraint = constraints[number % 3]
+        states = constraint.children(roots(constraint, 1 if number % 3 == 0 else 2)).next_state
+        return answers(constraint, states, candidates.expand(len(states), -1))
+
+    expected = [ask(number) for number in range(3)]
+    with ThreadPoolExecutor(8) as threads:
+        for number, got in enumerate(threads.map(ask, range(48))):
+            for mine, other in zip(got, expected[number % 3], strict=True):
+                assert torch.equal(mine, other)
