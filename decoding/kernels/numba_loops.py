@@ -188,15 +188,18 @@ def _write_allowed(
     Each is written and kept or not: a branch on the filter would be guessed wrong too often. `counts` are
     the filter's, `before` the one at the first row of the first child.
     """
-    for child in range(begin, end):
-        last = int(row_begin[_Index(child + 1)]) if child + 1 < end else row_end
+    for child in range(begin, end - 1):
+        last = int(row_begin[_Index(child + 1)])
         owner[_Index(edge)] = at
         tokens[_Index(edge)] = token[_Index(child)]
         next_state[_Index(edge)] = _state(child, last, shift)
         upto = counts[_Index(last)]
         edge += upto > before
         before = upto
-    return edge
+    owner[_Index(edge)] = at
+    tokens[_Index(edge)] = token[_Index(end - 1)]
+    next_state[_Index(edge)] = _state(end - 1, row_end, shift)
+    return edge + (counts[_Index(row_end)] > before)
 
 
 @compiled
@@ -210,10 +213,7 @@ def pad_children(
     filters: Longs,
     padded: Longs,
 ) -> int:
-    """Write the edges out of each state in as many columns as there are; return how many were needed.
-
-    Written to where there is an edge: `padded`, token and next state, (2, n, width).
-    """
+    """Write edges to `padded`, token and next state, (2, n, width); return how many columns were needed."""
     states = numba.carray(pointer(address), (num_states,), np.int64)
     stride, width, most = len(tail_begin), padded.shape[2], 0
     for at in range(num_states):
