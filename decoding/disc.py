@@ -30,7 +30,7 @@ from torch import Tensor
 from decoding.beam_proposer import BeamProposer
 from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
-from decoding.disc_results import DiscResult, DiscSample, Key, Round, estimate_mass, written_mass
+from decoding.disc_results import DiscResult, DiscSample, Key, Verdict, estimate_mass, written_mass
 from decoding.draws import Draws
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
@@ -55,7 +55,7 @@ def disc(
     """Sample rows of the constraint from P_L restricted to it, for every query of a session.
 
     Args:
-        session: Prefilled prompts. Q queries.
+        session: Prefilled prompts. Q queries, Q >= 1.
         constraint: The set S.
         params: One per query; `top_m`, `beam_size` and `adaptive` must be the same for all. Length Q.
         cancel: Polled before every step; a cancelled query leaves the batch, the others go on.
@@ -66,9 +66,14 @@ def disc(
         One result per query, or the error that ended it.
 
     Raises:
-        ValueError: lengths differ, or what must be the same differs between queries.
-        InvalidLogitsError: the model returned NaN or infinite logits.
+        ValueError: there is no query, lengths differ, or what must be the same differs between queries.
+        InvalidLogitsError: the model returned NaN or infinite logits, for any of the queries in any phase.
     """
+    if not params or len(params) != len(session.root_logits):
+        raise ValueError(
+            f"params: expected one for each of the session's {len(session.root_logits)} queries, "
+            f"at least one, got {len(params)}"
+        )
     for name in ("top_m", "beam_size", "adaptive"):
         if len({getattr(p, name) for p in params}) > 1:
             raise ValueError(f"{name} must be the same for all queries of a batch")
@@ -90,7 +95,7 @@ def _proposer(batch: DrawBatch) -> Proposer:
     return TreeProposer(batch)
 
 
-def _first_phase(batch: DrawBatch, proposer: Proposer) -> Round:
+def _first_phase(batch: DrawBatch, proposer: Proposer) -> Verdict:
     """Make K draws for every result and take the first that is accepted; with K = 1 take the one."""
     wanted = [(q, s, 0, p.num_draws) for q, p in enumerate(batch.params) for s in range(p.num_samples)]
     draws = batch.new_draws(wanted)
@@ -98,10 +103,10 @@ def _first_phase(batch: DrawBatch, proposer: Proposer) -> Round:
     proposer.run(draws, FIRST, _early_threshold(draws, batch.params, log_u))
     accepted = draws.finished & (log_u < draws.log_weight - draws.log_bound)
     plain = torch.tensor([p.num_draws == 1 for p in batch.params], device=batch.device)[draws.query]
-    return Round(draws, accepted, _lowest_numbered(draws, torch.where(plain, draws.finished, accepted)))
+    return Verdict(draws, accepted, _lowest_numbered(draws, torch.where(plain, draws.finished, accepted)))
 
 
-def _undecided(batch: DrawBatch, first: Round) -> list[Key]:
+def _undecided(batch: DrawBatch, first: Verdict) -> list[Key]:
     """Return the results that have a second phase."""
     return [
         (q, s)
@@ -111,7 +116,9 @@ def _undecided(batch: DrawBatch, first: Round) -> list[Key]:
     ]
 
 
-def _second_phase(batch: DrawBatch, proposer: Proposer, first: Round, wanted: Sequence[Key]) -> list[Round]:
+def _second_phase(
+    batch: DrawBatch, proposer: Proposer, first: Verdict, wanted: Sequence[Key]
+) -> list[Verdict]:
     """Make K fresh draws for every result that is left, and choose one by weight where none is accepted.
 
     Returns:
@@ -129,7 +136,7 @@ def _second_phase(batch: DrawBatch, proposer: Proposer, first: Round, wanted: Se
     winners |= {key: choice.draw for key, choice in chosen.items() if choice.is_fresh}
     seen = {key: choice.draw for key, choice in chosen.items() if not choice.is_fresh}
     refused = torch.zeros_like(first.accepted)
-    return [Round(draws, accepted, winners, True), Round(first.draws, refused, seen, True)]
+    return [Verdict(draws, accepted, winners, True), Verdict(first.draws, refused, seen, True)]
 
 
 def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
@@ -151,15 +158,15 @@ def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[Key, int]:
 
 
 def _collect(
-    batch: DrawBatch, proposer: Proposer, first: Round, second: Sequence[Round]
+    batch: DrawBatch, proposer: Proposer, first: Verdict, second: Sequence[Verdict]
 ) -> list[DiscResult | DecodingCancelledError]:
     samples: dict[Key, DiscSample] = {}
     for one in (first, *second):
         samples.update(one.samples(batch.constraint, batch.params))
-    made = [first, *second[:1]]
+    made = [first.draws, *(one.draws for one in second[:1])]
     written, nodes = written_mass(made, batch.num_queries), proposer.nodes_of_queries()
     upper = proposer.log_upper_bounds()
-    num_draws = torch.cat([one.draws.query for one in made]).bincount(minlength=batch.num_queries)
+    num_draws = torch.cat([draws.query for draws in made]).bincount(minlength=batch.num_queries)
     results: list[DiscResult | DecodingCancelledError] = []
     for q, p in enumerate(batch.params):
         error = batch.stop.error(q)

@@ -22,11 +22,13 @@ class DiscSample:
 
     Attributes:
         hypothesis: The row; its logprob is log P_L at the request's temperature.
-        accepted: True: an exact sample of P_S (with one prefix per draw). False: chosen by weight among K
-            fresh draws (with K = 1: the one draw, which would not have been accepted).
+        accepted: True: an exact sample of P_S (with one prefix per draw). False: chosen by weight when K
+            draws had been refused, 2K if they adapt (with K = 1: the one draw, which would not have been
+            accepted).
         log_weight: log x of the draw.
-        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, or 2K when
-            none was (1 when K = 1, where the one draw is the result either way).
+        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, K more in the
+            second phase, where only draws that adapt are accepted; 2K when none was (1 when K = 1, where the
+            one draw is the result either way).
     """
 
     hypothesis: Hypothesis
@@ -43,9 +45,9 @@ class DiscResult:
         samples: The results that came out. A result is missing only when every draw for it had weight
             zero, that is, when the model gives the catalogue no probability at all.
         mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
-            weight of the draws of the first round (of all draws of the first phase, unless they adapt), or of
-            their acceptances when draws were rejected early. With several prefixes per draw it is the mean
-            of their own estimates (`Draws.log_estimate`), each unbiased and possibly above 1.
+            weight of the draws of the first phase, or of their acceptances times the bound they were judged
+            against when draws were rejected early. With several prefixes per draw it is the mean of their own
+            estimates (`Draws.log_estimate`), each unbiased and possibly above 1.
         mass_stderr: Standard error of `mass`; NaN with a single draw. Of acceptances it is the binomial
             error at the share (a + 1/2) / (n + 1), which is not zero when all draws fared alike.
         mass_lower: What P_L(S) is at least: the probability of the distinct rows that were written.
@@ -66,11 +68,11 @@ class DiscResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Round:
-    """Draws that were made together, and what became of them.
+class Verdict:
+    """Draws that were made together, and the results they decide.
 
     Attributes:
-        draws: At their ends.
+        draws: At their ends. D of them.
         accepted: Whether a draw passed its acceptance test. Shape: (D,), bool.
         winners: The draw taken for each result that is decided by one of these draws.
         is_second: Whether K draws for each of the results had been refused before.
@@ -111,8 +113,8 @@ def written_rows(draws: Draws) -> dict[int, tuple[int, tuple[int, ...]]]:
     return dict(zip(done.tolist(), zip(draws.query[done].tolist(), rows, strict=True), strict=True))
 
 
-def estimate_mass(first: Round, query: int, params: DiscParams) -> tuple[float, float]:
-    """Return the estimate of P_L(S) that the first round's draws of a query give, and its standard error."""
+def estimate_mass(first: Verdict, query: int, params: DiscParams) -> tuple[float, float]:
+    """Return the estimate of P_L(S) that the first phase's draws of a query give, and its standard error."""
     draws = first.draws
     mine = draws.query == query
     early = params.reject_early and params.num_draws > 1 and draws.log_estimate is None
@@ -129,11 +131,11 @@ def estimate_mass(first: Round, query: int, params: DiscParams) -> tuple[float, 
     return float(outcomes.mean()), stderr
 
 
-def written_mass(rounds: Sequence[Round], num_queries: int) -> list[float]:
-    """Return the total probability of the distinct rows that each query's draws wrote."""
+def written_mass(made: Sequence[Draws], num_queries: int) -> list[float]:
+    """Return the total probability of the distinct rows that each query's draws wrote. Length Q."""
     rows: list[dict[tuple[int, ...], float]] = [{} for _ in range(num_queries)]
-    for one in rounds:
-        logprobs = one.draws.logprob.tolist()
-        for index, (query, row) in written_rows(one.draws).items():
+    for draws in made:
+        logprobs = draws.logprob.tolist()
+        for index, (query, row) in written_rows(draws).items():
             rows[query][row] = logprobs[index]
     return [min(1.0, math.fsum(math.exp(logprob) for logprob in mine.values())) for mine in rows]

@@ -37,7 +37,6 @@ class Draws:
         size = len(query)
         self.query, self.sample, self.number = query, sample, number
         self.state = torch.zeros(size, dtype=torch.int64, device=device)
-        self.slot = torch.zeros(size, dtype=torch.int64, device=device)
         self.log_weight = torch.zeros(size, dtype=torch.float64, device=device)
         self.log_bound = torch.zeros(size, dtype=torch.float64, device=device)
         self.log_estimate: Tensor | None = None

@@ -58,8 +58,10 @@ class DiscParams:
             mass and so biases the weights; None lists every valid token, exactly.
         seed: Seed of the query's own random numbers.
         reject_early: Stop a draw of the first phase as soon as its weight falls below its acceptance
-            threshold. The law of the results is unchanged; the mass is then estimated from the
-            accept/reject outcomes instead of from the weights, with a larger standard error.
+            threshold. Which draws are accepted is unchanged; the mass is then estimated from the
+            accept/reject outcomes instead of from the weights, with a larger standard error. Draws that adapt
+            learn less from what was stopped: no row is written, so there are fewer to choose among when none
+            was accepted.
         adaptive: Judge draws against what is known of P_L(S), and leave out of the second phase's proposal
             what the first found to be invalid. Accepted draws are still exact samples of P_S, and more are
             accepted.

@@ -1,8 +1,8 @@
 """Draws of DISC over an explored tree: what the model computed once for a query is not computed again.
 
 Draws advance together, level by level. At a level they are grouped by node, choose among its edges, follow
-edges that were explored before for nothing, and share one forward for all nodes that are new. Later draws, of
-phase two or of another round, go on over the same tree.
+edges that were explored before for nothing, and share one forward for all nodes that are new. The draws of
+phase two go on over the same tree.
 
 Draws that adapt follow an edge with probability P(edge) c(child) / C(node), where c is the child's envelope
 (`decoding.explored_tree`) and C(node) the sum over the node's edges. The weight, P_L of the row over the
