@@ -5,6 +5,10 @@ that of the *broad* one is not, and tokens grow with the draws. Distances are ov
 rows one by one, all others together. Plain results have a law that is known (`law_of_results`); adaptive ones
 are measured, sampling error taken off by a bootstrap of whole queries. Beside both stands the share of
 accepted draws: what it leaves to one bounds the total variation distance from P_S.
+
+Adaptive draws need no fewer forwards at equal KL: both ways make one walk or two, and a plain K large enough
+takes one wide walk. Where P_L(S) is small they need fewer draws, and fewer tokens where results or prefixes
+are many to a query; with most first draws accepted there is nothing to gain. `report` counts the cases.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ DRAWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SAMPLES = (1, 16)  # results per query: one, and the service's default
 _ALONE, _LIGHTEST = 30, 0.005  # rows looked at one by one: so many at most, and no lighter in P_S
 _MOST_QUERIES, _MOST_DRAWS = 1024, 16_384  # at a time
-_FIRST_DRAWS, _FEWEST = 60_000, 1600  # draws of a setting, over all queries; results all the same
+_FIRST_DRAWS = {False: 40_000, True: 300_000}  # of a setting, if they adapt; the law of plain ones is known
+_FEWEST = 1600  # results of a setting, all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def _compare(
 
 
 def _measure(model: TableModel, law: Law, params: DiscParams, results: int, runs: int) -> dict[str, Any]:
-    affordable = max(_FEWEST, _FIRST_DRAWS // params.num_draws)
+    affordable = max(_FEWEST, _FIRST_DRAWS[params.adaptive] // params.num_draws)
     queries = max(2, math.ceil(min(results, affordable) / params.num_samples))
     many = _answers(model, params, range(queries), min(_MOST_QUERIES, max(1, _MOST_DRAWS // params.width)))
     alone = _answers(model, params, range(min(runs, queries)), 1)

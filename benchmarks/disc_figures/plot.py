@@ -54,7 +54,7 @@ def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
             linewidth=1,
         )
         axes.plot([], [], color=colour, linewidth=3, label=f"$P_L(S)$ = {figure['mass']:.2g}")
-    floor = [max(2 * f["settings"][i]["measured"]["stderr"] for f in figures) for i in range(2 * len(draws))]
+    floor = [min(2 * f["settings"][i]["measured"]["stderr"] for f in figures) for i in range(2 * len(draws))]
     axes.fill_between(draws, [1e-9] * len(draws), floor[1::2], color=_GREY, alpha=0.25, linewidth=0)
     axes.plot([], [], "o-", color=_GREY, markersize=4, linewidth=1, label="plain, its exact law")
     axes.plot(
@@ -63,7 +63,7 @@ def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
     axes.fill_between([], [], color=_GREY, alpha=0.25, linewidth=0, label="lost in sampling error")
     axes.set_yscale("log")
     largest = max(s["kl"] for figure in figures for s in figure["settings"])
-    axes.set_ylim(min(floor) / 5, 30 * largest)  # room for the legend
+    axes.set_ylim(min(floor) / 3, 60 * largest)  # room for the legend
     _draws_axis(axes, draws)
     axes.set_ylabel("KL($P_S$ || results), nats")
     axes.set_title("Distance from the target, 3,000 titles")
