@@ -35,7 +35,7 @@ DRAWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SAMPLES = (1, 16)  # results per query: one, and the service's default
 _ALONE, _LIGHTEST = 30, 0.005  # rows looked at one by one: so many at most, and no lighter in P_S
 _MOST_QUERIES, _MOST_DRAWS = 1024, 16_384  # at a time
-_FIRST_DRAWS = {False: 40_000, True: 300_000}  # of a setting, if they adapt; the law of plain ones is known
+_FIRST_DRAWS = {False: 40_000, True: 200_000}  # of a setting, if they adapt; the law of plain ones is known
 _FEWEST = 1600  # results of a setting, all the same
 
 
