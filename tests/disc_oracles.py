@@ -41,6 +41,17 @@ def target(model: TableModel, rows: set[Row], temperature: float = 1.0) -> dict[
     return normalise({row: math.exp(model.logprob(PROMPT, row, temperature)) for row in rows})
 
 
+@cache
+def unlikely(which: int) -> TableModel:
+    """A model that gives a catalogue between two and ten percent."""
+    rows = catalogue(which)
+    for seed in range(1000):
+        model = TableModel.random(VOCAB, seed, scale=2.0)
+        if 0.02 < true_mass(model, rows) < 0.1:
+            return model
+    raise AssertionError("no such model")
+
+
 class CountingModel(TableModel):
     """A table model that notes every node of every session, in the order computed."""
 

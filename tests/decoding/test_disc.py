@@ -246,43 +246,6 @@ def test_mixed_top_m_is_refused():
         disc(TableModel.random(3, 1).prefill([(1,)] * 2), trie, [DiscParams(), DiscParams(top_m=3)])
 
 
-@pytest.mark.parametrize("num_params", [0, 1, 3])
-def test_params_of_another_number_than_the_queries_are_refused(num_params):
-    trie = TitleTrie.from_rows({(1, END)}, 3)
-    with pytest.raises(ValueError, match=f"params: expected one for each of .* 2 queries.* got {num_params}"):
-        disc(TableModel.random(3, 1).prefill([(1,)] * 2), trie, [DiscParams()] * num_params)
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_the_most_draws_that_can_be_asked_for_and_results_of_one_draw_beside_them(adaptive):
-    model, rows = TableModel.random(VOCAB, 3), catalogue(0)
-    trie = TitleTrie.from_rows(rows, VOCAB)
-    params = [DiscParams(256, 32, seed=1, adaptive=adaptive), DiscParams(3, 1, seed=2, adaptive=adaptive)]
-    many, single = disc(model.prefill([PROMPT] * 2), trie, params)
-    assert (len(many.samples), len(single.samples)) == (256, 3)
-    assert (single.num_draws, {s.num_draws for s in single.samples}) == (3, {1})
-    assert 256 * 32 <= many.num_draws <= 2 * 256 * 32
-    assert disc(model.prefill([PROMPT]), trie, params[1:])[0].samples == single.samples
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_logits_that_break_in_the_second_phase_are_an_error(adaptive):
-    """The prefix (4, 4, 4) is first entered by a fresh draw, at this seed; without the defect all is well."""
-    trie = TitleTrie.from_rows(catalogue(2), VOCAB)
-    params = [DiscParams(1, 2, seed=0, adaptive=adaptive)]
-
-    def defective(_, written):
-        late = written == (4, 4, 4) and not allowed
-        return torch.full((VOCAB,), math.nan if late else 0.0)
-
-    allowed = True
-    (result,) = disc(TableModel(VOCAB, defective).prefill([PROMPT]), trie, params)
-    assert result.num_draws == 4
-    allowed = False
-    with pytest.raises(InvalidLogitsError, match="NaN"):
-        disc(TableModel(VOCAB, defective).prefill([PROMPT]), trie, params)
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
