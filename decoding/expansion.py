@@ -14,6 +14,10 @@ from torch import Tensor
 from decoding.errors import InvalidLogitsError
 from decoding.types import Children, Constraint
 
+# Logits whose normalisers a CPU computes at once: their exponentials stay in its cache, and no second array
+# of the size of all logits is made.
+_PIECE = 1 << 19
+
 
 class Edges(NamedTuple):
     """Allowed continuations of n branches, ragged, grouped by branch.
@@ -53,7 +57,7 @@ def expand(
     """
     if temperature is not None:
         logits = logits / temperature.unsqueeze(1)
-    normaliser = torch.logsumexp(logits, dim=-1)  # (n,)
+    normaliser = _log_normalisers(logits)
     broken = ~torch.isfinite(normaliser) & (states >= 0)
     if bool(broken.any()):
         raise InvalidLogitsError(
@@ -65,6 +69,14 @@ def expand(
         children = _verified_children(constraint, states, logits, min(top_m, logits.shape[-1]))
     logprob = logits[children.owner, children.token].double() - normaliser[children.owner].double()
     return Edges(children.owner, children.token, children.next_state, logprob)
+
+
+def _log_normalisers(logits: Tensor) -> Tensor:
+    """Return log sum exp of every row. Shapes: (n,) from (n, V)."""
+    if not logits.is_cpu:
+        return torch.logsumexp(logits, dim=-1)
+    pieces = logits.split(max(1, _PIECE // max(1, logits.shape[1])))
+    return torch.cat([torch.logsumexp(piece, dim=-1) for piece in pieces])
 
 
 def _verified_children(constraint: Constraint, states: Tensor, logits: Tensor, top_m: int) -> Children:
