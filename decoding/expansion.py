@@ -75,8 +75,9 @@ def _log_normalisers(logits: Tensor) -> Tensor:
     """Return log sum exp of every row. Shapes: (n,) from (n, V)."""
     if not logits.is_cpu:
         return torch.logsumexp(logits, dim=-1)
-    pieces = logits.split(max(1, _PIECE // max(1, logits.shape[1])))
-    return torch.cat([torch.logsumexp(piece, dim=-1) for piece in pieces])
+    rows = max(1, _PIECE // max(1, logits.shape[1]))
+    starts = range(0, max(1, len(logits)), rows)
+    return torch.cat([torch.logsumexp(logits[start : start + rows], dim=-1) for start in starts])
 
 
 def _verified_children(constraint: Constraint, states: Tensor, logits: Tensor, top_m: int) -> Children:

@@ -34,7 +34,8 @@ def candidates(
     """Return what each result can be chosen among.
 
     Plain: its fresh draws, each worth x / K. Adaptive: the rows that the first draws of the query wrote, each
-    worth its P_L, and its fresh draws of other rows, worth x / K, an unbiased estimate of the rest of P_L(S).
+    worth its P_L, and its fresh draws of other rows, worth x / K. These estimate the rest of P_L(S), without
+    bias over all fresh draws; given that all were refused, somewhat low.
 
     Args:
         batch: The queries.
