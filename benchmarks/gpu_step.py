@@ -31,8 +31,8 @@ from harness.titles import JSON
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from decoding.disc.static_step import Walk, static_step
 from decoding.hf_model import HFLanguageModel
-from decoding.static_step import Walk, static_step
 from decoding.title_trie import TitleTrie
 from decoding.trie_arrays import derive_trie
 from retrieval.index.reader import Index

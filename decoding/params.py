@@ -58,10 +58,9 @@ class DiscParams:
             mass and so biases the weights; None lists every valid token, exactly.
         seed: Seed of the query's own random numbers.
         reject_early: Stop a draw of the first phase as soon as its weight falls below its acceptance
-            threshold. Which draws are accepted is unchanged; the mass is then estimated from the
-            accept/reject outcomes instead of from the weights, with a larger standard error. Draws that adapt
-            learn less from what was stopped: no row is written, so there are fewer to choose among when none
-            was accepted.
+            threshold. The law of the results is unchanged; the mass is then estimated from the
+            accept/reject outcomes instead of from the weights, with a larger standard error. No effect on
+            adaptive draws, which learn from the rows of refused draws, nor on draws with several prefixes.
         adaptive: Judge draws against what is known of P_L(S), and leave out of the second phase's proposal
             what the first found to be invalid. Accepted draws are still exact samples of P_S, and more are
             accepted.
@@ -101,3 +100,8 @@ class DiscParams:
     def width(self) -> int:
         """Most branches the query can have at once."""
         return self.num_samples * self.num_draws * self.beam_size
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether draws of the first phase that cannot be accepted any more are stopped."""
+        return self.reject_early and self.num_draws > 1 and not self.adaptive and self.beam_size == 1

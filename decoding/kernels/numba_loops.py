@@ -199,7 +199,7 @@ def _write_allowed(
     owner[_Index(edge)] = at
     tokens[_Index(edge)] = token[_Index(end - 1)]
     next_state[_Index(edge)] = _state(end - 1, row_end, shift)
-    return edge + (counts[_Index(row_end)] > before)
+    return int(edge + (counts[_Index(row_end)] > before))
 
 
 @compiled

@@ -12,12 +12,12 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
+from decoding.disc.static_proposer import StaticProposer
+from decoding.disc.static_step import Step, Walk, static_step
 from decoding.frontier import merge_branches
 from decoding.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
 from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.static_proposer import StaticProposer
-from decoding.static_step import Step, Walk, static_step
 from decoding.title_trie import TitleTrie
 from decoding.types import Constraint
 from tests.fakes import roots

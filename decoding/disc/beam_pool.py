@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from decoding.counter_rng import extend_key, uniforms_of
+from decoding.disc.gumbel import Branches, best_edges, gumbels, log_inclusion
 from decoding.expansion import Edges
-from decoding.gumbel import Branches, best_edges, gumbels, log_inclusion
 
 
 class BeamPool:

@@ -1,8 +1,8 @@
 """Draws of DISC that keep several prefixes at a time and propose the likeliest row they find.
 
 A draw of beam size B samples B different rows of S without replacement from q, the law of plain constrained
-sampling, by stochastic beam search (`decoding.gumbel`), and proposes the one with the largest P_L (of equal
-ones the lowest). Its weight x is the product of the valid masses on the way to that row, and Algorithm 1 goes
+sampling, by stochastic beam search (`decoding.disc.gumbel`), and proposes the one with the largest P_L (of
+equal ones the lowest). Its weight x is the product of the valid masses on the way to that row, and Algorithm 1 goes
 on from there. With B = 1 that is DISC. With B > 1 likely rows are favoured: the results are *not* samples of
 P_S, and with B as large as S every draw is the most probable row.
 
@@ -18,18 +18,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoding.beam_pool import BeamPool
 from decoding.counter_rng import hash_key
-from decoding.draws import Draws
+from decoding.disc.beam_pool import BeamPool
+from decoding.disc.draws import Draws
+from decoding.disc.proposer import DrawBatch
 from decoding.edge_chooser import EdgeChooser
 from decoding.expansion import expand
 from decoding.frontier import Frontier, merge_branches
-from decoding.proposer import DrawBatch
 from decoding.types import Constraint
 
 
 class BeamProposer:
-    """Draws by stochastic beam search (`decoding.proposer.Proposer`).
+    """Draws by stochastic beam search (`decoding.disc.proposer.Proposer`).
 
     Prefixes of different draws of a query that are the same text share one node of its token tree. The noise
     of an edge is the uniform of (seed, stream, sample, number, 0, the tokens written up to and with that

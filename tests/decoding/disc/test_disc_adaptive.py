@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import decoding.tree_proposer
+import decoding.disc.tree_proposer
 from decoding.disc import DiscResult, disc
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
@@ -72,11 +72,10 @@ def all_results(
 @pytest.mark.statistical
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("likely", [True, False])
-@pytest.mark.parametrize("reject_early", [True, False])
-def test_accepted_draws_follow_the_target_in_either_phase(which, likely, reject_early):
+def test_accepted_draws_follow_the_target_in_either_phase(which, likely):
     rows, model = catalogue(which), models(which)[0 if likely else 1]
     law = target(model, rows)
-    counts = by_phase(sample(model, rows, 4000, num_draws=3, reject_early=reject_early), 3)
+    counts = by_phase(sample(model, rows, 4000, num_draws=3), 3)
     assert set(counts) == {1, 2}
     for mine in counts.values():
         assert sum(mine.values()) > 100
@@ -101,7 +100,7 @@ def test_a_weight_that_forgets_the_envelope_of_its_nodes_would_be_noticed(monkey
     counts = by_phase(sample(model, rows, 4000, num_draws=6, reject_early=False), 6)
     assert chi_square(counts[2], target(model, rows)) > ALPHA
 
-    class _Forgetful(decoding.tree_proposer.TreeProposer):
+    class _Forgetful(decoding.disc.tree_proposer.TreeProposer):
         def _sample_step(self, draws, node, key, depth):
             level = self._tree.levels[depth]
             kept = level.log_envelope
@@ -110,7 +109,7 @@ def test_a_weight_that_forgets_the_envelope_of_its_nodes_would_be_noticed(monkey
             level.log_envelope = kept
             return chosen
 
-    monkeypatch.setattr("decoding.disc.TreeProposer", _Forgetful)
+    monkeypatch.setattr("decoding.disc.algorithm.TreeProposer", _Forgetful)
     counts = by_phase(sample(model, rows, 4000, num_draws=6, reject_early=False), 6)
     assert chi_square(counts[2], target(model, rows)) < 1e-9
 
@@ -147,8 +146,7 @@ def test_two_results_of_a_query_are_independent():
 @pytest.mark.statistical
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("num_samples", [1, 8])
-@pytest.mark.parametrize("reject_early", [True, False])
-def test_at_equal_k_all_results_are_closer_to_the_target_than_plain_ones(which, num_samples, reject_early):
+def test_at_equal_k_all_results_are_closer_to_the_target_than_plain_ones(which, num_samples):
     """Where plain constrained sampling is far from it, that is."""
     rows, model = catalogue(which), unlikely(which)
     law = target(model, rows)
@@ -161,7 +159,6 @@ def test_at_equal_k_all_results_are_closer_to_the_target_than_plain_ones(which, 
                 num_queries=3000 // num_samples,
                 num_samples=num_samples,
                 num_draws=num_draws,
-                reject_early=reject_early,
             )
             for adaptive in (False, True)
         )
@@ -194,18 +191,29 @@ def test_a_row_with_nearly_all_of_the_target_is_not_lost(num_samples):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("reject_early", [True, False])
-def test_the_mass_is_estimated_without_bias(reject_early):
+def test_the_mass_is_estimated_without_bias():
     """At four standard errors, alpha = 6e-5. Only the first phase counts: whether there is a second depends
     on what came out of it."""
     rows, model = catalogue(2), unlikely(2)
-    results = sample(model, rows, 1500, num_samples=3, num_draws=6, reject_early=reject_early)
+    results = sample(model, rows, 1500, num_samples=3, num_draws=6)
     masses = torch.tensor([r.mass for r in results], dtype=torch.float64)
     error = float(masses.std()) / math.sqrt(len(masses))
     assert abs(float(masses.mean()) - true_mass(model, rows)) < 4 * error
-    if not reject_early:  # of all 18 draws of a query
-        errors = torch.tensor([r.mass_stderr for r in results], dtype=torch.float64)
-        assert float(errors.mean()) == pytest.approx(float(masses.std()), rel=0.3)
+    errors = torch.tensor([r.mass_stderr for r in results], dtype=torch.float64)  # of all 18 draws of a query
+    assert float(errors.mean()) == pytest.approx(float(masses.std()), rel=0.3)
+
+
+@pytest.mark.parametrize("options", [{"adaptive": True}, {"beam_size": 2}])
+def test_early_rejection_is_for_plain_draws(options):
+    """Refused draws of these are worth something: their rows, or their part in the estimate of the mass."""
+    rows, model = catalogue(0), unlikely(0)
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    early, late, plain = (
+        disc(model.prefill([PROMPT]), trie, [DiscParams(5, 6, seed=3, reject_early=stops, **more)])
+        for stops, more in ((True, options), (False, options), (True, {}))
+    )
+    assert early == late
+    assert early != plain
 
 
 @pytest.mark.statistical

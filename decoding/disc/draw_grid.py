@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decoding.draws import Draws
-from decoding.static_step import Walk
+from decoding.disc.draws import Draws
+from decoding.disc.static_step import Walk
 
 
 class DrawGrid:

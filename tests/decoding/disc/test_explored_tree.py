@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding.disc import DiscResult, disc
+from decoding.disc.proposer import FIRST, SECOND, DrawBatch
+from decoding.disc.tree_proposer import TreeProposer
 from decoding.params import DiscParams
-from decoding.proposer import FIRST, SECOND, DrawBatch
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie
-from decoding.tree_proposer import TreeProposer
 from tests.disc_oracles import END, PROMPT, VOCAB, ByHand, CountingModel, Lockstep, catalogue, true_mass
 from tests.fakes import TableModel
 

@@ -18,16 +18,16 @@ from torch import Tensor
 
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
+from decoding.disc.late_flag import LateFlag
+from decoding.disc.proposer import FIRST, DrawBatch, Proposer
+from decoding.disc.static_proposer import StaticProposer
+from decoding.disc.tree_proposer import TreeProposer
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.hf_model import HFLanguageModel
-from decoding.late_flag import LateFlag
 from decoding.params import DiscParams
-from decoding.proposer import FIRST, DrawBatch, Proposer
 from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.static_proposer import StaticProposer
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie
-from decoding.tree_proposer import TreeProposer
 from decoding.types import Constraint
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise
 from tests.hashed_model import HashedModel, HashedSession
@@ -53,7 +53,7 @@ Make = Callable[[DrawBatch], Proposer]
 @contextmanager
 def drawn_by(proposer: Make) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoding.disc._proposer", proposer)
+        patch.setattr("decoding.disc.algorithm._proposer", proposer)
         yield
 
 

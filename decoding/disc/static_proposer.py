@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from decoding.counter_rng import uniforms
-from decoding.draw_grid import DrawGrid
-from decoding.draws import Draws
+from decoding.disc.draw_grid import DrawGrid
+from decoding.disc.draws import Draws
+from decoding.disc.late_flag import LateFlag
+from decoding.disc.proposer import DrawBatch
+from decoding.disc.static_step import Step, Walk, static_step
 from decoding.errors import InvalidLogitsError
-from decoding.late_flag import LateFlag
-from decoding.proposer import DrawBatch
-from decoding.static_step import Step, Walk, static_step
 from decoding.types import StaticConstraint
 
 # Logits computed by one forward, at 4 bytes each: more draws than fit are made in several walks.
@@ -36,7 +36,7 @@ _STEPS_AHEAD = 16
 
 
 class StaticProposer:
-    """Draws by ancestral sampling among the valid tokens (`decoding.proposer.Proposer`).
+    """Draws by ancestral sampling among the valid tokens (`decoding.disc.proposer.Proposer`).
 
     The same draws as `TreeProposer` makes, for the same random numbers go to the same tokens.
 

@@ -15,15 +15,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import decoding.beam_proposer as beam_proposer_module
-import decoding.gumbel as gumbel_module
-from decoding.beam_pool import BeamPool
-from decoding.beam_proposer import BeamProposer
+import decoding.disc.beam_proposer as beam_proposer_module
+import decoding.disc.gumbel as gumbel_module
 from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
-from decoding.draws import Draws
+from decoding.disc.beam_pool import BeamPool
+from decoding.disc.beam_proposer import BeamProposer
+from decoding.disc.draws import Draws
+from decoding.disc.proposer import ACCEPT, FIRST, DrawBatch
 from decoding.params import DiscParams
-from decoding.proposer import ACCEPT, FIRST, DrawBatch
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 
 from decoding.counter_rng import uniforms
-from decoding.disc_results import Key, written_rows
-from decoding.draws import Draws
-from decoding.proposer import CHOOSE, DrawBatch
+from decoding.disc.draws import Draws
+from decoding.disc.proposer import CHOOSE, DrawBatch
+from decoding.disc.results import Key, written_rows
 
 
 class Candidate(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.draws import Draws
+from decoding.disc.draws import Draws
 from decoding.params import DiscParams
 from decoding.types import Constraint, Hypothesis
 
@@ -117,17 +117,16 @@ def estimate_mass(first: Verdict, query: int, params: DiscParams) -> tuple[float
     """Return the estimate of P_L(S) that the first phase's draws of a query give, and its standard error."""
     draws = first.draws
     mine = draws.query == query
-    early = params.reject_early and params.num_draws > 1 and draws.log_estimate is None
-    if early:
-        outcomes = first.accepted[mine].double() * draws.log_bound[mine].exp()
+    if params.stops_early:
+        outcomes = first.accepted[mine].double()
     else:
         terms = draws.log_weight if draws.log_estimate is None else draws.log_estimate
         outcomes = torch.where(draws.finished, terms, -math.inf)[mine].exp()
     n = len(outcomes)
     stderr = float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan
-    if early:
-        share = (float(first.accepted[mine].sum()) + 0.5) / (n + 1)
-        stderr = math.sqrt(share * (1 - share) / n) * float(draws.log_bound[mine].max().exp())
+    if params.stops_early:
+        share = (float(outcomes.sum()) + 0.5) / (n + 1)
+        stderr = math.sqrt(share * (1 - share) / n)
     return float(outcomes.mean()), stderr
 
 

@@ -16,7 +16,7 @@ C, so one is accepted with probability x / C, not x. When K draws were refused, 
 is left out of the proposal of the K fresh ones, which lowers C; these are put to the test as well. That is
 rejection sampling with an envelope that tightens: whatever C was, a draw of probability q(s) is kept with
 probability proportional to P_L(s) / q(s), so accepted draws are exact samples of P_S. Only when all 2K were
-refused one is chosen by weight (`decoding.weighted_choice`).
+refused one is chosen by weight (`decoding.disc.weighted_choice`).
 """
 
 from __future__ import annotations
@@ -27,22 +27,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decoding.beam_proposer import BeamProposer
 from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
-from decoding.disc_results import DiscResult, DiscSample, Key, Verdict, estimate_mass, written_mass
-from decoding.draws import Draws
+from decoding.disc.beam_proposer import BeamProposer
+from decoding.disc.draws import Draws
+from decoding.disc.proposer import ACCEPT, ACCEPT_AGAIN, FIRST, SECOND, DrawBatch, Proposer
+from decoding.disc.results import DiscResult, DiscSample, Key, Verdict, estimate_mass, written_mass
+from decoding.disc.static_proposer import StaticProposer
+from decoding.disc.tree_proposer import TreeProposer
+from decoding.disc.weighted_choice import candidates, choose_by_weight
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
-from decoding.proposer import ACCEPT, ACCEPT_AGAIN, FIRST, SECOND, DrawBatch, Proposer
-from decoding.static_proposer import StaticProposer
 from decoding.stopping import StopPoll
-from decoding.tree_proposer import TreeProposer
 from decoding.types import Constraint
-from decoding.weighted_choice import candidates, choose_by_weight
-
-__all__ = ["DiscResult", "DiscSample", "disc"]
 
 
 def disc(
@@ -140,7 +138,7 @@ def _second_phase(
 
 
 def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
-    early = [p.reject_early and p.num_draws > 1 for p in params]
+    early = [p.stops_early for p in params]
     if not any(early):
         return None
     chosen = torch.tensor(early, device=log_u.device)[draws.query]

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decoding.draws import Draws
+from decoding.disc.draws import Draws
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll

@@ -5,13 +5,13 @@ edges that were explored before for nothing, and share one forward for all nodes
 phase two go on over the same tree.
 
 Draws that adapt follow an edge with probability P(edge) c(child) / C(node), where c is the child's envelope
-(`decoding.explored_tree`) and C(node) the sum over the node's edges. The weight, P_L of the row over the
+(`decoding.disc.explored_tree`) and C(node) the sum over the node's edges. The weight, P_L of the row over the
 probability of proposing it, is then the product of C(node) / c(node) over the nodes met, with c = 1 at the
 root. An envelope never rises, so C(node) <= c(node): the weight only falls while a draw walks, from C(root),
 its bound. Where draws do not adapt, every c is 1.
 
 The host looks at every level to see which nodes are new, so it waits for the device at every step. This is
-the reference, and the way for CPUs; `decoding.static_proposer` is the one that never waits.
+the reference, and the way for CPUs; `decoding.disc.static_proposer` is the one that never waits.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoding.branch_sessions import BranchSession, BranchSessions
 from decoding.counter_rng import extend_key, hash_key, uniforms_of
-from decoding.draws import Draws
+from decoding.disc.branch_sessions import BranchSession, BranchSessions
+from decoding.disc.draws import Draws
+from decoding.disc.explored_tree import ExploredTree, Level
+from decoding.disc.proposer import DrawBatch
 from decoding.expansion import Edges, expand
-from decoding.explored_tree import ExploredTree, Level
 from decoding.frontier import merge_branches
-from decoding.proposer import DrawBatch
 
 
 class TreeProposer:
-    """Draws by ancestral sampling among the valid tokens (`decoding.proposer.Proposer`).
+    """Draws by ancestral sampling among the valid tokens (`decoding.disc.proposer.Proposer`).
 
     Args:
         batch: The queries.
