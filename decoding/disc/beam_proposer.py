@@ -3,8 +3,8 @@
 A draw of beam size B samples B different rows of S without replacement from q, the law of plain constrained
 sampling, by stochastic beam search (`decoding.disc.gumbel`), and proposes the one with the largest P_L (of
 equal ones the lowest). Its weight x is the product of the valid masses on the way to that row, and
-Algorithm 1 goes on from there. With B = 1 that is DISC. With B > 1 likely rows are favoured: the results are *not* samples of
-P_S, and with B as large as S every draw is the most probable row.
+Algorithm 1 goes on from there. With B = 1 that is DISC. With B > 1 likely rows are favoured: the results are
+*not* samples of P_S, and with B as large as S every draw is the most probable row.
 
 P_L(S) is estimated without bias all the same, from all B rows: with kappa the largest perturbed value that
 was pruned, a row is among those kept with probability 1 - exp(-exp(log q(s) - kappa)), and the sum of P_L(s)
