@@ -32,7 +32,8 @@ import numpy as np
 import torch
 from harness.dictionary_trie import Node, path_dictionary, tokens_after, whole_dictionary
 from harness.full_row_ppv import FullRowPPV, row_matrix
-from harness.model_step import mean_step_seconds, random_llama
+from harness.leaning_model import random_llama
+from harness.model_step import mean_step_seconds
 from harness.prefixes import sample_prefixes, walk
 from harness.processes import measured
 from harness.report import Spread, announce, command_line, environment, write_json
@@ -52,6 +53,7 @@ from retrieval.index.reader import Index
 _BUILD = "from index_builder.cli import build_command; build_command()"
 _BRANCHES = (1, 16, 128)
 _MODEL_BRANCHES = (1, 128)
+_HIDDEN, _LAYERS = 768, 9  # of the model: 102 M parameters with a vocabulary of 50,257
 _DEPTHS = range(1, 7)
 _PREFIXES = 256  # per depth; steps of few branches are taken from several groups of them
 _MAX_GROUPS = 4
@@ -150,7 +152,7 @@ def measure(index: Index, repeats: int, paths_only: bool) -> dict[str, Any]:
         check(cases, tries, peer, root)
         contests = [contestants(case, tries, peer, root) for case in cases]
         figures["steps"] += [steps(contests, tries, branches, repeats, cold) for cold in (False, True)]
-    model = random_llama(index.vocab_size)
+    model = random_llama(index.vocab_size, _HIDDEN, _LAYERS)
     for branches in _MODEL_BRANCHES:
         cases = make_cases(prefixes, branches, root, index.vocab_size, rng)
         figures.setdefault("shares", []).append(shares(cases, tries, model, branches, repeats))

@@ -1,4 +1,4 @@
-"""What command lines share: the options that choose a model, and what every option shows in the help."""
+"""What command lines share: options of the model and of a method, and what every option shows in the help."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ import click
 # Every option shows its default and the environment variable that sets it.
 SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def adaptive_option(command: _F) -> _F:
+    """Add --adaptive to a command that can answer by `disc`."""
+    return click.option(
+        "--adaptive",
+        is_flag=True,
+        help="disc: what the first draws find invalid is left out of later ones; more are accepted.",
+        **SHOWN,
+    )(command)
 
 
 def model_options(command: _F) -> _F:

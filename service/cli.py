@@ -12,7 +12,7 @@ import click
 
 from retrieval.errors import InputError, SourceError
 from retrieval.filters.id_file import read_ids
-from retrieval.options import SHOWN
+from retrieval.options import SHOWN, adaptive_option
 from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from service.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 from service.query_input import batches, most_items
@@ -97,12 +97,7 @@ _ADDRESS = click.option(
     show_default="no limit",
     show_envvar=True,
 )
-@click.option(
-    "--adaptive",
-    is_flag=True,
-    help="disc: what the first draws find invalid is left out of later ones; more are accepted.",
-    **SHOWN,
-)
+@adaptive_option
 @click.option(
     "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
-from retrieval.options import SHOWN, model_options
+from retrieval.options import SHOWN, adaptive_option, model_options
 
 if TYPE_CHECKING:
     from retrieval.linking.runner import LinkOptions, LinkSummary
@@ -66,12 +66,7 @@ _LOG_EVERY_S = 5.0
     show_default="no limit",
     show_envvar=True,
 )
-@click.option(
-    "--adaptive",
-    is_flag=True,
-    help="disc: what the first draws find invalid is left out of later ones; more are accepted.",
-    **SHOWN,
-)
+@adaptive_option
 @click.option(
     "--filter",
     "predicate",

@@ -26,14 +26,10 @@ from decoding.disc.proposer import ACCEPT, FIRST, DrawBatch
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie
-from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise
+from tests.disc_oracles import END, PROMPT, VOCAB, Row, catalogue
+from tests.fakes import TableModel, chi_square, normalise
 
-END = 0
-VOCAB = 5
-PROMPT = (1,)
 ALPHA = 1e-4
-
-Row = tuple[int, ...]
 
 
 class DoubleTableModel(TableModel):
@@ -41,17 +37,6 @@ class DoubleTableModel(TableModel):
 
     def logits(self, prompt: Row, written: Row) -> torch.Tensor:
         return super().logits(prompt, written).double()
-
-
-def catalogue(which: int) -> set[Row]:
-    return {
-        # titles that are prefixes of others, one-token titles, shared prefixes
-        0: end_with([(1,), (1, 2), (1, 2, 3), (2,), (2, 2), (4, 1)], END),
-        # every sequence over two tokens up to length 3: little bias
-        1: end_with(all_sequences((1, 2), 3), END),
-        # a likely prefix that leads nowhere likely: much bias
-        2: end_with([(1, 1, 1), (2,), (3, 3), (3, 4), (4, 4, 4, 4)], END),
-    }[which]
 
 
 def model_of(which: int) -> DoubleTableModel:

@@ -7,7 +7,6 @@ implementation would have failed at a seed picked blindly.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import pytest
 import torch
@@ -16,25 +15,8 @@ from decoding.disc import DiscResult, disc
 from decoding.hf_model import HFLanguageModel
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
-from tests.tiny_transformers import Enumeration, build, random_prompts, random_titles
-
-# Seeds of weights that give the catalogue a tenth of the probability or more.
-SEEDS = {"llama": 4, "gpt2": 10, "bart": 27, "t5": 14}
-NAMES = tuple(SEEDS)
-VOCAB = 8
-ROWS = sorted(random_titles(18, (1, 2), num_letters=5) + random_titles(12, (3,), num_letters=5))
-PROMPTS = random_prompts([7, 3, 1], VOCAB)
-TOLERANCE = 1e-4  # float32, sums of up to four logarithms
-
-
-@cache
-def ours(name: str) -> HFLanguageModel:
-    return HFLanguageModel(build(name, VOCAB, SEEDS[name]))
-
-
-@cache
-def truth(name: str) -> list[Enumeration]:
-    return [Enumeration(build(name, VOCAB, SEEDS[name]), prompt, ROWS) for prompt in PROMPTS]
+from tests.disc_models import NAMES, PROMPTS, ROWS, SEEDS, TOLERANCE, VOCAB, ours, truth
+from tests.tiny_transformers import build, random_prompts
 
 
 def draw(name: str, beam_size: int, **params) -> list[DiscResult]:

@@ -143,6 +143,22 @@ def test_two_results_of_a_query_are_independent():
     assert stats.chi2_contingency(table).pvalue > ALPHA
 
 
+def both_ways(model: TableModel, rows, num_samples: int, num_draws: int) -> list[list[DiscResult]]:
+    """About 3,000 results of plain and of adaptive draws."""
+    return [
+        all_results(
+            model,
+            rows,
+            adaptive,
+            num_queries=3000 // num_samples,
+            num_samples=num_samples,
+            num_draws=num_draws,
+            reject_early=False,
+        )
+        for adaptive in (False, True)
+    ]
+
+
 @pytest.mark.statistical
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("num_samples", [1, 8])
@@ -151,17 +167,7 @@ def test_at_equal_k_all_results_are_closer_to_the_target_than_plain_ones(which, 
     rows, model = catalogue(which), unlikely(which)
     law = target(model, rows)
     for num_draws in (2, 4):
-        plain, adaptive = (
-            all_results(
-                model,
-                rows,
-                adaptive,
-                num_queries=3000 // num_samples,
-                num_samples=num_samples,
-                num_draws=num_draws,
-            )
-            for adaptive in (False, True)
-        )
+        plain, adaptive = both_ways(model, rows, num_samples, num_draws)
         assert divergence(law, adaptive) < 0.25 * divergence(law, plain)
 
 
@@ -174,18 +180,7 @@ def test_a_row_with_nearly_all_of_the_target_is_not_lost(num_samples):
     law = target(model, rows)
     assert max(law.values()) > 0.98
     for num_draws in (2, 4):
-        plain, adaptive = (
-            all_results(
-                model,
-                rows,
-                adaptive,
-                num_queries=3000 // num_samples,
-                num_samples=num_samples,
-                num_draws=num_draws,
-                reject_early=False,
-            )
-            for adaptive in (False, True)
-        )
+        plain, adaptive = both_ways(model, rows, num_samples, num_draws)
         assert sum(not s.accepted for r in adaptive for s in r.samples) > 100
         assert divergence(law, adaptive) < max(divergence(law, plain), 1e-3)
 

@@ -22,6 +22,7 @@ from decoding.hf_model import HFLanguageModel
 from decoding.hf_session import TreeSession
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
+from tests.disc_models import NAMES, PROMPTS, ROWS, SEEDS, TOLERANCE, VOCAB, ours, plain, truth
 from tests.tiny_transformers import (
     END,
     PAD,
@@ -34,29 +35,6 @@ from tests.tiny_transformers import (
 )
 
 ALPHA = 1e-4
-# Seeds of weights that give the catalogue a tenth of the probability or more, so that draws get accepted.
-SEEDS = {"llama": 4, "gpt2": 10, "bart": 27, "t5": 14}
-NAMES = tuple(SEEDS)
-VOCAB = 8
-ROWS = sorted(random_titles(18, (1, 2), num_letters=5) + random_titles(12, (3,), num_letters=5))
-PROMPTS = random_prompts([7, 3, 1], VOCAB)
-TOLERANCE = 1e-4  # float32, sums of up to four logarithms
-
-
-@cache
-def plain(name: str) -> PreTrainedModel:
-    """The model as transformers runs it."""
-    return build(name, VOCAB, SEEDS[name])
-
-
-@cache
-def ours(name: str) -> HFLanguageModel:
-    return HFLanguageModel(build(name, VOCAB, SEEDS[name]))
-
-
-@cache
-def truth(name: str) -> list[Enumeration]:
-    return [Enumeration(plain(name), prompt, ROWS) for prompt in PROMPTS]
 
 
 def trie() -> TitleTrie:
