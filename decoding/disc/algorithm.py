@@ -97,11 +97,21 @@ def _first_phase(batch: DrawBatch, proposer: Proposer) -> Verdict:
     """Make K draws for every result and take the first that is accepted; with K = 1 take the one."""
     wanted = [(q, s, 0, p.num_draws) for q, p in enumerate(batch.params) for s in range(p.num_samples)]
     draws = batch.new_draws(wanted)
-    log_u = torch.log(uniforms(batch.seed[draws.query], ACCEPT, draws.sample, draws.number, 0))
+    log_u = _log_uniforms(batch, draws, ACCEPT)
     proposer.run(draws, FIRST, _early_threshold(draws, batch.params, log_u))
-    accepted = draws.finished & (log_u < draws.log_weight - draws.log_bound)
+    accepted = _accepted(draws, log_u)
     plain = torch.tensor([p.num_draws == 1 for p in batch.params], device=batch.device)[draws.query]
     return Verdict(draws, accepted, _lowest_numbered(draws, torch.where(plain, draws.finished, accepted)))
+
+
+def _log_uniforms(batch: DrawBatch, draws: Draws, stream: int) -> Tensor:
+    """Return the log of what each draw's acceptance is judged by. Shape: (D,), float64."""
+    return torch.log(uniforms(batch.seed[draws.query], stream, draws.sample, draws.number, 0))
+
+
+def _accepted(draws: Draws, log_u: Tensor) -> Tensor:
+    """Return which draws, at their ends, are accepted. Shape: (D,), bool."""
+    return draws.finished & (log_u < draws.log_weight - draws.log_bound)
 
 
 def _undecided(batch: DrawBatch, first: Verdict) -> list[Key]:
@@ -126,8 +136,7 @@ def _second_phase(
     proposer.run(draws, SECOND, None)
     accepted = torch.zeros_like(draws.finished)
     if batch.params[0].adaptive:
-        log_u = torch.log(uniforms(batch.seed[draws.query], ACCEPT_AGAIN, draws.sample, draws.number, 0))
-        accepted = draws.finished & (log_u < draws.log_weight - draws.log_bound)
+        accepted = _accepted(draws, _log_uniforms(batch, draws, ACCEPT_AGAIN))
     winners = _lowest_numbered(draws, accepted)
     left = [key for key in wanted if key not in winners]
     chosen = choose_by_weight(batch, candidates(batch, first.draws, draws, left))

@@ -23,7 +23,6 @@ from decoding.disc.beam_pool import BeamPool
 from decoding.disc.draws import Draws
 from decoding.disc.proposer import DrawBatch
 from decoding.edge_chooser import EdgeChooser
-from decoding.expansion import expand
 from decoding.frontier import Frontier, merge_branches
 from decoding.types import Constraint
 
@@ -106,10 +105,7 @@ class BeamProposer:
 def _advance(batch: DrawBatch, query: Tensor, pool: BeamPool, nodes: Tensor, logits: Tensor) -> Tensor:
     """Continue all pools by one token; returns the log of the valid mass of every node. Shape: (Q * W,)."""
     width = nodes.shape[1]
-    temperature = None
-    if batch.temperature is not None:
-        temperature = batch.temperature.repeat_interleave(width)
-    edges = expand(batch.constraint, nodes.flatten(), logits.flatten(0, 1), temperature, batch.top_m)
+    edges = batch.expand(nodes, logits)
     log_mass = EdgeChooser(edges, nodes.numel()).log_mass
     new = pool.advance(edges, log_mass, query.unsqueeze(1) * width + torch.where(pool.live, pool.slot, 0))
     whole = torch.zeros_like(new)

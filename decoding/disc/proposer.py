@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decoding.disc.draws import Draws
+from decoding.expansion import Edges, expand
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
@@ -59,6 +60,20 @@ class DrawBatch:
         columns = torch.tensor(entries, dtype=torch.int64, device=self.device).reshape(-1, 3)
         return Draws(columns[:, 0], columns[:, 1], columns[:, 2])
 
+    def expand(self, states: Tensor, logits: Tensor, queries: Sequence[int] | None = None) -> Edges:
+        """List the edges out of a rectangle of nodes, at each query's temperature.
+
+        Args:
+            states: Of the nodes, -1 for padding. Shape: (q, B), int64.
+            logits: Next-token logits of the nodes. Shape: (q, B, V).
+            queries: Query of each row; None: all of them, in order. Length q.
+        """
+        temperature = self.temperature
+        if temperature is not None:
+            rows = temperature if queries is None else temperature[list(queries)]
+            temperature = rows.repeat_interleave(states.shape[1])
+        return expand(self.constraint, states.flatten(), logits.flatten(0, 1), temperature, self.top_m)
+
     def select(self, queries: Sequence[int]) -> DrawBatch:
         """Return a batch of some of the queries, over a session without branches."""
         return DrawBatch(
@@ -66,7 +81,7 @@ class DrawBatch:
             self.constraint,
             [self.params[query] for query in queries],
             self.stop.select(queries),
-            [int(number) for number in self.numbers[list(queries)]],
+            self.numbers[list(queries)].tolist(),
         )
 
 

@@ -24,7 +24,6 @@ from decoding.disc.branch_sessions import BranchSession, BranchSessions
 from decoding.disc.draws import Draws
 from decoding.disc.explored_tree import ExploredTree, Level
 from decoding.disc.proposer import DrawBatch
-from decoding.expansion import Edges, expand
 from decoding.frontier import merge_branches
 
 
@@ -82,7 +81,7 @@ class TreeProposer:
     def _expand_roots(self) -> None:
         batch = self._batch
         states = batch.constraint.start(batch.numbers)
-        edges = expand(batch.constraint, states, batch.session.root_logits, batch.temperature, batch.top_m)
+        edges = batch.expand(states.unsqueeze(1), batch.session.root_logits.unsqueeze(1))
         self._tree.add(0, Level(torch.zeros_like(states), torch.full_like(states, -1), edges))
 
     def _sample_step(self, draws: Draws, node: Tensor, key: Tensor, depth: int) -> Tensor:
@@ -168,11 +167,8 @@ class TreeProposer:
         self.num_steps += 1
         self._nodes[home.queries] += (frontier.parents >= 0).sum(dim=1)
         num_rows, width = frontier.states.shape
-        temperature = None
-        if batch.temperature is not None:
-            temperature = batch.temperature[home.queries].repeat_interleave(width)
+        edges = batch.expand(frontier.states, logits, home.queries)
         states = frontier.states.flatten()
-        edges: Edges = expand(batch.constraint, states, logits.flatten(0, 1), temperature, batch.top_m)
         columns = torch.arange(first_column, first_column + width, device=states.device).repeat(num_rows)
         parent_edge = torch.full_like(states, -1)
         parent_edge[rows * width + frontier.slots] = edge
