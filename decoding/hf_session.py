@@ -21,6 +21,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from decoding.errors import PromptTooLongError
+from decoding.kv_usage import KvUsage
 from decoding.token_tree import TokenTree
 from decoding.tree_attention import BranchPass, PromptPass
 from decoding.tree_cache import TreeCache
@@ -61,8 +62,12 @@ class TreeSession(ABC):
         self._no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=model.device)
 
     @property
-    def kv_bytes(self) -> int:
-        """Bytes of key/value storage held now: prompts, branches and reserved capacity."""
+    def usage(self) -> KvUsage:
+        """Key/value memory; see `DecodeSession.usage`."""
+        return KvUsage(held_bytes=self._held_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
         return self._cache.held_bytes
 
     def keep_levels(self) -> None:
@@ -226,7 +231,7 @@ class EncoderDecoderSession(TreeSession):
         return other
 
     @property
-    def kv_bytes(self) -> int:
+    def _held_bytes(self) -> int:
         """Bytes of key/value storage held now, the cross-attention's included."""
         cross = sum(
             part.untyped_storage().nbytes()
@@ -234,7 +239,7 @@ class EncoderDecoderSession(TreeSession):
             for part in (getattr(layer, "keys", None), getattr(layer, "values", None))
             if isinstance(part, Tensor)
         )
-        return super().kv_bytes + cross
+        return super()._held_bytes + cross
 
     @torch.no_grad()
     def _run_prompts(self, prompts: Sequence[Sequence[int]], decoder_prompt: Sequence[int]) -> Tensor:

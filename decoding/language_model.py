@@ -13,6 +13,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from decoding.kv_usage import KvUsage
+
+
+class PromptPrefix(Protocol):
+    """Tokens that many prompts begin with, run once. Immutable: any number of sessions may share it."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of key/value cache it holds."""
+
 
 class DecodeSession(Protocol):
     """The token tree of one batch of queries. Q queries; the frontier is rectangular, (Q, B).
@@ -71,8 +85,8 @@ class DecodeSession(Protocol):
         """
 
     @property
-    def kv_bytes(self) -> int:
-        """Bytes of key/value cache held now, prompts and branches together."""
+    def usage(self) -> KvUsage:
+        """Key/value memory of this session. Never waits for the device."""
 
 
 class LanguageModel(Protocol):
@@ -99,12 +113,28 @@ class LanguageModel(Protocol):
     def is_encoder_decoder(self) -> bool:
         """Whether prompts go into an encoder, so that titles have the decoder's positions alone."""
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> DecodeSession:
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> DecodeSession:
         """Run every prompt once and return the session its branches grow from.
 
         Args:
             prompts: One non-empty token id list per query, lengths may differ. Length Q >= 1.
+            prefix: What every prompt begins with, from this model's `share_prefix`; it is not run again. At
+                least one token must follow it in every prompt.
 
         Raises:
             PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
+            ValueError: a prompt does not begin with the prefix, or ends with it.
+        """
+
+    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        """Run tokens that many prompts begin with, for `prefill`.
+
+        Args:
+            token_ids: Not empty.
+
+        Returns:
+            None where a prefix cannot be shared: an encoder reads prompts in both directions.
+
+        Raises:
+            PromptTooLongError: they leave no room for another token.
         """

@@ -9,6 +9,9 @@ MAX_BEAM_SIZE = 1000
 MAX_DRAWS = 256
 MAX_SAMPLES = 256
 MAX_DISC_BEAM_SIZE = 64
+MAX_EXACT_BUDGET = 1_000_000
+MAX_LENGTH_PENALTY = 4.0
+DEFAULT_EXACT_BUDGET = 1024
 MAX_TOTAL_DRAWS = 8192  # branches of one query: every prefix of every draw may need its own
 
 
@@ -29,15 +32,29 @@ class BeamParams:
     Attributes:
         k: Titles returned, at most.
         beam_size: Live prefixes kept per step; None: max(k, 10).
+        length_penalty: Rows are ranked by logprob / length ** length_penalty, the length in tokens with the
+            end token. 0: by log-probability. Above 0 favours long rows, as in `generate` of transformers.
+        exact: Go on after the beam search, best prefix first, through the prefixes that it dropped, until the
+            list is certified or the budget is spent.
+        exact_budget: Most tokens computed for that.
     """
 
     k: int = 10
     beam_size: int | None = None
+    length_penalty: float = 0.0
+    exact: bool = False
+    exact_budget: int = DEFAULT_EXACT_BUDGET
 
     def __post_init__(self) -> None:
         _check("k", self.k, 1, MAX_K)
         if self.beam_size is not None:
             _check("beam_size", self.beam_size, 1, MAX_BEAM_SIZE)
+        if not -MAX_LENGTH_PENALTY <= self.length_penalty <= MAX_LENGTH_PENALTY:  # also refuses NaN
+            raise ValueError(
+                f"length_penalty must be in [-{MAX_LENGTH_PENALTY:g}, {MAX_LENGTH_PENALTY:g}], "
+                f"got {self.length_penalty!r}"
+            )
+        _check("exact_budget", self.exact_budget, 0, MAX_EXACT_BUDGET)
 
     @property
     def width(self) -> int:

@@ -107,6 +107,19 @@ class StaticConstraint(Constraint, Protocol):
         """Return the most columns any state needs that is `depth` tokens deep; the host knows it."""
 
 
+@runtime_checkable
+class WideConstraint(Constraint, Protocol):
+    """A constraint that lets through most tokens of most states: free text, the strings of a grammar.
+
+    Listing children would cost more than the model's own softmax; beam search checks the likeliest tokens
+    instead, and lists only where too few of them are allowed.
+    """
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether that is so; False: children are listed as with any other constraint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
     """One finished sequence.
@@ -120,3 +133,7 @@ class Hypothesis:
     token_ids: tuple[int, ...]
     row: int
     logprob: float
+
+    def score(self, length_penalty: float = 0.0) -> float:
+        """Return logprob / length ** length_penalty, what beam search ranks by."""
+        return self.logprob / len(self.token_ids) ** length_penalty

@@ -109,7 +109,7 @@ def _wider(
     if len(entities) >= min(request.k, count_entities(index, allowed)):
         return None
     full = len(result.hypotheses) >= params.k
-    lost = result.best_pruned_logprob > -math.inf and request.beam_size is None
+    lost = result.best_pruned_score > -math.inf and request.beam_size is None
     if not full and not lost:
         return None
     beam_size = request.beam_size or min(MAX_BEAM_SIZE, params.width * _WIDENING)
@@ -128,7 +128,7 @@ def _beam_answer(
     tallies: dict[int, Tally] = {}
     for hypothesis in result.hypotheses:
         credit(index, tallies, hypothesis, 0.0, allowed)
-    unseen = result.best_pruned_logprob
+    unseen = result.best_pruned_score
     if len(result.hypotheses) >= num_listed:  # rows that fell off the end of the list
         unseen = max(unseen, result.hypotheses[-1].logprob)
     return RetrievalResult(

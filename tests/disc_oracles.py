@@ -11,6 +11,7 @@ import torch
 
 from decoding.counter_rng import uniforms
 from decoding.disc.proposer import ACCEPT, CHOOSE, FIRST, SECOND
+from decoding.language_model import PromptPrefix
 from tests.fakes import TableModel, TableSession, all_sequences, end_with, normalise
 
 Row = tuple[int, ...]
@@ -60,7 +61,7 @@ class CountingModel(TableModel):
         self.nodes: list[tuple[Row, Row]] = []
         self.num_forwards = 0
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
         return _CountingSession(self, prompts)
 
 

@@ -6,11 +6,14 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from scipy import stats
 from torch import Tensor
 
+from decoding.kv_usage import KvUsage
+from decoding.language_model import PromptPrefix
 from decoding.types import Constraint
 from retrieval.index.reader import Index
 
@@ -89,8 +92,16 @@ class TableSession:
         return self._model.logits(self._prompts[query], branch)
 
     @property
-    def kv_bytes(self) -> int:
-        return 0
+    def usage(self) -> KvUsage:
+        return KvUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class TablePrefix:
+    """Tokens that prompts begin with; a table has nothing to share."""
+
+    token_ids: tuple[int, ...]
+    kv_bytes: int = 0
 
 
 class TableModel:
@@ -122,8 +133,16 @@ class TableModel:
             self._memory[key] = self._function(prompt, written).float()
         return self._memory[key]
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
+        for prompt in prompts if prefix is not None else ():
+            if tuple(prompt[: len(prefix.token_ids)]) != prefix.token_ids or len(prompt) == len(
+                prefix.token_ids
+            ):
+                raise ValueError(f"prompt {prompt} does not go on after the prefix {prefix.token_ids}")
         return TableSession(self, prompts)
+
+    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        return TablePrefix(tuple(token_ids))
 
     def logprob(self, prompt: Sequence[int], row: Sequence[int], temperature: float = 1.0) -> float:
         """log P_L(row | prompt) in float64, by the chain rule."""

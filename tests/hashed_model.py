@@ -12,6 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from decoding.kv_usage import KvUsage
+
 _PRIME = 2_147_483_647
 _FACTOR = 1_000_003
 
@@ -86,8 +88,8 @@ class HashedSession:
         return other
 
     @property
-    def kv_bytes(self) -> int:
-        return 0
+    def usage(self) -> KvUsage:
+        return KvUsage()
 
 
 def _follow(key, token):

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoding.kv_usage import KvUsage
+from decoding.language_model import PromptPrefix
 from harness.branches import Branches
 from harness.divergence import Array
 
@@ -101,7 +103,11 @@ class TableModel:
         values: Array = sums.numpy()
         return values
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        """Return None: nothing is computed for prompts that could be shared."""
+        return None
+
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
         """Return a session; prompts matter by their number alone."""
         return TableSession(self, Branches(torch.zeros(len(prompts), dtype=torch.int64)))
 
@@ -109,7 +115,7 @@ class TableModel:
 class TableSession:
     """A session over a table (`decoding.language_model.DecodeSession`)."""
 
-    kv_bytes = 0
+    usage = KvUsage()
 
     def __init__(self, model: TableModel, branches: Branches) -> None:
         self._model, self._branches = model, branches

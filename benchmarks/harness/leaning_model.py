@@ -18,7 +18,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.hf_model import HFLanguageModel
-from decoding.language_model import DecodeSession, LanguageModel
+from decoding.kv_usage import KvUsage
+from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
 from decoding.title_trie import TitleTrie
 from harness.branches import Branches
 
@@ -62,10 +63,14 @@ class LeaningModel:
     def __init__(self, model: LanguageModel, trie: TitleTrie, valid: float) -> None:
         self._model, self._trie, self._odds = model, trie, math.log(valid / (1.0 - valid))
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> LeaningSession:
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> LeaningSession:
         """Run the prompts; see `LanguageModel.prefill`."""
         start = self._trie.start(torch.arange(len(prompts)))
-        return LeaningSession(self, self._model.prefill(prompts), Branches(start))
+        return LeaningSession(self, self._model.prefill(prompts, prefix), Branches(start))
+
+    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        """Run tokens that many prompts begin with; see `LanguageModel.share_prefix`."""
+        return self._model.share_prefix(token_ids)
 
     def lean(self, logits: Tensor, states: Tensor) -> Tensor:
         """Raise the logits of valid tokens. Shapes: (..., V) and (...)."""
@@ -104,9 +109,9 @@ class LeaningSession:
         return self._root
 
     @property
-    def kv_bytes(self) -> int:
-        """Bytes of cache of the session below."""
-        return self._session.kv_bytes
+    def usage(self) -> KvUsage:
+        """Memory of the session below."""
+        return self._session.usage
 
     def keep_levels(self) -> None:
         """Keep all levels."""

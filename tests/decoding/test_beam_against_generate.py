@@ -183,7 +183,7 @@ def test_a_narrow_certified_list_is_what_a_wide_generate_finds(name: str) -> Non
     for k, width in [(1, 8), (1, 16), (1, 24), (3, 16), (3, 24), (3, 28)]:
         for theirs, result in zip(wide, search(name, "mixed", k, width), strict=True):
             if result.certified:
-                certified += math.isfinite(result.best_pruned_logprob)
+                certified += math.isfinite(result.best_pruned_score)
                 assert_same(scored(result), theirs[:k])
     assert certified > 1  # although something was pruned
 
@@ -207,7 +207,7 @@ def test_scores_and_certified_lists_equal_exhaustive_scoring(
         if result.certified:
             assert_same(scored(result), ranking[:k])
         else:
-            assert result.best_pruned_logprob > result.hypotheses[-1].logprob or len(result.hypotheses) < k
+            assert result.best_pruned_score > result.hypotheses[-1].logprob or len(result.hypotheses) < k
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -313,4 +313,4 @@ def test_sweep_of_catalogues_prompts_and_widths(name: str, seed: int) -> None:
                     assert [entry.row for entry in scored(result)] == [
                         row for _, row in enumeration.ranking()[:beams]
                     ]
-                assert math.isfinite(result.best_pruned_logprob) or result.certified
+                assert math.isfinite(result.best_pruned_score) or result.certified

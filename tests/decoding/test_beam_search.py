@@ -83,7 +83,7 @@ def test_k_and_width_of_one_query_do_not_change_another():
     )[1]
     assert alone.hypotheses == crowd.hypotheses
     assert alone.certified == crowd.certified
-    assert alone.best_pruned_logprob == crowd.best_pruned_logprob
+    assert alone.best_pruned_score == crowd.best_pruned_score
 
 
 def test_a_greedy_beam_that_misses_the_best_title_is_not_certified():

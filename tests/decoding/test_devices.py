@@ -152,7 +152,7 @@ def test_beam_search_finds_the_same_list(
         assert isinstance(right, BeamResult)
         assert left.certified == right.certified
         assert left.num_steps == right.num_steps
-        assert left.best_pruned_logprob == pytest.approx(right.best_pruned_logprob, abs=TOLERANCE)
+        assert left.best_pruned_score == pytest.approx(right.best_pruned_score, abs=TOLERANCE)
         for a, b in zip(left.hypotheses, right.hypotheses, strict=True):
             assert (a.token_ids, a.row) == (b.token_ids, b.row)
             assert a.logprob == pytest.approx(b.logprob, abs=TOLERANCE)

@@ -116,30 +116,30 @@ def test_prompt_is_held_once_whatever_the_number_of_branches() -> None:
     session = HFLanguageModel(llama()).prefill(prompts_of([20, 12, 7]))
     token_bytes = LAYERS * 2 * KV_HEADS * SIZE * 4
     prompt_bytes = 3 * 20 * token_bytes
-    assert session.kv_bytes == prompt_bytes
+    assert session.usage.held_bytes == prompt_bytes
     branches = 5
     session.step(torch.zeros(3, branches, dtype=torch.int64), torch.full((3, branches), 4))
     tail = 3 * branches * INITIAL_DEPTH * token_bytes
-    assert session.kv_bytes == prompt_bytes + tail
+    assert session.usage.held_bytes == prompt_bytes + tail
     for _ in range(INITIAL_DEPTH - 1):
         session.step(torch.zeros(3, branches, dtype=torch.int64), torch.full((3, branches), 4))
-    assert session.kv_bytes == prompt_bytes + tail
+    assert session.usage.held_bytes == prompt_bytes + tail
     session.step(torch.zeros(3, branches, dtype=torch.int64), torch.full((3, branches), 4))
-    assert session.kv_bytes == prompt_bytes + 2 * tail
+    assert session.usage.held_bytes == prompt_bytes + 2 * tail
 
 
 def test_fused_projections_do_not_keep_their_buffers_alive() -> None:
     session = HFLanguageModel(gpt2()).prefill(prompts_of([1, 1]))
-    assert session.kv_bytes == 2 * 1 * LAYERS * 2 * HEADS * SIZE * 4
+    assert session.usage.held_bytes == 2 * 1 * LAYERS * 2 * HEADS * SIZE * 4
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_cross_attention_is_held_once_per_query(name: str) -> None:
     session = HFLanguageModel(BUILDERS[name]()).prefill(prompts_of([9, 4]))
     token_bytes = LAYERS * 2 * HEADS * SIZE * 4
-    assert session.kv_bytes == 2 * (9 + 1) * token_bytes
+    assert session.usage.held_bytes == 2 * (9 + 1) * token_bytes
     session.step(torch.zeros(2, 3, dtype=torch.int64), torch.full((2, 3), 4))
-    assert session.kv_bytes == 2 * (9 + 1 + 3 * INITIAL_DEPTH) * token_bytes
+    assert session.usage.held_bytes == 2 * (9 + 1 + 3 * INITIAL_DEPTH) * token_bytes
 
 
 @pytest.mark.parametrize("name", BUILDERS)

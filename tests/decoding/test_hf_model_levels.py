@@ -165,23 +165,23 @@ def test_levels_hold_no_more_keys_and_values(name: str) -> None:
     for width in (2, 5, 3, 1, 9):
         plain.step(*frontier(width))
         levels.step(*frontier(width))
-        assert levels.kv_bytes == plain.kv_bytes
+        assert levels.usage.held_bytes == plain.usage.held_bytes
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "bart", "t5"])
 def test_a_selection_holds_the_branches_it_took_over(name: str) -> None:
     session = HFLanguageModel(build(name)).prefill(PROMPTS)
-    empty = session.kv_bytes
+    empty = session.usage.held_bytes
     session.keep_levels()
     session.step(*frontier(4))
-    per_slot = (session.kv_bytes - empty) // (len(PROMPTS) * 4 * INITIAL_DEPTH)
+    per_slot = (session.usage.held_bytes - empty) // (len(PROMPTS) * 4 * INITIAL_DEPTH)
     session.step(*frontier(2))
-    held = session.kv_bytes
+    held = session.usage.held_bytes
     bare, full = session.select([2]), session.select([2], branches=True)
-    assert full.kv_bytes == bare.kv_bytes + 6 * per_slot
-    assert session.kv_bytes == held
+    assert full.usage.held_bytes == bare.usage.held_bytes + 6 * per_slot
+    assert session.usage.held_bytes == held
     full.step(*frontier(1, queries=1), depth=1)
-    assert full.kv_bytes == bare.kv_bytes + 12 * per_slot
+    assert full.usage.held_bytes == bare.usage.held_bytes + 12 * per_slot
 
 
 def test_a_selection_of_everything_answers_the_same() -> None:

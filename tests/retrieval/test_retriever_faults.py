@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
+from decoding.language_model import PromptPrefix
 from retrieval import RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import InputError, ModelError
 from retrieval.index.reader import Index
@@ -113,8 +114,10 @@ def test_cancellation_is_polled_at_every_step(index: Index, method: str) -> None
 
 def counting(index: Index, sessions: list[TableSession], prompts_of: list[int]) -> Retriever:
     class Counting(TableModel):
-        def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
-            sessions.append(super().prefill(prompts))
+        def prefill(
+            self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
+        ) -> TableSession:
+            sessions.append(super().prefill(prompts, prefix))
             prompts_of.append(len(prompts))
             return sessions[-1]
 

@@ -13,6 +13,7 @@ import pytest
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
+from decoding.language_model import PromptPrefix
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import InputError
 from retrieval.filters import store
@@ -31,9 +32,9 @@ class CountingModel(TableModel):
 
     num_prompts = 0
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> TableSession:
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
         self.num_prompts += len(prompts)
-        return super().prefill(prompts)
+        return super().prefill(prompts, prefix)
 
 
 @pytest.fixture(scope="module")

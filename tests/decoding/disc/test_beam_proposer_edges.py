@@ -12,6 +12,7 @@ import torch
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.kv_usage import KvUsage
 from decoding.params import DiscParams
 from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.title_trie import TitleTrie
@@ -61,7 +62,7 @@ def test_small_catalogues(rows, why, beam_size):
 class ConstantSession:
     """The same logits after everything: a table of ten thousand prefixes takes longer than the search."""
 
-    kv_bytes = 0
+    usage = KvUsage()
 
     def __init__(self, logits: torch.Tensor) -> None:
         self._logits = logits

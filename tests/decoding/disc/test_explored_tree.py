@@ -13,6 +13,7 @@ from torch import Tensor
 from decoding.disc import DiscResult, disc
 from decoding.disc.proposer import FIRST, SECOND, DrawBatch
 from decoding.disc.tree_proposer import TreeProposer
+from decoding.kv_usage import KvUsage
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie
@@ -167,7 +168,7 @@ def test_a_query_that_rested_goes_on_over_its_own_branches():
 class _Chain:
     """A session whose next token is likely 1, whatever was written; remembers nothing about branches."""
 
-    kv_bytes = 0
+    usage = KvUsage()
 
     def __init__(self, num_queries: int) -> None:
         self._row = torch.tensor([0.0, 9.0, -2.0])

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from decoding.beam_search.results import BeamResult
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.expansion import Edges, expand
@@ -22,25 +22,6 @@ from decoding.language_model import DecodeSession
 from decoding.params import BeamParams
 from decoding.stopping import StopPoll
 from decoding.types import Constraint, Hypothesis
-
-
-@dataclass(frozen=True, slots=True)
-class BeamResult:
-    """The list of one query.
-
-    Attributes:
-        hypotheses: Distinct rows, most probable first; fewer than k when the constraint allows fewer (or
-            when the beam lost the others). Rows of probability zero are left out.
-        certified: Whether the list is proven to be the exact top-k.
-        best_pruned_logprob: Largest log-probability of a prefix that was dropped while it could still have
-            entered the list; -inf when none was.
-        num_steps: Decode steps of the batch.
-    """
-
-    hypotheses: tuple[Hypothesis, ...]
-    certified: bool
-    best_pruned_logprob: float
-    num_steps: int
 
 
 class _Beams:
