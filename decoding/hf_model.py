@@ -31,14 +31,18 @@ class HFLanguageModel:
         model: A causal or encoder-decoder model with a language modelling head, weights in place.
         decoder_prompt: Tokens that stand before every title of an encoder-decoder; None takes the
             checkpoint's own (`architectures.decoder_prompt`). Not for causal models.
+        checked: Whether to refuse architectures that are not exact. An examination that is about to find
+            that out itself (`decoding.conformance`) goes without.
 
     Raises:
         UnsupportedModelError: the architecture cannot be decoded exactly.
         ModelLoadError: the model would compute in float16 on a CPU.
     """
 
-    def __init__(self, model: PreTrainedModel, *, decoder_prompt: Sequence[int] | None = None) -> None:
-        verified = architectures.check_supported(model.config)
+    def __init__(
+        self, model: PreTrainedModel, *, decoder_prompt: Sequence[int] | None = None, checked: bool = True
+    ) -> None:
+        trusted = architectures.check_supported(model.config) if checked else True
         self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
         if decoder_prompt is not None and not (self._is_encoder_decoder and decoder_prompt):
             raise ValueError("decoder_prompt must not be empty and is for encoder-decoders only")
@@ -54,10 +58,10 @@ class HFLanguageModel:
         known = architectures.input_vocab_size(model)
         if any(not 0 <= token < known for token in self._decoder_prompt):
             raise ValueError(f"decoder_prompt must be in [0, {known}), got {list(self._decoder_prompt)}")
-        expected = None if verified else probe(model, self._decoder_prompt, self._vocab_size)
+        expected = None if trusted else probe(model, self._decoder_prompt)
         self._replace_attention()
         if expected is not None:
-            refuse_if_different(self, expected, model.config.model_type)
+            refuse_if_different(self, expected)
 
     @classmethod
     def load(
