@@ -1,0 +1,111 @@
+"""How far two next-token distributions lie apart, and how far rounding may take them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Largest |difference| of log-probabilities where rounding is fine enough to be told from a mistake.
+_ABSOLUTE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+# Logits above this size are rounded more coarsely than the bounds above allow for: they grow in proportion.
+_USUAL_LOGIT = 50.0
+
+# |difference| / |log-probabilities about their mean|, Euclidean norms. Half precision kernels round
+# differently for different batch shapes; a misplaced position or mask changes trained models by far more.
+_RELATIVE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.15, torch.float16: 0.03}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Log-probabilities of many branches compared with those expected. Sums of differences are differences.
+
+    Attributes:
+        branches: Distributions compared.
+        largest: Largest |difference| of a log-probability; NaN when a NaN was met.
+        squared: Sum of squared differences.
+        spread: Sum of squares of what was expected, about the mean of every distribution.
+        agreeing: Distributions with the same likeliest token.
+    """
+
+    branches: int = 0
+    largest: float = 0.0
+    squared: float = 0.0
+    spread: float = 0.0
+    agreeing: int = 0
+
+    @classmethod
+    def between(cls, got: Tensor, expected: Tensor) -> Difference:
+        """Compare logits or log-probabilities, row by row. Shape of both: (n, V)."""
+        got, expected = got.double().log_softmax(-1), expected.double().log_softmax(-1)
+        if not len(got):
+            return cls()
+        apart = (got - expected).abs()
+        return cls(
+            branches=len(got),
+            largest=float(apart.max()),
+            squared=float(apart.square().sum()),
+            spread=float((expected - expected.mean(-1, keepdim=True)).square().sum()),
+            agreeing=int((got.argmax(-1) == expected.argmax(-1)).sum()),
+        )
+
+    def __add__(self, other: Difference) -> Difference:
+        """Both taken together. NaN stays NaN."""
+        largest = max(self.largest, other.largest)
+        if math.isnan(self.largest) or math.isnan(other.largest):
+            largest = math.nan
+        return Difference(
+            self.branches + other.branches,
+            largest,
+            self.squared + other.squared,
+            self.spread + other.spread,
+            self.agreeing + other.agreeing,
+        )
+
+    @property
+    def relative(self) -> float:
+        """Norm of the difference over the norm of what was expected about its mean; 0 for none at all."""
+        if self.squared == 0.0:
+            return 0.0
+        return math.sqrt(self.squared / self.spread) if self.spread else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What rounding explains.
+
+    Attributes:
+        allowed: Differences must stay below it.
+        is_relative: Whether it bounds `Difference.relative`; otherwise `Difference.largest`.
+    """
+
+    allowed: float
+    is_relative: bool
+
+    @classmethod
+    def relative(cls, dtype: torch.dtype) -> Tolerance:
+        """A bound on the relative difference: what refuses a model when it is loaded."""
+        return cls(_RELATIVE[dtype], is_relative=True)
+
+    @classmethod
+    def strict(cls, dtype: torch.dtype, largest_logit: float) -> Tolerance:
+        """A bound on every single log-probability; for half precision, which allows none, the relative one.
+
+        Args:
+            dtype: What the model computes in.
+            largest_logit: Largest |logit| of the plain passes. Rounding is relative to it.
+        """
+        if dtype not in _ABSOLUTE:
+            return cls.relative(dtype)
+        return cls(_ABSOLUTE[dtype] * max(1.0, largest_logit / _USUAL_LOGIT), is_relative=False)
+
+    def measure(self, difference: Difference) -> float:
+        """The figure of a difference that is bounded."""
+        return difference.relative if self.is_relative else difference.largest
+
+    def holds(self, difference: Difference) -> bool:
+        """Whether rounding explains a difference. NaN is never explained."""
+        return self.measure(difference) < self.allowed

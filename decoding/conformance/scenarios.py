@@ -1,0 +1,195 @@
+"""The ways a token tree is driven: one and the same tree, written in all of them, must give the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from decoding.conformance.layer_readings import LayerReader
+from decoding.conformance.random_trees import RandomTree
+
+if TYPE_CHECKING:
+    from decoding.hf_model import HFLanguageModel
+    from decoding.hf_session import TreeSession
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """Answers of one forward pass.
+
+    Attributes:
+        depth: Tokens on its branches, 0 for the prompts alone.
+        queries: Which query of the tree every row is. Length n.
+        columns: Which columns of the tree's level the branches are. Length b.
+        logits: Shape: (n, b, V).
+        hidden: Outputs of the decoder layers, None when they are not read. Shape: (num_layers, n, b, d).
+    """
+
+    depth: int
+    queries: tuple[int, ...]
+    columns: tuple[int, ...]
+    logits: Tensor
+    hidden: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Driver:
+    """What a scenario needs.
+
+    Attributes:
+        model: The model to drive.
+        tree: What to write.
+        reader: Takes the layers' outputs; None does without.
+        generator: Source of what is random in a scenario.
+    """
+
+    model: HFLanguageModel
+    tree: RandomTree
+    reader: LayerReader | None
+    generator: torch.Generator
+
+    def _hidden(self, last: int) -> Tensor | None:
+        """Outputs of the layers for the last tokens of every row. Shape: (num_layers, n, last, d)."""
+        return None if self.reader is None else self.reader.outputs()[:, :, -last:]
+
+    def roots(self, session: TreeSession, queries: Sequence[int]) -> Frontier:
+        """The answers after the prompts, which have just been run."""
+        return Frontier(0, tuple(queries), (0,), session.root_logits[:, None], self._hidden(1))
+
+    def write(self, session: TreeSession, level: int, queries: Sequence[int]) -> Frontier:
+        """Write a whole level of the tree."""
+        rows = list(queries)
+        parents, tokens = self.tree.parents[level, rows], self.tree.tokens[level, rows]
+        logits = session.step(parents.to(self.model.device), tokens.to(self.model.device))
+        width = tokens.shape[1]
+        return Frontier(level + 1, tuple(rows), tuple(range(width)), logits, self._hidden(width))
+
+    def write_part(
+        self,
+        session: TreeSession,
+        level: int,
+        queries: Sequence[int],
+        columns: Sequence[int],
+        above: Sequence[int] | None,
+    ) -> Frontier:
+        """Write some columns of a level; `above` holds those of the level above in the order written."""
+        rows, chosen = list(queries), list(columns)
+        parents = self.tree.parents[level][rows][:, chosen]
+        if above is not None:
+            place = torch.full((self.tree.tokens.shape[2] + 1,), -1)  # the last entry is for padding, -1
+            place[list(above)] = torch.arange(len(above))
+            parents = place[parents]
+        tokens = self.tree.tokens[level][rows][:, chosen]
+        logits = session.step(parents.to(self.model.device), tokens.to(self.model.device), level + 1)
+        return Frontier(level + 1, tuple(rows), tuple(chosen), logits, self._hidden(len(chosen)))
+
+
+def one_prompt(driver: Driver) -> Iterator[Frontier]:
+    """A session for every query."""
+    for query, prompt in enumerate(driver.tree.prompts):
+        session = driver.model.prefill([prompt])
+        yield driver.roots(session, [query])
+        for level in range(driver.tree.depth):
+            yield driver.write(session, level, [query])
+
+
+def mixed_lengths(driver: Driver) -> Iterator[Frontier]:
+    """All queries in one session, so that shorter prompts are padded."""
+    yield from _together(driver, driver.model.prefill(driver.tree.prompts))
+
+
+def collections(driver: Driver) -> Iterator[Frontier]:
+    """Dead branches are collected after levels chosen at random, the first included."""
+    tree = driver.tree
+    session = driver.model.prefill(tree.prompts)
+    queries = range(tree.num_queries)
+    yield driver.roots(session, queries)
+    chosen = torch.rand(tree.depth, generator=driver.generator) < 0.5
+    chosen[0] = True
+    for level in range(tree.depth):
+        yield driver.write(session, level, queries)
+        if chosen[level]:
+            session.collect()
+
+
+def shared_prefix(driver: Driver) -> Iterator[Frontier]:
+    """What the prompts begin with is run once for all of them. Nothing where the model cannot."""
+    tree = driver.tree
+    prefix = driver.model.share_prefix(tree.prompts[0][: tree.prefix_length])
+    if prefix is not None:
+        yield from _together(driver, driver.model.prefill(tree.prompts, prefix))
+
+
+def selection(driver: Driver) -> Iterator[Frontier]:
+    """In the middle the queries change places and one of them is left out."""
+    tree = driver.tree
+    session = driver.model.prefill(tree.prompts)
+    queries = list(range(tree.num_queries))
+    yield driver.roots(session, queries)
+    for level in range(tree.depth):
+        yield driver.write(session, level, queries)
+        if level == (tree.depth - 1) // 2:
+            order = torch.randperm(len(queries), generator=driver.generator).tolist()
+            chosen = order[: max(len(queries) - 1, 1)]
+            session = session.select(chosen, branches=True)
+            queries = [queries[place] for place in chosen]
+
+
+def kept_levels(driver: Driver) -> Iterator[Frontier]:
+    """Parts of all levels are written in random order, also below levels that were left long ago."""
+    tree, generator = driver.tree, driver.generator
+    session = driver.model.prefill(tree.prompts)
+    session.keep_levels()
+    queries = range(tree.num_queries)
+    yield driver.roots(session, queries)
+    written: list[list[int]] = [[] for _ in range(tree.depth)]
+    while writable := {level: ready for level in range(tree.depth) if (ready := _ready(tree, written, level))}:
+        levels = list(writable)
+        level = levels[int(torch.randint(len(levels), (), generator=generator))]
+        ready = writable[level]
+        order = torch.randperm(len(ready), generator=generator).tolist()
+        columns = [ready[place] for place in order[: (len(ready) + 1) // 2]]
+        yield driver.write_part(session, level, queries, columns, written[level - 1] if level else None)
+        written[level] += columns
+
+
+def _ready(tree: RandomTree, written: list[list[int]], level: int) -> list[int]:
+    """Columns of a level that are not written, while their parents in all queries are."""
+    missing = [column for column in range(tree.tokens.shape[2]) if column not in written[level]]
+    if level == 0:
+        return missing
+    there = {-1, *written[level - 1]}
+    return [column for column in missing if there.issuperset(tree.parents[level, :, column].tolist())]
+
+
+def _together(driver: Driver, session: TreeSession) -> Iterator[Frontier]:
+    queries = range(driver.tree.num_queries)
+    yield driver.roots(session, queries)
+    for level in range(driver.tree.depth):
+        yield driver.write(session, level, queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A way to drive a tree.
+
+    Attributes:
+        name: What it is called in reports.
+        drive: Writes a tree and yields the answers.
+    """
+
+    name: str
+    drive: Callable[[Driver], Iterator[Frontier]] = field(compare=False)
+
+
+ONE_PROMPT = Scenario("one prompt per session", one_prompt)
+MIXED_LENGTHS = Scenario("prompts of mixed lengths", mixed_lengths)
+COLLECTIONS = Scenario("with collections", collections)
+SHARED_PREFIX = Scenario("with a shared prefix", shared_prefix)
+SELECTION = Scenario("selection in the middle", selection)
+KEPT_LEVELS = Scenario("levels kept", kept_levels)
+SCENARIOS = (ONE_PROMPT, MIXED_LENGTHS, COLLECTIONS, SHARED_PREFIX, SELECTION, KEPT_LEVELS)
