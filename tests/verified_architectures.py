@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -140,15 +141,47 @@ def exactly(dtype: torch.dtype) -> AbstractContextManager[object]:
     return Float64Throughout() if dtype == torch.float64 else nullcontext()
 
 
-def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
-    """A tiny random model whose attention decides: weights several times their usual size."""
+def long_and_shallow(name: str, num_positions: int) -> dict[str, Any]:
+    """What makes an architecture read `num_positions` tokens with two decoder layers: for `build`."""
+    _, options = ARCHITECTURES[name]
+    if "d_kv" in options:
+        return {"num_layers": 1, "num_decoder_layers": 2}
+    if "d_model" in options:
+        return {"encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": num_positions}
+    changes: dict[str, Any] = {"num_hidden_layers": 2, "max_position_embeddings": num_positions}
+    if "layer_types" in options:
+        changes["layer_types"] = options["layer_types"][:2]
+    if "original_max_position_embeddings" in options:
+        # The tree's positions end where the rotary frequencies begin to change.
+        original = {"original_max_position_embeddings": num_positions // 2}
+        changes |= original | {"rope_parameters": {**options["rope_parameters"], **original}}
+    return changes
+
+
+def build(
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> PreTrainedModel:
+    """A tiny random model whose attention decides: weights several times their usual size.
+
+    Args:
+        name: In `ARCHITECTURES`.
+        dtype: Of the weights.
+        seed: Of the weights.
+        changes: Configuration that differs from the named one.
+    """
     config_name, options = ARCHITECTURES[name]
     encoder_decoder = "d_model" in options
-    config = getattr(transformers, config_name)(**(options if encoder_decoder else {**COMMON, **options}))
+    config = getattr(transformers, config_name)(
+        **{**({} if encoder_decoder else COMMON), **options, **changes}
+    )
     auto = AutoModelForSeq2SeqLM if encoder_decoder else AutoModelForCausalLM
     torch.manual_seed(seed)
-    # T5 does not scale its products: wider weights would make float32 itself inexact.
-    scale = 1.0 if "d_kv" in options else 2.0
+    # T5 does not scale its products: wider weights would make float32 itself inexact. BART normalises after
+    # every sum: wider weights would drown what the ancestors of a token add to it.
+    scale = 1.0 if "d_kv" in options or config_name == "BartConfig" else 2.0
     model = auto.from_config(config, attn_implementation="eager").to(dtype).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
