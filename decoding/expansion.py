@@ -57,12 +57,8 @@ def expand(
     """
     if temperature is not None:
         logits = logits / temperature.unsqueeze(1)
-    normaliser = _log_normalisers(logits)
-    broken = ~torch.isfinite(normaliser) & (states >= 0)
-    if bool(broken.any()):
-        raise InvalidLogitsError(
-            f"the model returned NaN or infinite logits on {int(broken.sum())} of {len(states)} branches"
-        )
+    normaliser = log_normalisers(logits)
+    check_normalisers(normaliser, states)
     if top_m is None:
         children = constraint.children(states)
     else:
@@ -71,7 +67,24 @@ def expand(
     return Edges(children.owner, children.token, children.next_state, logprob)
 
 
-def _log_normalisers(logits: Tensor) -> Tensor:
+def check_normalisers(normaliser: Tensor, states: Tensor) -> None:
+    """Refuse what a model must not return. Asks the device.
+
+    Args:
+        normaliser: log sum exp of the logits of each branch. Shape: (n,).
+        states: State of each branch, -1 for none. Shape: (n,), int64.
+
+    Raises:
+        InvalidLogitsError: logits of a live branch hold NaN or +inf, or are -inf everywhere.
+    """
+    broken = ~torch.isfinite(normaliser) & (states >= 0)
+    if bool(broken.any()):
+        raise InvalidLogitsError(
+            f"the model returned NaN or infinite logits on {int(broken.sum())} of {len(states)} branches"
+        )
+
+
+def log_normalisers(logits: Tensor) -> Tensor:
     """Return log sum exp of every row. Shapes: (n,) from (n, V)."""
     if not logits.is_cpu:
         return torch.logsumexp(logits, dim=-1)

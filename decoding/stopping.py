@@ -58,13 +58,7 @@ class StopPoll:
 
         The answer may be the one given before: it must not be changed in place.
         """
-        for query, token in enumerate(self._cancel):
-            if token is None or query in self._errors:
-                continue
-            try:
-                token.check()
-            except DecodingCancelledError as error:
-                self._errors[query] = error
+        self.poll()
         if len(self._errors) != self._num_ended:  # errors are never taken back
             self._ended = self._sent(
                 torch.tensor([query in self._errors for query in range(len(self._room))])
@@ -73,6 +67,16 @@ class StopPoll:
         if self._room_there is None or num_written < self._least_room:
             return self._ended
         return self._ended | (self._room_there <= num_written)
+
+    def poll(self) -> None:
+        """Look whether queries have been cancelled or are past their deadlines; `error` tells."""
+        for query, token in enumerate(self._cancel):
+            if token is None or query in self._errors:
+                continue
+            try:
+                token.check()
+            except DecodingCancelledError as error:
+                self._errors[query] = error
 
     def _sent(self, values: Tensor) -> Tensor:
         """A copy on the device, which the host does not wait for."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from decoding.disc.late_flag import LateFlag
 from decoding.disc.proposer import FIRST, DrawBatch, Proposer
 from decoding.disc.static_proposer import StaticProposer
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.hf_model import HFLanguageModel
+from decoding.late_flag import LateFlag
 from decoding.params import MAX_SAMPLES, DiscParams
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie

@@ -22,10 +22,10 @@ from torch import Tensor
 from decoding.counter_rng import uniforms
 from decoding.disc.draw_grid import DrawGrid
 from decoding.disc.draws import Draws
-from decoding.disc.late_flag import LateFlag
 from decoding.disc.proposer import DrawBatch
 from decoding.disc.static_step import Step, Walk, static_step
 from decoding.errors import InvalidLogitsError
+from decoding.late_flag import LateFlag
 from decoding.types import StaticConstraint
 
 # Logits computed by one forward, at 4 bytes each: more draws than fit are made in several walks.

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
-from decoding.disc.late_flag import LateFlag
 from decoding.disc.proposer import FIRST, DrawBatch, Proposer
 from decoding.disc.static_proposer import StaticProposer
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.hf_model import HFLanguageModel
+from decoding.late_flag import LateFlag
 from decoding.params import DiscParams
 from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.stopping import StopPoll

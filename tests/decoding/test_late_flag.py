@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoding.disc.late_flag import LateFlag
+from decoding.late_flag import LateFlag
 from tests.no_sync import no_sync
 
 CPU = torch.device("cpu")

@@ -1,0 +1,117 @@
+"""What follows a beam search that has to be exact: the dropped prefixes that could still matter, best first.
+
+A prefix matters as long as its optimistic score exceeds that of the k-th row. Every prefix whose optimistic
+score exceeds the *final* k-th row's has to be computed before the list is certain; the others need not be,
+and the most promising open prefix is never one of those. A forward that computed it alone would waste the
+model, which computes some dozens of tokens at nearly the price of one. So each forward goes where the most
+promising prefix is, and takes along the prefixes of the same length among the `beam_size` most promising: the
+likeliest to be needed as well, at a small risk to the budget. Queries with different lengths in mind vote; of
+equal votes the longest prefixes win, because rows end there and raise the bar for all the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoding.beam_search.candidates import listed
+from decoding.beam_search.open_nodes import Nodes
+from decoding.beam_search.search import Search
+from decoding.language_model import DecodeSession
+
+
+class _Plan(NamedTuple):
+    """Prefixes of one length that a forward computes, by query."""
+
+    depth: int
+    nodes: dict[int, Nodes]
+
+
+class _Rectangle(NamedTuple):
+    """The same as rectangles, one row per query of the batch. Shapes: (Q, B)."""
+
+    parents: Tensor
+    tokens: Tensor
+    states: Tensor
+    logprob: Tensor
+
+
+def best_first(search: Search) -> None:
+    """Compute open prefixes until every list is certain or its budget is spent.
+
+    Raises:
+        InvalidLogitsError: the model returned NaN or infinite logits.
+    """
+    session, members = search.session, list(range(len(search.params)))
+    while True:
+        search.stop.poll()
+        waiting = _waiting(search)
+        if not waiting:
+            return
+        if 2 * len(waiting) <= len(members):
+            # Queries that are done would be computed as padding. Each time half of them are left, so all
+            # the copying together costs no more than the first.
+            session = session.select([members.index(query) for query in waiting], branches=True)
+            members = waiting
+        _step(search, session, members, _plan(search, waiting))
+
+
+def _waiting(search: Search) -> list[int]:
+    """Queries whose lists are not certain and that may go on."""
+    kth_score = search.finished.kth_score().tolist()
+    waiting = []
+    for query, open_nodes in search.open.items():
+        open_nodes.purge(kth_score[query])
+        spent = search.num_exact_nodes[query] >= search.params[query].exact_budget
+        if len(open_nodes.nodes.depth) and not spent and search.stop.error(query) is None:
+            waiting.append(query)
+    return waiting
+
+
+def _plan(search: Search, waiting: list[int]) -> _Plan:
+    best = {}
+    for query in waiting:
+        left = search.params[query].exact_budget - search.num_exact_nodes[query]
+        best[query] = search.open[query].best(min(search.params[query].width, left))
+    votes = Counter(int(search.open[query].nodes.depth[numbers[0]]) for query, numbers in best.items())
+    depth = max(votes, key=lambda d: (votes[d], d))
+    nodes = {}
+    for query, numbers in best.items():
+        chosen = numbers[search.open[query].nodes.depth[numbers] == depth]
+        if len(chosen):
+            nodes[query] = search.open[query].remove(chosen)
+    return _Plan(depth, nodes)
+
+
+def _step(search: Search, session: DecodeSession, members: list[int], plan: _Plan) -> None:
+    """Compute prefixes and sort their continuations into finished rows and open prefixes."""
+    frontier = _rectangle(search, plan)
+    rows = torch.tensor(members, device=search.device)
+    computed = session.step(frontier.parents[rows], frontier.tokens[rows], plan.depth)
+    first = search.written.add(plan.depth, frontier.parents, frontier.tokens)
+    search.num_steps += 1
+    for query, nodes in plan.nodes.items():
+        search.num_exact_nodes[query] += len(nodes.depth)
+    search.num_nodes = search.num_nodes + (frontier.states >= 0).sum(dim=1)
+    # Only the rows of queries that take part are looked at.
+    found = listed(search.constraint, frontier.states[rows], frontier.logprob[rows], computed)
+    found = found.spread(rows, len(search.params))._replace(slot=found.slot + first)
+    search.finished.take(found, plan.depth + 1)
+    search.keep_open(found, found.open_logprob(), plan.depth + 1)
+
+
+def _rectangle(search: Search, plan: _Plan) -> _Rectangle:
+    shape = (len(search.params), max(len(nodes.depth) for nodes in plan.nodes.values()))
+    parents, states = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
+    tokens, logprob = np.zeros(shape, dtype=np.int64), np.full(shape, -np.inf)
+    for query, nodes in plan.nodes.items():
+        here = slice(len(nodes.depth))
+        parents[query, here], states[query, here] = nodes.parent, nodes.state
+        tokens[query, here], logprob[query, here] = nodes.token, nodes.logprob
+    return _Rectangle(
+        *(torch.from_numpy(part).to(search.device) for part in (parents, tokens, states, logprob))
+    )

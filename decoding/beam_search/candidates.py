@@ -1,0 +1,238 @@
+"""What may be written next in one step of a beam search: all continuations of all live prefixes, per query.
+
+Three ways to find them give the same continuations in the same order (by parent, then by token):
+
+- `listed`: exactly those that there are, ragged. It asks the device how many, so it is the way on a CPU.
+- `padded`: as many columns for every prefix as the widest of its depth needs. Shapes are known beforehand and
+  nothing waits for the device.
+- `likeliest`: where most of the vocabulary may follow, the likeliest tokens that may. The only way that
+  leaves continuations out, and it says how likely those can be.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from decoding.beam_search.ranking import best_columns
+from decoding.expansion import Edges, check_normalisers, expand, log_normalisers
+from decoding.types import Constraint, StaticConstraint
+
+# Children looked at in one piece, at about 60 bytes each. The root of a catalogue can have tens of thousands.
+MAX_CELLS = 1 << 22
+
+
+class Candidates(NamedTuple):
+    """Continuations of the live prefixes of Q queries, one row per query.
+
+    The first two are rectangles; the others are flat lists that `edge` points into.
+
+    Attributes:
+        logprob: log P_L of the prefix with its continuation, -inf for padding. Shape: (Q, C), float64.
+        edge: Number of the continuation, 0 for padding. Shape: (Q, C), int64.
+        final: Whether it completes a row. Shape: (Q, C), bool.
+        slot: Which branch of its query is continued. Shape: (E,), int64.
+        token: Shape: (E,), int64.
+        next_state: Shape: (E,), int64.
+    """
+
+    logprob: Tensor
+    edge: Tensor
+    final: Tensor
+    slot: Tensor
+    token: Tensor
+    next_state: Tensor
+
+    def open_logprob(self) -> Tensor:
+        """Log-probabilities of those that complete nothing, -inf elsewhere. Shape: (Q, C), float64."""
+        return self.logprob.masked_fill(self.final, -math.inf)
+
+    def final_logprob(self) -> Tensor:
+        """Log-probabilities of those that complete a row, -inf elsewhere. Shape: (Q, C), float64."""
+        return self.logprob.masked_fill(~self.final, -math.inf)
+
+    def spread(self, queries: Tensor, num_queries: int) -> Candidates:
+        """Return the candidates of some queries as those of the whole batch.
+
+        Args:
+            queries: Query of each row. Shape: (Q,), int64.
+            num_queries: Of the whole batch.
+        """
+        shape = (num_queries, self.logprob.shape[1])
+        return self._replace(
+            logprob=self.logprob.new_full(shape, -math.inf).index_copy(0, queries, self.logprob),
+            edge=self.edge.new_zeros(shape).index_copy(0, queries, self.edge),
+            final=self.final.new_zeros(shape).index_copy(0, queries, self.final),
+        )
+
+
+def listed(constraint: Constraint, states: Tensor, logprob: Tensor, logits: Tensor) -> Candidates:
+    """List every continuation.
+
+    Args:
+        constraint: What may be written.
+        states: State of every live prefix, -1 for none. Shape: (Q, B), int64.
+        logprob: log P_L of every prefix. Shape: (Q, B), float64.
+        logits: Next-token logits. Shape: (Q, B, V).
+
+    Raises:
+        InvalidLogitsError: logits of a live prefix hold NaN or +inf, or are -inf everywhere.
+    """
+    return laid_out(constraint, expand(constraint, states.flatten(), logits.flatten(0, 1)), logprob)
+
+
+def laid_out(constraint: Constraint, edges: Edges, logprob: Tensor) -> Candidates:
+    """Lay ragged continuations out as one row per query. Asks the device how long the longest is.
+
+    Args:
+        constraint: Says which complete a row.
+        edges: Continuations of the flattened prefixes.
+        logprob: log P_L of every prefix. Shape: (Q, B), float64.
+    """
+    queries, branches = logprob.shape
+    count = len(edges.owner)
+    if not count:
+        nothing = edges.owner.new_zeros(1)
+        edges = Edges(nothing, nothing, nothing - 1, logprob.new_full((1,), -math.inf))
+    query = torch.div(edges.owner, branches, rounding_mode="floor")
+    counts = torch.bincount(query, minlength=queries)
+    column = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
+    shape = (queries, int(counts.max()))
+    total = logprob.new_full(shape, -math.inf)
+    total[query, column] = logprob.flatten()[edges.owner] + edges.logprob
+    edge = query.new_zeros(shape)
+    edge[query, column] = torch.arange(len(query), device=query.device)
+    final = torch.zeros(shape, dtype=torch.bool, device=query.device)
+    if count:
+        final[query, column] = constraint.is_final(edges.next_state)
+    return Candidates(total, edge, final, edges.owner % branches, edges.token, edges.next_state)
+
+
+def likeliest(
+    constraint: Constraint, states: Tensor, logprob: Tensor, logits: Tensor, looked_at: Tensor, most: int
+) -> tuple[Candidates, Tensor]:
+    """List the likeliest continuations of every prefix, all of them where few are among the likeliest tokens.
+
+    A query that looks at M tokens of a prefix takes those that may follow among the likeliest M - 1. Tokens
+    as likely as the M-th are left out as well, so that which of several equal ones a device puts first makes
+    no difference. Where fewer than M / 2 remain, every continuation is listed instead.
+
+    Args:
+        constraint: What may be written.
+        states: As in `listed`.
+        logprob: As in `listed`.
+        logits: As in `listed`.
+        looked_at: M by query; from V on every continuation is listed. Shape: (Q,), int64.
+        most: No M below V is larger.
+
+    Returns:
+        The candidates, and per prefix the largest log P_L that a continuation which was left out can have,
+        -inf where none was. Shape of the latter: (Q, B), float64.
+
+    Raises:
+        InvalidLogitsError: as in `listed`.
+    """
+    queries, branches, vocab = logits.shape
+    flat, rows = states.flatten(), logits.flatten(0, 1)
+    normaliser = log_normalisers(rows)
+    check_normalisers(normaliser, flat)
+    wanted = looked_at.repeat_interleave(branches, output_size=queries * branches)  # (n,)
+    by_value = rows.topk(max(1, min(most, vocab)), dim=1)
+    last = by_value.values.gather(1, (wanted - 1).clamp(max=by_value.values.shape[1] - 1).unsqueeze(1))
+    top, order = by_value.indices.sort(dim=1)
+    above = by_value.values.gather(1, order) > last
+    following = torch.where(above, constraint.verify(flat, top), -1)
+    valid = following >= 0
+    short = (valid.sum(dim=1) < wanted // 2) | (wanted >= vocab)
+    exact = constraint.children(torch.where(short, flat, -1))
+    owner, column = torch.nonzero(valid & ~short.unsqueeze(1), as_tuple=True)
+    owners = torch.cat([owner, exact.owner])
+    sorted_by = torch.argsort(owners, stable=True)
+    owners = owners[sorted_by]
+    token = torch.cat([top[owner, column], exact.token])[sorted_by]
+    state = torch.cat([following[owner, column], exact.next_state])[sorted_by]
+    gained = rows[owners, token].double() - normaliser[owners].double()
+    left_out = logprob.flatten() + (last.squeeze(1).double() - normaliser.double())
+    left_out = left_out.masked_fill(short | (flat < 0), -math.inf).view(queries, branches)
+    return laid_out(constraint, Edges(owners, token, state, gained), logprob), left_out
+
+
+class PaddedBuilder:
+    """Lists every continuation in a fixed number of columns, without waiting for the device.
+
+    Args:
+        constraint: What may be written; lists its children padded.
+        keep_open: Of the continuations of one query, no more are looked at that complete nothing.
+        keep_final: No more are looked at that complete a row.
+        max_cells: Children looked at in one piece.
+    """
+
+    def __init__(
+        self, constraint: StaticConstraint, keep_open: int, keep_final: int, max_cells: int = MAX_CELLS
+    ) -> None:
+        self._constraint = constraint
+        self._keep_open = keep_open
+        self._keep_final = keep_final
+        self._max_cells = max_cells
+
+    def padded(
+        self, states: Tensor, logprob: Tensor, logits: Tensor, depth: int
+    ) -> tuple[Candidates, Tensor]:
+        """List every continuation; of more than fit into a piece, the best of every prefix.
+
+        Args:
+            states: State of every live prefix, -1 for none. Shape: (Q, B), int64.
+            logprob: log P_L of every prefix. Shape: (Q, B), float64.
+            logits: Next-token logits. Shape: (Q, B, V).
+            depth: Tokens on the prefixes.
+
+        Returns:
+            The candidates, and whether the logits of a live prefix hold NaN or +inf or are -inf everywhere;
+            the candidates are then meaningless. Shape of the latter: (), bool.
+        """
+        queries, branches, _ = logits.shape
+        flat, before, rows = states.flatten(), logprob.flatten(), logits.flatten(0, 1)
+        normaliser = log_normalisers(rows)
+        broken = (~torch.isfinite(normaliser) & (flat >= 0)).any()
+        width = max(1, self._constraint.width_at(depth))
+        step = max(1, self._max_cells // width)
+        pieces = [
+            self._piece(flat[here], before[here], rows[here], normaliser[here], width, len(flat) > step)
+            for here in (slice(first, first + step) for first in range(0, len(flat), step))
+        ]
+        total, token, next_state, final = (torch.cat(columns) for columns in zip(*pieces, strict=True))
+        shape = (queries, branches * token.shape[1])
+        edge = torch.arange(token.numel(), device=token.device)
+        slot = torch.div(edge, token.shape[1], rounding_mode="floor") % branches
+        return (
+            Candidates(
+                total.view(shape),
+                edge.view(shape),
+                final.view(shape),
+                slot,
+                token.flatten(),
+                next_state.flatten(),
+            ),
+            broken,
+        )
+
+    def _piece(
+        self, states: Tensor, before: Tensor, logits: Tensor, normaliser: Tensor, width: int, reduce: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(log P_L, token, next state, final) of the continuations of some prefixes. Shapes: (n, columns)."""
+        token, next_state = self._constraint.padded_children(states, width)
+        gained = logits.gather(1, token.clamp(min=0)).double() - normaliser.double().unsqueeze(1)
+        total = torch.where(next_state >= 0, before.unsqueeze(1) + gained, -math.inf)
+        final = self._constraint.is_final(next_state.flatten()).view(next_state.shape)
+        if not reduce:
+            return total, token, next_state, final
+        kept = [
+            best_columns(total.masked_fill(hidden, -math.inf), min(most, width))
+            for hidden, most in ((final, self._keep_open), (~final, self._keep_final))
+        ]
+        columns = torch.cat([best.columns for best in kept], dim=1)
+        values = torch.cat([best.values for best in kept], dim=1)
+        return values, token.gather(1, columns), next_state.gather(1, columns), final.gather(1, columns)

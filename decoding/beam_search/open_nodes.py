@@ -1,0 +1,115 @@
+"""Prefixes that a beam search dropped and may still go on from: what keeps its list from being certified."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# Most prefixes kept per query, at 48 bytes each.
+MAX_OPEN = 1 << 16
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+
+
+class Nodes(NamedTuple):
+    """Prefixes of one query that have not been computed.
+
+    Attributes:
+        depth: Tokens, the last included. Shape: (n,), int64.
+        parent: Number, on its level, of the branch that the last token continues. Shape: (n,), int64.
+        token: The last token. Shape: (n,), int64.
+        state: Constraint state after it. Shape: (n,), int64.
+        logprob: log P_L of the prefix. Shape: (n,), float64.
+        optimistic: No row below it has a larger score. Shape: (n,), float64.
+    """
+
+    depth: _Ints
+    parent: _Ints
+    token: _Ints
+    state: _Ints
+    logprob: _Floats
+    optimistic: _Floats
+
+    def take(self, which: npt.NDArray[np.bool_] | _Ints) -> Nodes:
+        """Return some of them, by mask or by number."""
+        return Nodes(*(column[which] for column in self))
+
+
+_NO_INTS = np.zeros(0, dtype=np.int64)
+_NO_FLOATS = np.zeros(0)
+NO_NODES = Nodes(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_FLOATS, _NO_FLOATS)
+
+
+class OpenNodes:
+    """The open prefixes of one query, on the host and bounded in number.
+
+    When there are too many the worst are forgotten; how good they could have been is not, so what is said of
+    the list stays true.
+
+    Args:
+        max_depth: A prefix of so many tokens cannot be continued: it counts as forgotten at once.
+        most: Most prefixes kept.
+
+    Attributes:
+        nodes: The prefixes, in the order they were added.
+        forgotten: The best score that anything forgotten could have had; -inf when nothing was.
+    """
+
+    def __init__(self, max_depth: int, most: int = MAX_OPEN) -> None:
+        self._max_depth = max_depth
+        self._most = most
+        self.nodes = NO_NODES
+        self.forgotten = -math.inf
+
+    def add(self, new: Nodes, kth_score: float) -> None:
+        """Add prefixes, but for those which the list has beaten.
+
+        Args:
+            new: Some of one length.
+            kth_score: Score of the k-th row of the list, -inf while it is not full.
+        """
+        self._forget(new.optimistic[new.depth >= self._max_depth])
+        new = new.take(new.depth < self._max_depth)
+        self.nodes = Nodes(*(np.concatenate(columns) for columns in zip(self.nodes, new, strict=True)))
+        self.purge(kth_score)
+        surplus = len(self.nodes.optimistic) - self._most
+        if surplus > 0:
+            # Of equals the first stay: a stable order makes the choice a function of the search alone.
+            order = np.argsort(-self.nodes.optimistic, kind="stable")
+            self._forget(self.nodes.optimistic[order[self._most :]])
+            self.nodes = self.nodes.take(np.sort(order[: self._most]))
+
+    def purge(self, kth_score: float) -> None:
+        """Forget the prefixes that the list has beaten. Scores of lists only rise, so they stay beaten."""
+        beaten = self.nodes.optimistic <= kth_score
+        if beaten.any():
+            self._forget(self.nodes.optimistic[beaten])
+            self.nodes = self.nodes.take(~beaten)
+
+    def bound(self) -> float:
+        """Best score that anything open or forgotten may have, -inf when there is nothing."""
+        return max(self.forgotten, float(self.nodes.optimistic.max(initial=-math.inf)))
+
+    def best(self, count: int) -> _Ints:
+        """Numbers of the `count` most promising prefixes, best first; of equals the first added."""
+        scores = self.nodes.optimistic
+        if len(scores) <= count:
+            return np.argsort(-scores, kind="stable")
+        last = np.partition(scores, len(scores) - count)[len(scores) - count]
+        (promising,) = np.nonzero(scores >= last)
+        return promising[np.argsort(-scores[promising], kind="stable")[:count]]
+
+    def remove(self, numbers: _Ints) -> Nodes:
+        """Take prefixes out and return them."""
+        taken = self.nodes.take(numbers)
+        stay = np.ones(len(self.nodes.depth), dtype=bool)
+        stay[numbers] = False
+        self.nodes = self.nodes.take(stay)
+        return taken
+
+    def _forget(self, optimistic: _Floats) -> None:
+        self.forgotten = max(self.forgotten, float(optimistic.max(initial=-math.inf)))
