@@ -16,7 +16,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from decoding.architectures import check_supported
@@ -51,18 +57,54 @@ def load_pretrained(
         if num_threads < 1:
             raise ValueError(f"num_threads must be >= 1, got {num_threads}")
         torch.set_num_threads(num_threads)
+    target = check_dtype(dtype, device)
+    config = load_config(path_or_hub_id, trust_remote_code)
+    check_supported(config)
+    return load_weights(path_or_hub_id, config, target, dtype, trust_remote_code)
+
+
+def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
+    """The device meant, once it is known that it computes the type.
+
+    Raises:
+        ModelLoadError: no such type or device, or they do not go together.
+    """
     if dtype != "auto" and dtype not in DTYPES:
         raise ModelLoadError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {dtype!r}")
     target = resolve_device(device)
     if dtype != "auto":
         refuse_float16_on_cpu(DTYPES[dtype], target)
+    return target
+
+
+def load_config(path_or_hub_id: str | Path, trust_remote_code: bool) -> PreTrainedConfig:
+    """Read the configuration of a checkpoint.
+
+    Raises:
+        ModelLoadError: nothing usable there.
+    """
     name = str(path_or_hub_id)
     _refuse_unsuitable_directory(Path(name), named_as_path=isinstance(path_or_hub_id, Path))
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except _LOADING_FAILURES as error:
         raise ModelLoadError(f"no model configuration at {name!r}: {_first_line(error)}") from error
-    check_supported(config)
+    return config
+
+
+def load_weights(
+    path_or_hub_id: str | Path,
+    config: PreTrainedConfig,
+    target: torch.device,
+    dtype: str,
+    trust_remote_code: bool,
+) -> PreTrainedModel:
+    """Load the weights that belong to a configuration, whatever its architecture.
+
+    Raises:
+        ModelLoadError: weights missing or broken, or the device cannot take them.
+    """
+    name = str(path_or_hub_id)
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
         with _without_progress_bar():

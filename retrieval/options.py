@@ -22,20 +22,14 @@ def adaptive_option(command: _F) -> _F:
     )(command)
 
 
-def model_options(command: _F) -> _F:
-    """Add --model, --device, --dtype and --threads to a command."""
+def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
+    """Add --device, --dtype and --threads to a command, with a default for --dtype."""
     options = (
-        click.option(
-            "--model",
-            help="Checkpoint directory or hub id.",
-            show_default="the shipped model",
-            show_envvar=True,
-        ),
         click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **SHOWN),
         click.option(
             "--dtype",
             type=click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
-            default="auto",
+            default=dtype,
             help="Number type of the model.",
             **SHOWN,
         ),
@@ -43,6 +37,20 @@ def model_options(command: _F) -> _F:
             "--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **SHOWN
         ),
     )
-    for option in reversed(options):  # decorators apply from the last to the first
-        command = option(command)
-    return command
+
+    def add(command: _F) -> _F:
+        for option in reversed(options):  # decorators apply from the last to the first
+            command = option(command)
+        return command
+
+    return add
+
+
+def model_options(command: _F) -> _F:
+    """Add --model, --device, --dtype and --threads to a command."""
+    return click.option(
+        "--model",
+        help="Checkpoint directory or hub id.",
+        show_default="the shipped model",
+        show_envvar=True,
+    )(hardware_options()(command))

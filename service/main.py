@@ -39,6 +39,9 @@ COMMANDS = {
     "inspect": LazyCommand("retrieval.index.cli", "inspect_command", "Say what is in an index."),
     "verify": LazyCommand("retrieval.index.cli", "verify_command", "Check every byte of an index."),
     "train": LazyCommand("retrieval.training.cli", "train_command", "Train or fine-tune a model."),
+    "doctor": LazyCommand(
+        "retrieval.doctor.cli", "doctor_command", "Check that a model is decoded exactly, layer by layer."
+    ),
     "serve": LazyCommand("service.serve_cli", "serve_command", "Serve indexes over gRPC."),
     "query": LazyCommand("service.cli", "query_command", "Ask a running server."),
     "health": LazyCommand("service.cli", "health_command", "Say whether a server is ready."),

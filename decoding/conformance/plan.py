@@ -1,4 +1,4 @@
-"""What an examination runs: how long prompts must be to reach behind every window, and what stays uncovered."""
+"""What an examination runs: prompts long enough to reach behind windows, and what stays uncovered."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ USUAL_PROMPT_TOKENS = 48
 LEAST_PROMPT_TOKENS = 8
 _BEHIND_WINDOW = 16
 _QUERIES = 4
+
+
+class PlanError(ValueError):
+    """What was asked for does not fit the model's positions, or is no examination at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,9 @@ class ExamineOptions:
     def __post_init__(self) -> None:
         for name, least in (("trees", 1), ("depth", 1), ("beams", 1)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise PlanError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.prompt_tokens is not None and self.prompt_tokens < LEAST_PROMPT_TOKENS:
-            raise ValueError(f"prompt_tokens must be at least {LEAST_PROMPT_TOKENS}, got {self.prompt_tokens}")
+            raise PlanError(f"prompt_tokens must be at least {LEAST_PROMPT_TOKENS}, got {self.prompt_tokens}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,10 @@ def make_plan(
         shared_positions: Whether prompt and what is written below it share their positions.
 
     Raises:
-        ValueError: the model has fewer positions than was asked for.
+        PlanError: the model has fewer positions than was asked for.
     """
     if title_limit is not None and options.depth >= title_limit:
-        raise ValueError(f"depth must be below {title_limit}, the positions of the model, got {options.depth}")
+        raise PlanError(f"depth must be below {title_limit}, the positions of the model, got {options.depth}")
     room = prompt_limit
     if shared_positions and prompt_limit is not None:
         room = prompt_limit - options.depth
@@ -87,8 +91,8 @@ def make_plan(
         coverable = [window for window in distinct if window <= COVERED_WINDOW]
         wanted = max([USUAL_PROMPT_TOKENS, *(window + _BEHIND_WINDOW for window in coverable)])
         wanted = wanted if room is None else min(wanted, room)
-    if room is not None and wanted > room or wanted < LEAST_PROMPT_TOKENS:
-        raise ValueError(
+    if (room is not None and wanted > room) or wanted < LEAST_PROMPT_TOKENS:
+        raise PlanError(
             f"prompt_tokens must be in [{LEAST_PROMPT_TOKENS}, {room}] for this model, got {wanted}"
         )
     uncovered = [

@@ -1,4 +1,4 @@
-"""The ways a token tree is driven: one and the same tree, written in all of them, must give the same answers."""
+"""The ways a token tree is driven. One tree, written in any of them, must give the same answers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,9 @@ def kept_levels(driver: Driver) -> Iterator[Frontier]:
     queries = range(tree.num_queries)
     yield driver.roots(session, queries)
     written: list[list[int]] = [[] for _ in range(tree.depth)]
-    while writable := {level: ready for level in range(tree.depth) if (ready := _ready(tree, written, level))}:
+    while writable := {
+        level: ready for level in range(tree.depth) if (ready := _ready(tree, written, level))
+    }:
         levels = list(writable)
         level = levels[int(torch.randint(len(levels), (), generator=generator))]
         ready = writable[level]

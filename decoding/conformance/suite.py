@@ -62,7 +62,7 @@ def examine(
 
     Raises:
         UnsupportedModelError: a plain forward pass fails, or the model lacks a head or a start token.
-        ValueError: the options ask for more positions than the model has.
+        PlanError: the options ask for more positions than the model has.
     """
     model.eval()  # type: ignore[no-untyped-call]
     facts, kinds = _facts(model)

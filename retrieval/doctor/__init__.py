@@ -1,0 +1,1 @@
+"""`genret doctor`: is a checkpoint decoded exactly?"""

@@ -1,0 +1,154 @@
+"""`genret doctor`: compare the token tree of a checkpoint with plain decoding, layer by layer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from decoding.errors import DecodingError, ModelLoadError
+from retrieval.defaults import default_model_dir
+from retrieval.options import SHOWN, hardware_options
+
+if TYPE_CHECKING:
+    from decoding.conformance.plan import ExamineOptions
+    from decoding.conformance.report import Report
+
+_DIFFERENT = 1
+_LARGEST_SEED = 2**63 - 1
+
+
+@click.command("doctor")
+@click.argument("model", required=False)
+@hardware_options(dtype="float32")
+@click.option(
+    "--seed", type=click.IntRange(0, _LARGEST_SEED), default=0, help="Of everything random.", **SHOWN
+)
+@click.option(
+    "--trees", type=click.IntRange(min=1), default=2, help="Random trees of four queries each.", **SHOWN
+)
+@click.option(
+    "--depth", type=click.IntRange(min=1), default=6, help="Tokens written below every prompt.", **SHOWN
+)
+@click.option("--beams", type=click.IntRange(min=1), default=4, help="Branches per query and level.", **SHOWN)
+@click.option(
+    "--prompt-tokens",
+    type=click.IntRange(min=1),
+    help="Length of the longest prompt.",
+    show_default="48, or enough to reach behind windows of up to 512 tokens",
+    show_envvar=True,
+)
+@click.option(
+    "--even-if-refused",
+    is_flag=True,
+    help="Compare an architecture that is refused by name too, as far as it runs.",
+    **SHOWN,
+)
+@click.option(
+    "--json",
+    "json_file",
+    envvar="GENRET_DOCTOR_JSON",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="FILE|-",
+    help="Write the findings as JSON too; '-': on standard output, in place of the tables.",
+    show_default="tables alone",
+    show_envvar=True,
+)
+def doctor_command(
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    seed: int,
+    trees: int,
+    depth: int,
+    beams: int,
+    prompt_tokens: int | None,
+    even_if_refused: bool,
+    json_file: Path | None,
+) -> None:
+    """Check that MODEL (a directory or hub id; the shipped model when left out) is decoded exactly.
+
+    Decodes random trees in all the ways the service does and compares every branch with a plain forward pass
+    over its path alone. Exits with 0 when they agree within rounding, with 1 when they differ or the
+    architecture is refused, and with 2 when there is nothing to compare.
+    """
+    _refuse_unwritable(json_file)
+    import torch
+    import transformers
+
+    from decoding.conformance.plan import ExamineOptions, PlanError
+    from retrieval.doctor.rendering import render
+
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    place = str(default_model_dir()) if model is None else model
+    try:
+        options = ExamineOptions(seed, trees, depth, beams, prompt_tokens)
+        report = _examine(place, device, dtype, options, even_if_refused)
+    except (ModelLoadError, PlanError) as error:
+        raise click.UsageError(str(error)) from error
+    except DecodingError as error:
+        raise click.ClickException(str(error)) from error
+    if json_file is not None:
+        text = json.dumps({"model": place, **report.to_json()}, indent=2)
+        if str(json_file) == "-":
+            click.echo(text)
+        else:
+            json_file.write_text(text + "\n", encoding="utf-8")
+    if str(json_file) != "-":
+        click.echo(render(place, report))
+    if report.verdict != "exact":
+        raise click.exceptions.Exit(_DIFFERENT)
+
+
+def _examine(place: str, device: str, dtype: str, options: ExamineOptions, even_if_refused: bool) -> Report:
+    """Load and examine a checkpoint; a refused one is not loaded unless that is asked for."""
+    from decoding.conformance.report import ModelFacts, Report
+    from decoding.conformance.suite import examine, standing
+    from decoding.model_loading import check_dtype, load_config, load_weights
+
+    target = check_dtype(dtype, device)
+    config = load_config(place, trust_remote_code=False)
+    how, refusal = standing(config)
+    if refusal is not None and not even_if_refused:
+        return Report(ModelFacts(config.model_type, how, refusal), None)
+    progress = _Progress()
+    try:
+        progress("loading", 0, 1)
+        loaded = load_weights(place, config, target, dtype, trust_remote_code=False)
+        report = examine(loaded, options, progress)
+    finally:
+        progress.clear()
+    return replace(report, facts=replace(report.facts, standing=how, refusal=refusal))
+
+
+class _Progress:
+    """One line on a terminal's standard error, rewritten; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if self._shown:
+            click.echo(f"\r\033[K{stage}: {done} of {total}", err=True, nl=False)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            click.echo("\r\033[K", err=True, nl=False)
+
+
+def _refuse_unwritable(file: Path | None) -> None:
+    """Say so before minutes of work, not after."""
+    if file is None or str(file) == "-":
+        return
+    if not file.parent.is_dir():
+        raise click.BadParameter(f"no such directory: {file.parent}", param_hint="'--json'")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise click.BadParameter(f"{file} cannot be written", param_hint="'--json'")
