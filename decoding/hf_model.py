@@ -14,9 +14,13 @@ import torch
 from transformers import PreTrainedModel
 
 from decoding import architectures
+from decoding.collection import DEFAULT_COLLECTION, CollectionPolicy
+from decoding.encoder_decoder_session import EncoderDecoderSession, use_true_positions
 from decoding.errors import PromptTooLongError, UnsupportedModelError
-from decoding.hf_session import CausalSession, EncoderDecoderSession, TreeSession, use_true_positions
+from decoding.hf_session import CausalSession, TreeModel, TreeSession
+from decoding.language_model import PromptPrefix
 from decoding.model_loading import load_pretrained, refuse_float16_on_cpu
+from decoding.prompt_prefix import check_continuations, checked_prefix
 from decoding.self_check import probe, refuse_if_different
 from decoding.tree_attention import TREE_ATTENTION, register_tree_attention
 
@@ -31,6 +35,7 @@ class HFLanguageModel:
         model: A causal or encoder-decoder model with a language modelling head, weights in place.
         decoder_prompt: Tokens that stand before every title of an encoder-decoder; None takes the
             checkpoint's own (`architectures.decoder_prompt`). Not for causal models.
+        collection: When sessions collect dead branches.
         checked: Whether to refuse architectures that are not exact. An examination that is about to find
             that out itself (`decoding.conformance`) goes without.
 
@@ -40,7 +45,12 @@ class HFLanguageModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, decoder_prompt: Sequence[int] | None = None, checked: bool = True
+        self,
+        model: PreTrainedModel,
+        *,
+        decoder_prompt: Sequence[int] | None = None,
+        collection: CollectionPolicy = DEFAULT_COLLECTION,
+        checked: bool = True,
     ) -> None:
         trusted = architectures.check_supported(model.config) if checked else True
         self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
@@ -52,8 +62,12 @@ class HFLanguageModel:
         self._decoder_prompt: tuple[int, ...] = ()
         if self._is_encoder_decoder:
             self._decoder_prompt = tuple(decoder_prompt or architectures.decoder_prompt(model))
-        self._limit = architectures.position_limit(model)
-        self._shared_bias = architectures.shared_relative_bias(model)
+        self._tree = TreeModel(
+            inner=model,
+            position_limit=architectures.position_limit(model),
+            shared_bias=architectures.shared_relative_bias(model),
+            collection=collection,
+        )
         self._vocab_size = architectures.vocab_size(model)
         known = architectures.input_vocab_size(model)
         if any(not 0 <= token < known for token in self._decoder_prompt):
@@ -71,6 +85,7 @@ class HFLanguageModel:
         dtype: str = "auto",
         trust_remote_code: bool = False,
         num_threads: int | None = None,
+        collection: CollectionPolicy = DEFAULT_COLLECTION,
     ) -> HFLanguageModel:
         """Load a checkpoint with safetensors weights.
 
@@ -80,12 +95,14 @@ class HFLanguageModel:
             dtype: "auto", "float32", "bfloat16", "float16" or "float64"; see `decoding.model_loading`.
             trust_remote_code: Whether code that lies beside the weights may run.
             num_threads: Torch threads of this process; None leaves them as they are.
+            collection: When sessions collect dead branches.
 
         Raises:
             ModelLoadError: nothing usable there, or dtype and device do not go together.
             UnsupportedModelError: the architecture cannot be decoded exactly.
         """
-        return cls(load_pretrained(path_or_hub_id, device, dtype, trust_remote_code, num_threads))
+        loaded = load_pretrained(path_or_hub_id, device, dtype, trust_remote_code, num_threads)
+        return cls(loaded, collection=collection)
 
     @property
     def vocab_size(self) -> int:
@@ -117,34 +134,68 @@ class HFLanguageModel:
     @property
     def max_positions(self) -> int | None:
         """Most positions of prompt and title together, of the title alone for encoder-decoders."""
-        return None if self._limit is None else self._limit - len(self._decoder_prompt)
+        limit = self._tree.position_limit
+        return None if limit is None else limit - len(self._decoder_prompt)
 
     @property
     def max_prompt_tokens(self) -> int | None:
         """Most prompt tokens accepted when no title follows."""
         if self._is_encoder_decoder:
             return architectures.encoder_position_limit(self._model)
-        return self._limit
+        return self._tree.position_limit
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> TreeSession:
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TreeSession:
         """Run every prompt once and return the session its branches grow from.
 
         Args:
             prompts: One non-empty token id list per query, lengths may differ. Length Q >= 1.
+            prefix: What every prompt begins with, from this model's `share_prefix`; it is not run again. At
+                least one token must follow it in every prompt.
 
         Raises:
             PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
-            ValueError: no prompts, an empty prompt, or a token id outside the vocabulary.
+            ValueError: no prompts, an empty prompt, a token id outside the vocabulary, a prompt that does
+                not go on behind the prefix, or a prefix that this model has not made.
             RuntimeError: the model was put back into training mode.
         """
         self._check_prompts(prompts)
-        if self._model.training:
-            raise RuntimeError("the model is in training mode again; call its eval() before decoding")
         if self._is_encoder_decoder:
-            return EncoderDecoderSession(
-                self._model, prompts, self._decoder_prompt, self._limit, self._shared_bias
+            if prefix is not None:
+                raise ValueError(
+                    f"model type {self._model.config.model_type!r} is an encoder-decoder, which shares no "
+                    "prefix: its encoder reads prompts in both directions"
+                )
+            return EncoderDecoderSession(self._tree, prompts, self._decoder_prompt)
+        if prefix is None:
+            return CausalSession(self._tree, prompts)
+        made_here = checked_prefix(prefix, self._model)
+        check_continuations(made_here, prompts)
+        return CausalSession(self._tree, prompts, made_here)
+
+    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        """Run tokens that many prompts begin with, for `prefill`.
+
+        Args:
+            token_ids: Not empty.
+
+        Returns:
+            None for encoder-decoders: an encoder reads prompts in both directions.
+
+        Raises:
+            PromptTooLongError: they leave no room for another token.
+            ValueError: no tokens, or a token id outside the vocabulary.
+            RuntimeError: the model was put back into training mode.
+        """
+        if self._is_encoder_decoder:
+            return None
+        longest = self.max_prompt_tokens
+        if longest is not None and len(token_ids) >= longest:
+            raise PromptTooLongError(
+                f"a prefix of {len(token_ids)} tokens leaves no room for another token, the model takes at "
+                f"most {longest}"
             )
-        return CausalSession(self._model, prompts, self._limit, self._shared_bias)
+        self._check_prompts([token_ids])
+        return CausalSession(self._tree, [token_ids]).as_prefix(token_ids)
 
     def _replace_attention(self) -> None:
         register_tree_attention()
@@ -173,3 +224,5 @@ class HFLanguageModel:
                 raise ValueError(
                     f"token ids must be in [0, {known}), prompt {index} has {min(prompt)} to {max(prompt)}"
                 )
+        if self._model.training:
+            raise RuntimeError("the model is in training mode again; call its eval() before decoding")

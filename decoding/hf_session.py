@@ -1,7 +1,7 @@
 """Decode sessions over stock transformers models: the token tree of one batch of prompts.
 
-`CausalSession` writes the prompts into the tree's cache. `EncoderDecoderSession` runs the encoder once, keeps
-one cross-attention cache per query, and writes the decoder's start tokens as the prompt of the tree.
+`TreeSession` is what all of them have in common: it grows the tree, collects its dead branches, and knows
+what is held. `CausalSession` writes the prompts into the tree's cache.
 """
 
 from __future__ import annotations
@@ -9,26 +9,40 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
+from decoding.branch_attention import BranchPass
+from decoding.collection import CollectionPolicy
 from decoding.errors import PromptTooLongError
-from decoding.kv_usage import KvUsage
+from decoding.kv_usage import KvUsage, PerBranchCost
+from decoding.prompt_attention import PromptPass
+from decoding.prompt_layout import PromptLayout
+from decoding.prompt_prefix import TreePrefix
 from decoding.token_tree import TokenTree
-from decoding.tree_attention import BranchPass, PromptPass
 from decoding.tree_cache import TreeCache
 
-# Position of the frontier, for decoders that would otherwise number positions by cache slot. Set for one
-# call in one thread, so that sessions in different threads do not meet.
-_FRONTIER_POSITIONS: ContextVar[Tensor | None] = ContextVar("genret_frontier_positions", default=None)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeModel:
+    """A transformers model whose attention is the tree's, and what sessions over it have to know.
+
+    Attributes:
+        inner: The model.
+        position_limit: Positions of the decoder, None without bound.
+        shared_bias: Module with the relative bias table of the layers that have none themselves.
+        collection: When sessions collect dead branches.
+    """
+
+    inner: PreTrainedModel
+    position_limit: int | None
+    shared_bias: nn.Module | None
+    collection: CollectionPolicy
 
 
 class TreeSession(ABC):
@@ -37,41 +51,55 @@ class TreeSession(ABC):
     Logits are float32, and float64 for a model that computes in float64.
 
     Args:
-        model: The model, its attention already replaced by the tree's.
-        prompt_lengths: Tokens the decoder reads before the first branch, per query. Length Q.
-        position_limit: Positions of the decoder, None without bound.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
+        model: The model.
+        prompts: What the decoder reads before the first branch.
+        prefix: What all prompts begin with.
     """
 
     root_logits: Tensor
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        prompt_lengths: Sequence[int],
-        position_limit: int | None,
-        shared_bias: nn.Module | None,
-    ) -> None:
+    def __init__(self, model: TreeModel, prompts: PromptLayout, prefix: TreePrefix | None = None) -> None:
         self._model = model
-        self._limit = position_limit
-        self._shared_bias = shared_bias
-        self._tree = TokenTree(prompt_lengths, model.device)
-        self._prompt_pass = PromptPass.of(prompt_lengths, model.device, shared_bias)
-        self._cache = TreeCache()
+        self._prefix = prefix
+        self._tree = TokenTree(prompts)
+        self._cache = TreeCache(() if prefix is None else prefix.segments)
+        self._steps_since_collection = 0
+        self._num_collections = 0
+        self._per_branch: PerBranchCost
         # Any mask with four axes keeps transformers from building one out of slot numbers.
-        self._no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=model.device)
+        self._no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=model.inner.device)
 
     @property
     def usage(self) -> KvUsage:
         """Key/value memory; see `DecodeSession.usage`."""
-        return KvUsage(held_bytes=self._held_bytes)
+        cross = self._cross_bytes
+        return KvUsage(
+            held_bytes=self._cache.held_bytes + cross,
+            used_bytes=self._cache.used_bytes + cross,
+            peak_bytes=self._cache.peak_bytes + cross,
+            per_branch_bytes=self._per_branch.most_bytes,
+            shared_bytes=0 if self._prefix is None else self._prefix.kv_bytes,
+            num_collections=self._num_collections,
+        )
 
     @property
-    def _held_bytes(self) -> int:
-        return self._cache.held_bytes
+    def _cross_bytes(self) -> int:
+        """Bytes of the cross-attention's keys and values."""
+        return 0
+
+    def _count_from_here(self) -> None:
+        """Start the account of what one cache per branch would hold. Needs the prompts in the cache."""
+        queries = self._tree.num_queries
+        self._per_branch = PerBranchCost(
+            num_queries=queries,
+            prompt_tokens=self._tree.prompts.longest,
+            token_bytes=self._cache.slot_bytes,
+            fixed_bytes=self._cross_bytes // queries,
+        )
+        self._num_collections = 0
 
     def keep_levels(self) -> None:
-        """Keep the branches of every depth; see `DecodeSession.keep_levels`.
+        """Keep the branches of every depth; see `DecodeSession.keep_levels`. Nothing is collected then.
 
         Raises:
             ValueError: branches have been written without.
@@ -81,6 +109,8 @@ class TreeSession(ABC):
     @torch.no_grad()
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         """Write one token on B branches of every query; see `DecodeSession.step`.
+
+        Waits for the device where dead branches are collected, and nowhere else.
 
         Raises:
             PromptTooLongError: a query with live branches has used up the model's positions.
@@ -95,15 +125,45 @@ class TreeSession(ABC):
         if parents.shape[1] == 0:
             raise ValueError("a frontier needs at least one branch, got B = 0")
         depth = self._tree.checked_depth(depth)
-        overflows = self._limit is not None and self._tree.longest_prompt + depth > self._limit
+        limit = self._model.position_limit
+        overflows = limit is not None and self._tree.prompts.longest + depth > limit
         if overflows:
             self._refuse_live_overflow(parents, depth)
+        self._make_room(parents)
         growth = self._tree.grow(parents, depth)
-        tree = BranchPass(growth, self._cache, self._shared_bias)
         positions = growth.positions[:, None].expand(parents.shape)
-        if overflows and self._limit is not None:
-            positions = positions.clamp(max=self._limit - 1)  # padding of queries that have ended
-        return _at_least_float32(self._forward(token_ids, positions, tree))
+        if overflows and limit is not None:
+            positions = positions.clamp(max=limit - 1)  # padding of queries that have ended
+        tree = BranchPass(growth, self._cache, self._model.shared_bias)
+        logits = at_least_float32(self._forward(token_ids, positions, tree))
+        self._steps_since_collection += 1
+        self._per_branch.note(parents.shape[1], depth)
+        return logits
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Free every slot that is not on the path of a branch of the last frontier. Waits for the device.
+
+        Nothing that follows is changed by it. Does nothing where levels are kept.
+        """
+        self._collect(None, width=1)
+
+    def _make_room(self, parents: Tensor) -> None:
+        """Let the cache take one more frontier, collecting what is dead where that is due."""
+        width, held = parents.shape[1], self._tree.num_slots
+        # A branch that goes on has a whole path that is live: where even one path per query leaves no room
+        # there is nothing to gain under pressure, and where it is all there is nothing is dead.
+        full = self._tree.depth + width <= self._cache.capacity < held + width
+        if held > self._tree.depth and self._model.collection.is_due(self._steps_since_collection, full):
+            self._collect(parents, width)
+        self._cache.make_room(width)
+
+    def _collect(self, parents: Tensor | None, width: int) -> None:
+        kept = self._tree.collect(parents)
+        self._steps_since_collection = 0
+        if kept is not None:
+            self._cache.compact(kept, width)
+            self._num_collections += 1
 
     def _refuse_live_overflow(self, parents: Tensor, depth: int) -> None:
         """Raise if a query that still has branches is out of positions; ended ones do not matter.
@@ -111,11 +171,12 @@ class TreeSession(ABC):
         Asks the device, but only once a prompt of the batch has no position left.
         """
         live = (parents >= 0).any(dim=1).tolist()
-        for length, alive in zip(self._tree.prompt_lengths, live, strict=True):
+        limit = self._model.position_limit
+        for length, alive in zip(self._tree.prompts.lengths, live, strict=True):
             needed = length + depth
-            if alive and self._limit is not None and needed > self._limit:
+            if alive and limit is not None and needed > limit:
                 raise PromptTooLongError(
-                    f"the next token needs position {needed} of {self._limit}: the prompt has "
+                    f"the next token needs position {needed} of {limit}: the prompt has "
                     f"{length} tokens and {depth - 1} were written after it"
                 )
 
@@ -128,14 +189,18 @@ class TreeSession(ABC):
             IndexError: a query the session does not have.
         """
         chosen = torch.tensor(list(queries), dtype=torch.int64, device=self.root_logits.device)
-        return self._select(queries, chosen, branches)
+        other = self._select(queries, chosen, branches)
+        other._count_from_here()
+        return other
 
     def _select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> Self:
-        """`select`, the queries also given on the device. Shape of `chosen`: (n,), int64."""
+        """`select` without its account, the queries also given on the device. `chosen`: (n,), int64."""
         other = copy.copy(self)
         other._tree = self._tree.select(queries, chosen, branches)
-        other._cache = self._cache.select(chosen, other._tree.longest_prompt, branches)
+        other._cache = self._cache.select(chosen, other._tree.prompts.width, branches)
         other.root_logits = self.root_logits[chosen]
+        if not branches:
+            other._steps_since_collection = 0
         return other
 
     @abstractmethod
@@ -147,42 +212,45 @@ class CausalSession(TreeSession):
     """Decoder-only models.
 
     Args:
-        model: As in `TreeSession`.
-        prompts: Non-empty token id lists. Length Q.
-        position_limit: As in `TreeSession`.
-        shared_bias: As in `TreeSession`.
+        model: The model.
+        prompts: Non-empty token id lists, whole. Length Q.
+        prefix: What all of them begin with and go on behind.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        prompts: Sequence[Sequence[int]],
-        position_limit: int | None,
-        shared_bias: nn.Module | None,
+        self, model: TreeModel, prompts: Sequence[Sequence[int]], prefix: TreePrefix | None = None
     ) -> None:
-        super().__init__(model, [len(prompt) for prompt in prompts], position_limit, shared_bias)
-        self.root_logits = self._run_prompts(prompts)
+        shared = 0 if prefix is None else len(prefix.token_ids)
+        lengths = [len(prompt) for prompt in prompts]
+        super().__init__(model, PromptLayout(lengths, model.inner.device, shared), prefix)
+        self.root_logits = self._run_prompts([prompt[shared:] for prompt in prompts])
+        self._count_from_here()
 
     @torch.no_grad()
     def _run_prompts(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        width = self._tree.longest_prompt
+        """Run what stands behind the prefix. Returns logits of shape (Q, V)."""
+        layout, device = self._tree.prompts, self._model.inner.device
         # Padding stands on the left, so that the last column holds the last token of every prompt.
-        padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-        positions = self._tree.prompt_positions.clamp(min=0)
-        last_only = {"logits_to_keep": 1} if _accepts(self._model, "logits_to_keep") else {}
-        output = self._model(
-            input_ids=torch.tensor(padded, device=self._model.device),
-            position_ids=positions,
+        padded = [[0] * (layout.width - len(prompt)) + list(prompt) for prompt in prompts]
+        # Of all verified decoder-only models; others compute logits of every position and keep the last.
+        last_only = {"logits_to_keep": 1} if accepts(self._model.inner, "logits_to_keep") else {}
+        output = self._model.inner(
+            input_ids=torch.tensor(padded, device=device),
+            position_ids=layout.positions().clamp(min=0),
             attention_mask=self._no_mask,
             past_key_values=self._cache,
             use_cache=True,
-            tree=self._prompt_pass,
+            tree=PromptPass.of(layout.own_lengths, device, self._model.shared_bias, self._cache.prefix),
             **last_only,
         )
-        return _at_least_float32(output.logits[:, -1])
+        return at_least_float32(output.logits[:, -1])
+
+    def as_prefix(self, token_ids: Sequence[int]) -> TreePrefix:
+        """The one prompt of this session as something other prompts begin with; `token_ids` are its own."""
+        return TreePrefix.of(self._model.inner, token_ids, self._cache)
 
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
-        output = self._model(
+        output = self._model.inner(
             input_ids=token_ids,
             position_ids=positions,
             attention_mask=self._no_mask,
@@ -194,125 +262,11 @@ class CausalSession(TreeSession):
         return logits
 
 
-class EncoderDecoderSession(TreeSession):
-    """Encoder-decoder models. All queries have the same decoder prompt, so all stand at one position.
-
-    Args:
-        model: As in `TreeSession`.
-        prompts: What the encoder reads: non-empty token id lists. Length Q.
-        decoder_prompt: Tokens that stand before every title.
-        position_limit: As in `TreeSession`.
-        shared_bias: As in `TreeSession`.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        prompts: Sequence[Sequence[int]],
-        decoder_prompt: Sequence[int],
-        position_limit: int | None,
-        shared_bias: nn.Module | None,
-    ) -> None:
-        super().__init__(model, [len(decoder_prompt)] * len(prompts), position_limit, shared_bias)
-        self._cross = DynamicCache()
-        self._past = EncoderDecoderCache(self._cache, self._cross)
-        self._takes_positions = _accepts(model, "decoder_position_ids")
-        self.root_logits = self._run_prompts(prompts, decoder_prompt)
-
-    def _select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> Self:
-        other = super()._select(queries, chosen, branches)
-        other._cross = DynamicCache()
-        layers: list[Any] = self._cross.layers
-        for number, layer in enumerate(layers):
-            other._cross.update(layer.keys[chosen], layer.values[chosen], number)
-        other._past = EncoderDecoderCache(other._cache, other._cross)
-        other._encoder_mask = self._encoder_mask[chosen]
-        other._encoded = self._encoded[: len(queries)]  # a stand-in: only its shape is asked for
-        return other
-
-    @property
-    def _held_bytes(self) -> int:
-        """Bytes of key/value storage held now, the cross-attention's included."""
-        cross = sum(
-            part.untyped_storage().nbytes()
-            for layer in self._cross.layers
-            for part in (getattr(layer, "keys", None), getattr(layer, "values", None))
-            if isinstance(part, Tensor)
-        )
-        return super()._held_bytes + cross
-
-    @torch.no_grad()
-    def _run_prompts(self, prompts: Sequence[Sequence[int]], decoder_prompt: Sequence[int]) -> Tensor:
-        width = max(len(prompt) for prompt in prompts)
-        device = self._model.device
-        # Encoders count positions from the left edge: padding stands on the right.
-        padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in prompts]
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        mask = torch.arange(width, device=device)[None, :] < lengths[:, None]
-        encoded: Tensor = self._model.get_encoder()(
-            input_ids=torch.tensor(padded, device=device), attention_mask=mask.long(), return_dict=True
-        ).last_hidden_state
-        self._encoder_mask = mask[:, None, None, :]
-        self._encoded = encoded
-        start = torch.tensor(decoder_prompt, device=device).expand(len(prompts), -1)
-        positions = torch.arange(len(decoder_prompt), device=device).expand(len(prompts), -1)
-        logits = self._run_decoder(start, positions, self._prompt_pass)
-        # The cross-attention cache is full. Later passes only ask whether there is an encoding and how
-        # long it is, so a view of one zero stands in for it.
-        self._encoded = encoded.new_zeros(()).expand(encoded.shape)
-        return _at_least_float32(logits[:, -1])
-
-    def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
-        with _frontier_at(positions[0]):
-            return self._run_decoder(token_ids, positions, tree)
-
-    def _run_decoder(self, token_ids: Tensor, positions: Tensor, tree: PromptPass | BranchPass) -> Tensor:
-        output = self._model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
-            attention_mask=self._encoder_mask,
-            decoder_input_ids=token_ids,
-            decoder_attention_mask=self._no_mask,
-            past_key_values=self._past,
-            use_cache=True,
-            tree=tree,
-            **({"decoder_position_ids": positions} if self._takes_positions else {}),
-        )
-        logits: Tensor = output.logits
-        return logits
-
-
-def use_true_positions(embedding: nn.Module) -> None:
-    """Let a decoder's position embedding take the frontier's position instead of cache slot numbers.
-
-    BART's decoder numbers positions by slots and takes no `position_ids` from outside. Branches lie side
-    by side in the slots, so those numbers are wrong from the second branch on, and run past the table's
-    end. Idempotent.
-    """
-    if not getattr(embedding, "takes_frontier_positions", False):
-        embedding.register_forward_pre_hook(_replace_positions, with_kwargs=True)
-        embedding.takes_frontier_positions = True  # type: ignore[assignment]
-
-
-def _replace_positions(
-    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    positions = _FRONTIER_POSITIONS.get()
-    return (args, kwargs) if positions is None else (args, {**kwargs, "position_ids": positions})
-
-
-@contextmanager
-def _frontier_at(positions: Tensor) -> Iterator[None]:
-    """Say at which position the frontier stands. `positions` shape: (B,), int64."""
-    token = _FRONTIER_POSITIONS.set(positions)
-    try:
-        yield
-    finally:
-        _FRONTIER_POSITIONS.reset(token)
-
-
-def _accepts(model: PreTrainedModel, argument: str) -> bool:
+def accepts(model: PreTrainedModel, argument: str) -> bool:
+    """Whether the model's forward pass has an argument of that name."""
     return argument in inspect.signature(model.forward).parameters
 
 
-def _at_least_float32(logits: Tensor) -> Tensor:
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Logits in a type that probabilities can be computed in."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -4,27 +4,22 @@ Registered under the name `genret_tree` beside transformers' own attention funct
 its extra argument `tree` which pass it is: a `PromptPass` writes the prompts, a `BranchPass` one frontier.
 Without that argument, in encoders and in cross-attention the function is plain scaled dot product attention.
 
-Grouped-query heads are folded into rows instead of repeating keys, the prompt's keys are read once per query
-for all its branches, and one softmax runs over the scores of prompt and tail together. Masks come from
-positions and ancestry alone, so whatever mask a model builds for itself is ignored.
+Masks come from positions and ancestry alone, so whatever mask a model builds for itself is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from decoding.branch_attention import BranchPass, attend_branches
 from decoding.errors import UnsupportedModelError
-from decoding.token_tree import TreeStep
-from decoding.tree_cache import TreeCache
+from decoding.prompt_attention import PromptPass, attend_prompts
+from decoding.segment_attention import Rule, Segment, attend, causal_mask
 
 # The name must not contain "sdpa", "flex" or "flash": transformers looks for those substrings.
 TREE_ATTENTION = "genret_tree"
@@ -41,88 +36,6 @@ def register_tree_attention() -> None:
     """
     AttentionInterface.register(TREE_ATTENTION, tree_attention)
     AttentionMaskInterface.register(TREE_ATTENTION, sdpa_mask)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptGroup:
-    """The queries whose prompts have one length; `rows` is None when that is all of them."""
-
-    length: int
-    rows: Tensor | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptPass:
-    """The pass that writes left-padded prompts. Each length is attended on its own, without padding.
-
-    Attributes:
-        groups: The queries by prompt length.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-    """
-
-    groups: tuple[PromptGroup, ...]
-    shared_bias: nn.Module | None
-
-    @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device, shared_bias: nn.Module | None) -> PromptPass:
-        """Group the queries by prompt length."""
-        distinct = sorted(set(lengths))
-        if len(distinct) == 1:
-            return cls((PromptGroup(distinct[0], None),), shared_bias)
-        rows = {n: [row for row, length in enumerate(lengths) if length == n] for n in distinct}
-        groups = tuple(PromptGroup(n, torch.tensor(rows[n], device=device)) for n in distinct)
-        return cls(groups, shared_bias)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BranchPass:
-    """The pass that writes one frontier of branches.
-
-    Attributes:
-        step: What the frontier may look at.
-        cache: Where the layers find prompt and tail.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-        bias: Biases of this pass by owner, shared between layers. Shape of each: (Q, H, 1, T + n).
-    """
-
-    step: TreeStep
-    cache: TreeCache
-    shared_bias: nn.Module | None
-    bias: dict[nn.Module, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rule:
-    """How one layer turns products into scores.
-
-    Attributes:
-        scaling: Factor on query-key products.
-        window: A token at position p sees positions above p - window.
-        softcap: Scores become softcap * tanh(score / softcap).
-        bias_owner: The module whose `compute_bias` gives T5-style relative position biases.
-    """
-
-    scaling: float
-    window: int | None
-    softcap: float | None
-    bias_owner: nn.Module | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Segment:
-    """A stretch of keys and values with its mask and bias.
-
-    Attributes:
-        keys: Shape: (Q, H_kv, n, D).
-        values: Shape: (Q, H_kv, n, D_v).
-        hidden: True where a row may not look. Shape: (Q or 1, B or 1, n), bool.
-        bias: Added to the scores. Shape: (Q or 1, H, B or 1, n).
-    """
-
-    keys: Tensor
-    values: Tensor
-    hidden: Tensor | None
-    bias: Tensor | None
 
 
 def tree_attention(
@@ -188,10 +101,12 @@ def tree_attention(
         softcap=softcap,
         bias_owner=_bias_owner(module, position_bias, tree.shared_bias),
     )
+    layer = module.layer_idx
+    assert isinstance(layer, int)
     if isinstance(tree, PromptPass):
-        attended = _attend_prompts(tree, query, key, value, rule)
+        attended = attend_prompts(tree, layer, query, key, value, rule)
     else:
-        attended = _attend_branches(tree, module, query, rule)
+        attended = attend_branches(tree, layer, query, rule)
     return attended.transpose(1, 2).contiguous(), None
 
 
@@ -206,12 +121,12 @@ def _attend_outside(
     if attention_mask is None and length > 1:
         # No mask stands for a causal one over as many keys as queries.
         key, value = key[:, :, :length], value[:, :, :length]
-        hidden = _causal_mask(length, None, query.device)[None]
+        hidden = causal_mask(length, None, query.device)[None]
     elif attention_mask is not None:
         hidden = ~attention_mask[:, 0]
         # A padding row that sees nothing would be NaN; what it answers is never used.
         hidden = hidden & ~hidden.all(-1, keepdim=True)
-    return _attend(query, (Segment(key, value, hidden, None),), rule).transpose(1, 2).contiguous()
+    return attend(query, (Segment(key, value, hidden, None),), rule).transpose(1, 2).contiguous()
 
 
 def _bias_owner(
@@ -225,130 +140,3 @@ def _bias_owner(
             f"{type(module).__name__} adds a position bias of unknown origin to its attention scores"
         )
     return owner
-
-
-def _attend_prompts(tree: PromptPass, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
-    """Causal attention inside every prompt. Returns (Q, H, T, D_v), zeros on padding."""
-    if tree.groups[0].rows is None:
-        return _attend_causally(query, key, value, rule)
-    width = query.shape[2]
-    attended = query.new_zeros(*query.shape[:3], value.shape[3])
-    for group in tree.groups:
-        first = width - group.length
-        q, k, v = (part[group.rows, :, first:] for part in (query, key, value))
-        attended[group.rows, :, first:] = _attend_causally(q, k, v, rule)
-    return attended
-
-
-def _attend_causally(query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
-    """Causal attention over unpadded sequences of length T. Returns (rows, H, T, D_v)."""
-    length = query.shape[2]
-    windowed = rule.window is not None and length > rule.window
-    hidden = _causal_mask(length, rule.window, query.device) if windowed else None
-    if rule.softcap is None and rule.bias_owner is None:
-        if hidden is not None and query.shape[1] != key.shape[1]:
-            # Grouped heads together with a mask fall back to a slow kernel on some devices.
-            key, value = (
-                part.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for part in (key, value)
-            )
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=None if hidden is None else ~hidden,
-            is_causal=hidden is None and length > 1,
-            scale=rule.scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
-    if hidden is None:
-        hidden = _causal_mask(length, None, query.device)
-    bias = None
-    if rule.bias_owner is not None:
-        slots = torch.arange(length, device=query.device)
-        behind = (slots[:, None] - slots[None, :]).clamp(min=0)
-        bias = _bias_by_distance(rule.bias_owner, length - 1, query.device)[:, behind][None]
-    # One prompt at a time: the score matrix is materialised here.
-    attended = [
-        _attend(query[row, None], (Segment(key[row, None], value[row, None], hidden[None], bias),), rule)
-        for row in range(query.shape[0])
-    ]
-    return torch.cat(attended)
-
-
-def _attend_branches(tree: BranchPass, module: nn.Module, query: Tensor, rule: Rule) -> Tensor:
-    """Attention of one frontier over its prompts and the tree. Returns (Q, H, B, D_v)."""
-    layer_idx = module.layer_idx
-    assert isinstance(layer_idx, int)
-    layer = tree.cache.tree_layer(layer_idx)
-    assert layer.prompt_keys is not None
-    assert layer.prompt_values is not None
-    width = layer.prompt_keys.shape[2]
-    prompt_hidden, tail_hidden = tree.step.hidden(rule.window)
-    prompt_bias = tail_bias = None
-    if rule.bias_owner is not None:
-        if rule.bias_owner not in tree.bias:
-            table = _bias_by_distance(rule.bias_owner, tree.step.largest_position, query.device)
-            tree.bias[rule.bias_owner] = table[:, tree.step.distances()].transpose(0, 1)[:, :, None]
-        bias = tree.bias[rule.bias_owner]
-        prompt_bias, tail_bias = bias[..., :width], bias[..., width:]
-    segments = (
-        Segment(layer.prompt_keys, layer.prompt_values, prompt_hidden, prompt_bias),
-        Segment(layer.tail_keys, layer.tail_values, tail_hidden, tail_bias),
-    )
-    return _attend(query, segments, rule)
-
-
-def _attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
-    """Attend over several segments with one softmax.
-
-    Args:
-        query: Shape: (Q, H, B, D).
-        segments: Their lengths n may differ.
-        rule: Scaling and soft cap; window and bias are already in the segments.
-
-    Returns:
-        Shape: (Q, H, B, D_v).
-    """
-    queries, heads, branches, size = query.shape
-    kv_heads = segments[0].keys.shape[1]
-    folded = (query * rule.scaling).reshape(queries, kv_heads, -1, size)
-    scores = torch.cat(
-        [_scores(folded, segment, (queries, heads, branches), rule.softcap) for segment in segments], dim=-1
-    )
-    weights = scores.softmax(dim=-1).to(query.dtype).reshape(queries, kv_heads, -1, scores.shape[-1])
-    parts = torch.split(weights, [segment.keys.shape[2] for segment in segments], dim=-1)
-    attended: Tensor = parts[0] @ segments[0].values
-    for part, segment in zip(parts[1:], segments[1:], strict=True):
-        attended = attended + part @ segment.values
-    return attended.reshape(queries, heads, branches, -1)
-
-
-def _scores(folded: Tensor, segment: Segment, shape: tuple[int, int, int], softcap: float | None) -> Tensor:
-    """Masked scores of one segment, at least float32. Shape: (Q, H, B, n)."""
-    scores = (folded @ segment.keys.mT).reshape(*shape, -1)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if segment.bias is not None:
-        scores = scores + segment.bias
-    if segment.hidden is not None:
-        scores = scores.masked_fill(segment.hidden[:, None], -torch.inf)
-    return scores
-
-
-def _causal_mask(length: int, window: int | None, device: torch.device) -> Tensor:
-    """True where a token may not look. Shape: (T, T), bool."""
-    slots = torch.arange(length, device=device)
-    behind = slots[:, None] - slots[None, :]
-    hidden = behind < 0
-    return hidden if window is None else hidden | (behind >= window)
-
-
-def _bias_by_distance(owner: nn.Module, farthest: int, device: torch.device) -> Tensor:
-    """T5's relative bias of a causal layer as a table over distances. Shape: (H, farthest + 1).
-
-    The bias depends on the distance alone (T5, section 2.1), so the row of the last of `farthest + 1`
-    consecutive tokens, read backwards, holds every distance.
-    """
-    row: Tensor = owner.compute_bias(1, farthest + 1, device=device, past_seen_tokens=farthest)  # type: ignore[operator]
-    return row[0, :, 0].flip(-1)

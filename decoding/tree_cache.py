@@ -1,7 +1,8 @@
 """The key/value cache of the token tree: the prompt once per query, one entry per written token after it.
 
 A transformers cache layer, so stock models fill it through their ordinary `past_key_values.update` call.
-The attention function reads the two parts directly; what `update` returns is never attended to.
+The attention function reads the parts directly; what `update` returns is never attended to. How much is held
+follows from shapes, so asking never waits for the device.
 """
 
 from __future__ import annotations
@@ -12,14 +13,21 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-# Slots reserved per branch of the first frontier; titles are mostly shorter, so most sessions never regrow.
+# Frontiers for which room is reserved at a time; titles are mostly shorter, so most tails never grow.
 INITIAL_DEPTH = 8
+# Frontiers that must fit after a collection. With less room the next one would be due at once, and every
+# collection waits for the device.
+LEAST_ROOM = 4
+
+# Keys and values that every query's prompt begins with. Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
+PrefixSegment = tuple[Tensor, Tensor]
 
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One model layer: an immutable prompt segment and a preallocated, geometrically growing tail.
+    """One model layer: an immutable prompt segment and a preallocated tail.
 
-    The first `update` stores the prompt, every later one appends the tokens of one frontier.
+    The first `update` stores the prompt, every later one appends the tokens of one frontier, for which
+    `resize` has made room.
 
     Attributes:
         prompt_keys: Shape: (Q, H_kv, T, D). None before the prompt was written.
@@ -52,6 +60,19 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self._tail_values[:, :, : self.used]
 
     @property
+    def prompt(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the prompts."""
+        assert self.prompt_keys is not None
+        assert self.prompt_values is not None
+        return self.prompt_keys, self.prompt_values
+
+    @property
+    def slot_bytes(self) -> tuple[int, int]:
+        """Bytes of one slot's keys and of its values."""
+        keys, values = (part.shape[1] * part.shape[3] * part.element_size() for part in self.prompt)
+        return keys, values
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of storage behind prompt and tail, unused capacity included."""
         held = (self.prompt_keys, self.prompt_values, self._tail_keys, self._tail_values)
@@ -76,14 +97,30 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             return key_states, value_states
-        width = key_states.shape[2]
-        end = self.used + width
-        self._tail_keys = _with_room(self._tail_keys, key_states, self.used, end)
-        self._tail_values = _with_room(self._tail_values, value_states, self.used, end)
-        self._tail_keys[:, :, self.used : end] = key_states
-        self._tail_values[:, :, self.used : end] = value_states
-        self.used = end
+        self.used += key_states.shape[2]
+        self.tail_keys[:, :, -key_states.shape[2] :] = key_states
+        self.tail_values[:, :, -key_states.shape[2] :] = value_states
         return key_states, value_states
+
+    def resize(self, capacity: int) -> None:
+        """Move the tail to buffers of `capacity` slots, keys before values."""
+        keys, values = self.prompt
+        self._tail_keys = _resized(self._tail_keys, keys, self.used, capacity)
+        self._tail_values = _resized(self._tail_values, values, self.used, capacity)
+
+    def compact(self, rows: Tensor, width: int, capacity: int) -> None:
+        """Keep some slots of the tail, in buffers of `capacity` slots.
+
+        Args:
+            rows: The slots to keep, of every query and head, as rows of a buffer. Shape: (Q * H_kv * width,).
+            width: Slots kept per query.
+            capacity: Slots afterwards, at least `width`. Buffers that have as many stay.
+        """
+        assert self._tail_keys is not None
+        assert self._tail_values is not None
+        self._tail_keys = _compacted(self._tail_keys, rows, width, capacity)
+        self._tail_values = _compacted(self._tail_values, rows, width, capacity)
+        self.used = width
 
     def select(self, queries: Tensor, width: int, branches: bool) -> TreeLayer:
         """Return a layer with the prompts of some queries, cut to their longest.
@@ -93,12 +130,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             width: Prompt slots kept, from the right: padding stands on the left.
             branches: Whether to copy the tails too. The copy has no room beyond what is used.
         """
-        assert self.prompt_keys is not None
-        assert self.prompt_values is not None
+        keys, values = self.prompt
         other = TreeLayer()
         other.lazy_initialization(
-            self.prompt_keys[:, :, -width:].index_select(0, queries),
-            self.prompt_values[:, :, -width:].index_select(0, queries),
+            keys[:, :, -width:].index_select(0, queries), values[:, :, -width:].index_select(0, queries)
         )
         if branches and self.used:
             other._tail_keys = self.tail_keys.index_select(0, queries)
@@ -121,10 +156,21 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class TreeCache(Cache):
-    """One `TreeLayer` per model layer, created as the model reaches it."""
+    """One `TreeLayer` per model layer, created as the model reaches it.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: What the prompts begin with, by model layer; referred to, never copied. Empty without.
+
+    Attributes:
+        capacity: Tail slots per query for which there is room.
+        prefix: As given.
+    """
+
+    def __init__(self, prefix: tuple[PrefixSegment, ...] = ()) -> None:
         super().__init__(layer_class_to_replicate=TreeLayer)
+        self.prefix = prefix
+        self.capacity = 0
+        self._peak_bytes = 0
 
     def tree_layer(self, index: int) -> TreeLayer:
         """The layer that the attention module with `layer_idx == index` has just updated."""
@@ -133,18 +179,100 @@ class TreeCache(Cache):
         return layer
 
     @property
+    def used(self) -> int:
+        """Tail slots written and kept, per query."""
+        return self.tree_layer(0).used
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one token of one query in all layers."""
+        return sum(sum(layer.slot_bytes) for layer in self._tree_layers())
+
+    @property
     def held_bytes(self) -> int:
-        """Bytes of storage of all layers."""
+        """Bytes of storage of all layers, without the prefix."""
         return sum(layer.held_bytes for layer in self._tree_layers())
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes behind prompt slots and written tail slots."""
+        queries = self.tree_layer(0).prompt[0].shape[0]
+        return queries * self.tree_layer(0).get_seq_length() * self.slot_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes held at any time, the copies of growing and compacting included."""
+        return max(self._peak_bytes, self.held_bytes)
+
+    def make_room(self, width: int) -> None:
+        """Let one more frontier of `width` branches fit."""
+        if self.used + width > self.capacity:
+            self._resize(_roomy(self.used, width))
+
+    def compact(self, kept: Tensor, width: int) -> None:
+        """Keep some slots of every tail. Copies those only, layer by layer, and never the prompts.
+
+        Where little room is left the buffers are replaced by larger ones, and where most of them is left
+        over by smaller ones: one wide moment, such as a query with many branches that soon died, would
+        otherwise decide what a session holds to its end.
+
+        Args:
+            kept: For every slot to be, which it is now. Shape: (Q, m), int64.
+            width: Branches of the next frontier.
+        """
+        before, slots, capacity = self.held_bytes, kept.shape[1], self.capacity
+        roomy = _roomy(slots, width)
+        if slots + LEAST_ROOM * width > capacity or capacity > 2 * roomy:
+            capacity = roomy
+        rows: dict[int, Tensor] = {}
+        for layer in self._tree_layers():
+            heads = layer.prompt[0].shape[1]
+            if heads not in rows:
+                rows[heads] = _rows(kept, heads, self.capacity)
+            layer.compact(rows[heads], slots, capacity)
+        moved = 0 if capacity == self.capacity else min(capacity, self.capacity)
+        self.capacity = capacity
+        self._note_peak(before, copied=slots + moved)
 
     def select(self, queries: Tensor, width: int, branches: bool) -> TreeCache:
         """Return a cache with the prompts of some queries; see `TreeLayer.select`."""
-        other = TreeCache()
+        other = TreeCache(self.prefix)
         other.layers = [layer.select(queries, width, branches) for layer in self._tree_layers()]
+        other.capacity = other.used
         return other
+
+    def _resize(self, capacity: int) -> None:
+        before, replaced = self.held_bytes, self.capacity
+        for layer in self._tree_layers():
+            layer.resize(capacity)
+        self.capacity = capacity
+        self._note_peak(before, copied=replaced)
+
+    def _note_peak(self, before: int, copied: int) -> None:
+        """Count what was held while buffers were replaced one at a time.
+
+        Args:
+            before: Bytes held before.
+            copied: Slots that were held twice, of one layer's keys or values at any time.
+        """
+        queries = self.tree_layer(0).prompt[0].shape[0]
+        largest = max(max(layer.slot_bytes) for layer in self._tree_layers())
+        self._peak_bytes = max(self._peak_bytes, max(before, self.held_bytes) + queries * copied * largest)
 
     def _tree_layers(self) -> list[TreeLayer]:
         return [self.tree_layer(index) for index in range(len(self.layers))]
+
+
+def _roomy(used: int, width: int) -> int:
+    """Slots to hold `used` and go on: twice as many, and enough for some frontiers of `width`."""
+    return used + max(used, INITIAL_DEPTH * width)
+
+
+def _rows(kept: Tensor, heads: int, capacity: int) -> Tensor:
+    """Slots of every query as rows of a buffer (Q * heads * capacity, D). Shape: (Q * heads * m,), int64."""
+    queries = kept.shape[0]
+    first = torch.arange(queries * heads, device=kept.device).view(queries, heads, 1) * capacity
+    return (first + kept[:, None]).flatten()
 
 
 def _own(states: Tensor) -> Tensor:
@@ -158,13 +286,20 @@ def _own(states: Tensor) -> Tensor:
     return states
 
 
-def _with_room(buffer: Tensor | None, states: Tensor, used: int, needed: int) -> Tensor:
-    """`buffer`, or a larger copy of its `used` slots when it cannot hold `needed` of them."""
-    if buffer is not None and buffer.shape[2] >= needed:
-        return buffer
-    queries, heads, width, size = states.shape
-    capacity = width * INITIAL_DEPTH if buffer is None else max(needed, 2 * buffer.shape[2])
-    grown = states.new_empty(queries, heads, capacity, size)
+def _resized(buffer: Tensor | None, prompt: Tensor, used: int, capacity: int) -> Tensor:
+    """A buffer of `capacity` slots of the prompt's kind, with the first `used` slots of the old one."""
+    queries, heads, _, size = prompt.shape
+    resized = prompt.new_empty(queries, heads, capacity, size)
     if buffer is not None:
-        grown[:, :, :used] = buffer[:, :, :used]
-    return grown
+        resized[:, :, :used] = buffer[:, :, :used]
+    return resized
+
+
+def _compacted(buffer: Tensor, rows: Tensor, width: int, capacity: int) -> Tensor:
+    """The buffer, or one of `capacity` slots, with the chosen rows in front."""
+    queries, heads, _, size = buffer.shape
+    live = buffer.view(-1, size).index_select(0, rows).view(queries, heads, width, size)
+    if buffer.shape[2] != capacity:
+        buffer = buffer.new_empty(queries, heads, capacity, size)
+    buffer[:, :, :width] = live
+    return buffer

@@ -30,6 +30,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from decoding.collection import CollectionPolicy
 from decoding.errors import ModelLoadError, PromptTooLongError, UnsupportedModelError
 from decoding.hf_model import HFLanguageModel
 from decoding.tree_cache import INITIAL_DEPTH
@@ -113,7 +114,8 @@ def rows(*values: int, queries: int = 1) -> Tensor:
 
 
 def test_prompt_is_held_once_whatever_the_number_of_branches() -> None:
-    session = HFLanguageModel(llama()).prefill(prompts_of([20, 12, 7]))
+    model = HFLanguageModel(llama(), collection=CollectionPolicy.never())
+    session = model.prefill(prompts_of([20, 12, 7]))
     token_bytes = LAYERS * 2 * KV_HEADS * SIZE * 4
     prompt_bytes = 3 * 20 * token_bytes
     assert session.usage.held_bytes == prompt_bytes

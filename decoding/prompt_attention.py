@@ -1,0 +1,183 @@
+"""The pass that writes prompts, as the token tree's attention sees it: causal, unpadded, behind a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from decoding.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
+from decoding.tree_cache import PrefixSegment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptGroup:
+    """The queries whose prompts have one length; `rows` is None when that is all of them."""
+
+    length: int
+    rows: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptPass:
+    """The pass that writes left-padded prompts. Each length is attended on its own, without padding.
+
+    Attributes:
+        groups: The queries by the length of what they have behind the prefix.
+        shared_bias: Module with the relative bias table of the layers that have none themselves.
+        prefix: What stands before every prompt, by model layer; empty without.
+        masks: Masks of this pass by length, window and tokens seen before, shared between layers.
+    """
+
+    groups: tuple[PromptGroup, ...]
+    shared_bias: nn.Module | None
+    prefix: tuple[PrefixSegment, ...] = ()
+    masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        lengths: Sequence[int],
+        device: torch.device,
+        shared_bias: nn.Module | None,
+        prefix: tuple[PrefixSegment, ...] = (),
+    ) -> PromptPass:
+        """Group the queries by length. `lengths` are counted behind the prefix."""
+        distinct = sorted(set(lengths))
+        if len(distinct) == 1:
+            return cls((PromptGroup(distinct[0], None),), shared_bias, prefix)
+        rows = {n: [row for row, length in enumerate(lengths) if length == n] for n in distinct}
+        groups = tuple(PromptGroup(n, torch.tensor(rows[n], device=device)) for n in distinct)
+        return cls(groups, shared_bias, prefix)
+
+    def hidden(self, length: int, window: int | None, before: int, device: torch.device) -> Tensor:
+        """`causal_mask`, made once for all layers that need it."""
+        key = (length, window, before)
+        if key not in self.masks:
+            self.masks[key] = causal_mask(length, window, device, before)
+        return self.masks[key]
+
+
+def attend_prompts(
+    tree: PromptPass, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+) -> Tensor:
+    """Causal attention inside every prompt and to the prefix.
+
+    Args:
+        tree: The pass.
+        layer: Number of the model layer.
+        query: Shape: (Q, H, T, D).
+        key: Shape: (Q, H_kv, T, D).
+        value: Shape: (Q, H_kv, T, D_v).
+        rule: How the layer scores.
+
+    Returns:
+        Zeros on padding. Shape: (Q, H, T, D_v).
+    """
+    prefix = _seen_prefix(tree.prefix[layer], rule.window) if tree.prefix else None
+    if tree.groups[0].rows is None:
+        return _attend_causally(tree, prefix, query, key, value, rule)
+    width = query.shape[2]
+    attended = query.new_zeros(*query.shape[:3], value.shape[3])
+    for group in tree.groups:
+        first = width - group.length
+        q, k, v = (part[group.rows, :, first:] for part in (query, key, value))
+        attended[group.rows, :, first:] = _attend_causally(tree, prefix, q, k, v, rule)
+    return attended
+
+
+def _seen_prefix(segment: PrefixSegment, window: int | None) -> PrefixSegment | None:
+    """What the first token behind the prefix sees of it; later ones see no more."""
+    if window is None:
+        return segment
+    if window == 1:
+        return None
+    keys, values = segment
+    return keys[:, :, -(window - 1) :], values[:, :, -(window - 1) :]
+
+
+def _attend_causally(
+    tree: PromptPass, prefix: PrefixSegment | None, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+) -> Tensor:
+    """Causal attention over unpadded sequences of length T. Returns (rows, H, T, D_v)."""
+    if rule.softcap is not None or rule.bias_owner is not None:
+        bias = _causal_bias(rule, query, prefix)
+        return torch.cat(
+            [
+                _attend_row(tree, prefix, query[row, None], key[row, None], value[row, None], rule, bias)
+                for row in range(query.shape[0])
+            ]
+        )
+    if prefix is None:
+        return _attend_fused(tree, 0, query, key, value, rule)
+    # One query at a time: the prefix is then copied once, next to its keys, and not for all at once.
+    keys, values = prefix
+    return torch.cat(
+        [
+            _attend_fused(
+                tree,
+                keys.shape[2],
+                query[row, None],
+                torch.cat([keys, key[row, None]], dim=2),
+                torch.cat([values, value[row, None]], dim=2),
+                rule,
+            )
+            for row in range(query.shape[0])
+        ]
+    )
+
+
+def _attend_fused(
+    tree: PromptPass, before: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+) -> Tensor:
+    """By torch's fused attention, which materialises no scores. Of the keys, `before` come first."""
+    length = query.shape[2]
+    windowed = rule.window is not None and before + length > rule.window
+    hidden = None
+    if windowed or (before and length > 1):
+        hidden = tree.hidden(length, rule.window if windowed else None, before, query.device)
+    if hidden is not None and query.shape[1] != key.shape[1]:
+        # Grouped heads together with a mask fall back to a slow kernel on some devices.
+        key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for part in (key, value))
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=None if hidden is None else ~hidden,
+        is_causal=hidden is None and length > 1,
+        scale=rule.scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def _attend_row(
+    tree: PromptPass,
+    prefix: PrefixSegment | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rule: Rule,
+    bias: Tensor | None,
+) -> Tensor:
+    """One prompt, its score matrix materialised. Bias of shape (1, H, T, s + T). Returns (1, H, T, D_v)."""
+    before = 0 if prefix is None else prefix[0].shape[2]
+    hidden = tree.hidden(query.shape[2], rule.window, before, query.device)[None]
+    own = Segment(key, value, hidden[..., before:], None if bias is None else bias[..., before:])
+    if prefix is None:
+        return attend(query, (own,), rule)
+    seen = Segment(*prefix, hidden[..., :before], None if bias is None else bias[..., :before])
+    return attend(query, (seen, own), rule)
+
+
+def _causal_bias(rule: Rule, query: Tensor, prefix: PrefixSegment | None) -> Tensor | None:
+    """Relative biases of a prompt's tokens to what they see. Shape: (1, H, T, s + T)."""
+    if rule.bias_owner is None:
+        return None
+    before, length = 0 if prefix is None else prefix[0].shape[2], query.shape[2]
+    table = bias_by_distance(rule.bias_owner, before + length - 1, query.device)
+    slots = torch.arange(before + length, device=query.device)
+    behind = (slots[before:, None] - slots[None, :]).clamp(min=0)
+    return table[:, behind][None]
