@@ -1,0 +1,1 @@
+"""The sections of `benchmarks/beam_search.py`, one per file."""

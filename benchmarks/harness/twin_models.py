@@ -1,0 +1,119 @@
+"""One model twice over the same weights: as transformers runs it, and on the token tree's attention.
+
+Random weights are scaled so that logits have the spread of a trained model's: beams then differ by much more
+than rounding, and no two of them tie.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from decoding.collection import CollectionPolicy
+from decoding.hf_model import HFLanguageModel
+from decoding.model_loading import load_pretrained
+
+PAD, END, FIRST = 0, 1, 2  # FIRST: the first token that titles and prompts are made of
+_SPREAD = 6.0  # standard deviation of the logits: the likeliest few of 32,000 tokens hold most of the mass
+_INITIAL = 0.02  # standard deviation of transformers' initial weights
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a Llama. As they stand: 100 M parameters.
+
+    Attributes:
+        vocab_size: Number of logits.
+        hidden: Width, a multiple of 64: a head has 64.
+        layers: Depth.
+        kv_heads: Heads of keys and values.
+        intermediate: Width of the feed-forward layers.
+        positions: Most positions.
+        tied: Whether the output layer is the embedding.
+    """
+
+    vocab_size: int = 32_000
+    hidden: int = 768
+    layers: int = 12
+    kv_heads: int = 4
+    intermediate: int = 2048
+    positions: int = 4096
+    tied: bool = True
+
+    def config(self) -> LlamaConfig:
+        """Return the configuration of transformers."""
+        return LlamaConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.hidden // 64,
+            num_key_value_heads=self.kv_heads,
+            max_position_embeddings=self.positions,
+            tie_word_embeddings=self.tied,
+            initializer_range=_INITIAL,
+            pad_token_id=PAD,
+            eos_token_id=END,
+            bos_token_id=END,
+        )
+
+
+class Twins:
+    """A model for `generate`, and models for the token tree that share its weights.
+
+    Args:
+        stock: The model; it stays as it is. `own` is the copy whose attention is replaced.
+    """
+
+    def __init__(self, stock: PreTrainedModel) -> None:
+        self.stock = stock.eval()
+        weights = {id(tensor): tensor for tensor in (*stock.parameters(), *stock.buffers())}
+        self.own: PreTrainedModel = copy.deepcopy(stock, weights)  # modules are copied, weights are not
+
+    @classmethod
+    def random(
+        cls, sizes: Sizes, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    ) -> Twins:
+        """Make a random Llama, its weights on the device from the start."""
+        before = torch.get_default_dtype()
+        torch.manual_seed(0)
+        torch.set_default_dtype(dtype or before)
+        try:
+            with torch.device(device), torch.no_grad():
+                model = LlamaForCausalLM(sizes.config())
+                model.model.norm.weight *= _SPREAD / (_INITIAL * math.sqrt(sizes.hidden))
+        finally:
+            torch.set_default_dtype(before)
+        return cls(model)
+
+    @classmethod
+    def load(cls, checkpoint: Path) -> Twins:
+        """Load a checkpoint in float32, on the CPU."""
+        return cls(load_pretrained(checkpoint, "cpu", "float32", trust_remote_code=False, num_threads=None))
+
+    def model(self, collection: CollectionPolicy | None = None) -> HFLanguageModel:
+        """Return the model for the tree, with a policy of collection or the usual one."""
+        return HFLanguageModel(self.own, collection=collection or CollectionPolicy())
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits."""
+        return int(self.stock.config.vocab_size)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values of one token, over all layers."""
+        config = self.stock.config
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        width = config.num_key_value_heads * size
+        return int(2 * config.num_hidden_layers * width * self.stock.dtype.itemsize)
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters, tied ones once."""
+        return sum(parameter.numel() for parameter in self.stock.parameters())
