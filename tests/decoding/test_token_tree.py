@@ -9,9 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoding.prompt_layout import PromptLayout
 from decoding.token_tree import TokenTree
+from decoding.tree_step import Sight
 
 CPU = torch.device("cpu")
+
+
+def planted(lengths: list[int], prefix_length: int = 0) -> TokenTree:
+    return TokenTree(PromptLayout(lengths, CPU, prefix_length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +49,20 @@ def frontiers(draw: st.DrawFn, num_queries: int, levels: bool) -> list[Frontier]
 
 
 class Walk:
-    """Follows parent pointers: which slots, at which depths, a branch descends from."""
+    """Follows parent pointers: which tokens a branch descends from, and in which slots they lie.
+
+    Tokens are numbered per query as they are written, whatever slots they move to.
+    """
 
     def __init__(self, num_queries: int) -> None:
-        self._num_slots = 0
-        # Depth, query, branch: what a branch sees of the tail, as {slot: depth}. The prompt sees nothing.
+        self._slots: list[list[int | None]] = [[] for _ in range(num_queries)]  # token in every slot
+        self._written = 0
+        # Depth, query, branch: what a branch sees of the tail, as {token: depth}. The prompt sees nothing.
         self._seen: dict[int, list[list[dict[int, int]]]] = {0: [[{}] for _ in range(num_queries)]}
+
+    @property
+    def num_slots(self) -> int:
+        return len(self._slots[0])
 
     def grow(self, step: Frontier) -> list[list[dict[int, int]]]:
         """What every new branch of every query sees."""
@@ -59,15 +73,33 @@ class Walk:
             for branch, parent in enumerate(parents):
                 above = self._seen[step.depth - 1][query]
                 inherited = above[parent] if parent >= 0 else {}
-                row.append({**inherited, self._num_slots + branch: step.depth})
+                row.append({**inherited, self._written + branch: step.depth})
             level[query].extend(row)
+            self._slots[query] += range(self._written, self._written + len(parents))
             new.append(row)
-        self._num_slots += len(step.parents[0])
+        self._written += len(step.parents[0])
         return new
+
+    def collect(self, depth: int, wanted: list[set[int]]) -> bool:
+        """Keep the tokens that some wanted branch of the last frontier descends from; False if all stay."""
+        kept = []
+        for query, branches in enumerate(wanted):
+            live = set().union(*(self._seen[depth][query][branch] for branch in branches))
+            kept.append([token for token in self._slots[query] if token in live])
+        width = max(len(tokens) for tokens in kept)
+        if width == self.num_slots:
+            return False
+        self._slots = [tokens + [None] * (width - len(tokens)) for tokens in kept]
+        return True
+
+    def slots(self, query: int, family: dict[int, int]) -> dict[int, int]:
+        """Depths of a branch's family by slot."""
+        return {self._slots[query].index(token): depth for token, depth in family.items()}
 
     def select(self, queries: list[int]) -> Walk:
         other = Walk(len(queries))
-        other._num_slots = self._num_slots
+        other._slots = [list(self._slots[query]) for query in queries]
+        other._written = self._written
         other._seen = {
             depth: [list(level[query]) for query in queries] for depth, level in self._seen.items()
         }
@@ -76,25 +108,36 @@ class Walk:
 
 def check(tree: TokenTree, walk: Walk, step: Frontier, window: int | None) -> None:
     """Grow both and compare."""
-    lengths, longest = tree.prompt_lengths, tree.longest_prompt
+    prompts = tree.prompts
     grown = tree.grow(torch.tensor(step.parents), step.depth)
-    prompt, tail = grown.hidden(window)
-    assert grown.positions.tolist() == [length + step.depth - 1 for length in lengths]
-    assert grown.largest_position == longest + step.depth - 1
+    sights = grown.sights(window)
     distances = grown.distances()
+    assert grown.positions.tolist() == [length + step.depth - 1 for length in prompts.lengths]
+    assert grown.largest_position == prompts.longest + step.depth - 1
     for query, row in enumerate(walk.grow(step)):
-        length, position = lengths[query], lengths[query] + step.depth - 1
+        position = prompts.lengths[query] + step.depth - 1
+        before = {p: position - p for p in range(prompts.lengths[query])}
+        shared = {p: d for p, d in before.items() if p < prompts.prefix_length}
+        own = {p - position + step.depth - 1 + prompts.width: d for p, d in before.items() if p not in shared}
         for branch, family in enumerate(row):
-            seen_prompt = set(range(longest)) if prompt is None else _visible(prompt[query, 0])
-            allowed = [p for p in range(length) if window is None or position - p < window]
-            assert seen_prompt == {longest - length + p for p in allowed}
-            behind = {slot: step.depth - depth for slot, depth in family.items()}
-            assert _visible(tail[query, branch]) == {
-                slot for slot, distance in behind.items() if window is None or distance < window
-            }
-            assert {slot: int(distances[query, longest + slot]) for slot in behind} == behind
-    assert int(distances.min()) >= 0
-    assert int(distances.max()) <= grown.largest_position
+            behind = {slot: step.depth - depth for slot, depth in walk.slots(query, family).items()}
+            for part, slots in enumerate((shared, own, behind)):
+                count = (prompts.prefix_length, prompts.width, walk.num_slots)[part]
+                assert _visible(sights[part], query, branch, count) == {
+                    slot for slot, distance in slots.items() if window is None or distance < window
+                }
+                row_of = distances[part][query if len(distances[part]) > 1 else 0]
+                assert {slot: int(row_of[slot]) for slot in slots} == slots
+    for part in distances:
+        assert all(0 <= distance <= grown.largest_position for distance in part.flatten().tolist())
+
+
+def _visible(sight: Sight, query: int, branch: int, count: int) -> set[int]:
+    slots = range(sight.first, count)
+    if sight.hidden is None:
+        return set(slots)
+    hidden = sight.hidden[query, branch if sight.hidden.shape[1] > 1 else 0].tolist()
+    return {slot for slot, value in zip(slots, hidden, strict=True) if not value}
 
 
 @given(st.data(), prompt_lengths(), st.one_of(st.none(), st.integers(1, 8)))
@@ -102,7 +145,7 @@ def test_visible_slots_are_prompt_ancestors_and_self(
     data: st.DataObject, lengths: list[int], window: int | None
 ) -> None:
     levels = data.draw(st.booleans())
-    tree, walk = TokenTree(lengths, CPU), Walk(len(lengths))
+    tree, walk = planted(lengths, data.draw(st.integers(0, min(lengths) - 1))), Walk(len(lengths))
     if levels:
         tree.keep_levels()
     for step in data.draw(frontiers(len(lengths), levels)):
@@ -110,15 +153,39 @@ def test_visible_slots_are_prompt_ancestors_and_self(
 
 
 @given(st.data(), prompt_lengths(), st.one_of(st.none(), st.integers(1, 8)))
+def test_collections_keep_ancestors_only(data: st.DataObject, lengths: list[int], window: int | None) -> None:
+    """At random points: of the last frontier's branches all are kept, or those that get children next."""
+    tree, walk = planted(lengths, data.draw(st.integers(0, min(lengths) - 1))), Walk(len(lengths))
+    previous = 0
+    for step in data.draw(frontiers(len(lengths), levels=False)):
+        if step.depth > 1 and data.draw(st.booleans()):
+            everything = data.draw(st.booleans())
+            parents = [set(range(previous)) if everything else set(row) - {-1} for row in step.parents]
+            kept = tree.collect(None if everything else torch.tensor(step.parents))
+            assert (kept is not None) == walk.collect(step.depth - 1, parents)
+            assert tree.num_slots == walk.num_slots
+            # What is left keeps its order, and nothing is left twice but as a filler behind the rest.
+            if kept is not None:
+                for query, row in enumerate(kept.tolist()):
+                    alive = [token for token in walk._slots[query] if token is not None]
+                    assert row[: len(alive)] == sorted(set(row[: len(alive)]))
+        check(tree, walk, step, window)
+        previous = len(step.parents[0])
+
+
+@given(st.data(), prompt_lengths(), st.one_of(st.none(), st.integers(1, 8)))
 def test_selected_trees_grow_on(data: st.DataObject, lengths: list[int], window: int | None) -> None:
     levels = data.draw(st.booleans())
-    tree, walk = TokenTree(lengths, CPU), Walk(len(lengths))
+    tree, walk = planted(lengths), Walk(len(lengths))
     if levels:
         tree.keep_levels()
     steps = data.draw(frontiers(len(lengths), levels))
     before = data.draw(st.integers(0, len(steps)))
     for step in steps[:before]:
         check(tree, walk, step, window)
+    if before and not levels and data.draw(st.booleans()):
+        tree.collect(None)
+        walk.collect(before, [set(range(len(steps[before - 1].parents[0])))] * len(lengths))
     queries = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=4))
     part = tree.select(queries, torch.tensor(queries), branches=True)
     part_walk = walk.select(queries)
@@ -127,23 +194,57 @@ def test_selected_trees_grow_on(data: st.DataObject, lengths: list[int], window:
         check(tree, walk, step, window)
 
 
-def _visible(hidden: torch.Tensor) -> set[int]:
-    return {index for index, value in enumerate(hidden.tolist()) if not value}
+def test_with_levels_nothing_is_ever_dead() -> None:
+    tree = planted([2])
+    assert tree.collect(None) is None  # nothing is written yet
+    tree.keep_levels()
+    tree.grow(torch.tensor([[0, 0, 0]]))
+    assert tree.collect(torch.tensor([[1]])) is None
+    assert tree.num_slots == 3
+
+
+def test_queries_that_have_ended_leave_nothing() -> None:
+    tree = planted([2, 3])
+    tree.grow(torch.zeros(2, 3, dtype=torch.int64))
+    tree.grow(torch.tensor([[0, 0], [1, 2]]))
+    kept = tree.collect(torch.tensor([[-1], [1]]))
+    assert kept is not None
+    assert kept[1].tolist() == [2, 4]
+    kept = tree.collect(torch.tensor([[-1], [-1]]))
+    assert kept is not None
+    assert (kept.shape, tree.num_slots) == ((2, 0), 0)
+    step = tree.grow(torch.tensor([[-1], [-1]]))
+    assert step.sights(None)[2].hidden.tolist() == [[[False]], [[False]]]
+    assert step.positions.tolist() == [4, 5]
+
+
+def test_trees_of_thousands_of_levels() -> None:
+    """Two branches that part at the root, and one that goes nowhere at every level."""
+    tree = planted([3])
+    parents = torch.tensor([[0, 1, 1]])
+    for depth in range(1, 2501):
+        step = tree.grow(parents)
+        if depth % 100 == 0:
+            tree.collect(parents)
+            assert tree.num_slots == 2 * depth
+    visible = ~step.sights(None)[2].hidden
+    assert visible.sum(-1).tolist() == [[2500, 2500, 2500]]
+    assert step.positions.tolist() == [2502]
 
 
 def test_trees_selected_without_branches_are_their_prompts() -> None:
-    tree = TokenTree([3, 1], CPU)
+    tree = planted([3, 1])
     tree.keep_levels()
     tree.grow(torch.tensor([[0, 0], [0, 0]]))
     alone = tree.select([1], torch.tensor([1]), branches=False)
-    assert (alone.depth, alone.prompt_lengths) == (0, (1,))
-    assert alone.grow(torch.tensor([[0]])).hidden(None)[1].tolist() == [[[False]]]
+    assert (alone.depth, alone.prompts.lengths) == (0, (1,))
+    assert alone.grow(torch.tensor([[0]])).sights(None)[2].hidden.tolist() == [[[False]]]
     with pytest.raises(ValueError, match="without keep_levels"):
         alone.grow(torch.tensor([[0]]), 1)
 
 
 def test_paths_of_earlier_levels_are_held_only_when_asked_for() -> None:
-    plain, levels = TokenTree([2], CPU), TokenTree([2], CPU)
+    plain, levels = planted([2]), planted([2])
     levels.keep_levels()
     for width in (3, 5, 2):
         for tree in (plain, levels):
@@ -157,14 +258,14 @@ def test_paths_of_earlier_levels_are_held_only_when_asked_for() -> None:
 
 
 def test_depths_that_have_no_level_above() -> None:
-    tree, one = TokenTree([2], CPU), torch.tensor([[0]])
+    tree, one = planted([2]), torch.tensor([[0]])
     tree.grow(one)
     for depth in (0, 1, 3):
         with pytest.raises(ValueError, match=f"depth must be 2, the next, without keep_levels, got {depth}"):
             tree.grow(one, depth)
     with pytest.raises(ValueError, match="at depth 0, got it at depth 1"):
         tree.keep_levels()
-    tree = TokenTree([2], CPU)
+    tree = planted([2])
     tree.keep_levels()
     tree.grow(one, 1)
     for depth in (-1, 0, 3):
@@ -174,33 +275,41 @@ def test_depths_that_have_no_level_above() -> None:
 
 
 def test_distances_count_positions_not_slots() -> None:
-    tree = TokenTree([3, 1], CPU)
+    tree = planted([3, 1])
     tree.grow(torch.tensor([[0, 0], [0, 0]]))
     step = tree.grow(torch.tensor([[1], [0]]))
-    # Prompt slots, two slots of the first frontier, the new token; distance to padding is clamped.
-    assert step.distances().tolist() == [[4, 3, 2, 1, 1, 0], [4, 3, 2, 1, 1, 0]]
+    prefix, prompt, tail = step.distances()
+    # Prompts end at the same slot; then two slots of the first frontier, and the new token.
+    assert (prefix.shape, prompt.tolist(), tail.tolist()) == ((2, 0), [[4, 3, 2]], [[1, 1, 0], [1, 1, 0]])
 
 
 def test_distances_to_deeper_slots_are_clamped() -> None:
-    tree = TokenTree([2], CPU)
+    tree = planted([2])
     tree.keep_levels()
     for _ in range(3):
         tree.grow(torch.tensor([[0]]))
-    assert tree.grow(torch.tensor([[0]]), 1).distances().tolist() == [[2, 1, 0, 0, 0, 0]]
+    _, prompt, tail = tree.grow(torch.tensor([[0]]), 1).distances()
+    assert (prompt.tolist(), tail.tolist()) == ([[2, 1]], [[0, 0, 0, 0]])
 
 
 def test_parents_of_the_first_step_are_ignored() -> None:
-    tree = TokenTree([2], CPU)
-    _, tail = tree.grow(torch.tensor([[5, -1, 7]])).hidden(None)
-    assert tail.tolist() == [[[False, True, True], [True, False, True], [True, True, False]]]
+    tail = planted([2]).grow(torch.tensor([[5, -1, 7]])).sights(None)[2]
+    assert tail.hidden.tolist() == [[[False, True, True], [True, False, True], [True, True, False]]]
 
 
 def test_a_wide_window_hides_nothing() -> None:
-    prompt, _ = TokenTree([4, 4], CPU).grow(torch.zeros(2, 1, dtype=torch.int64)).hidden(5)
-    assert prompt is None
+    for sight in planted([4, 4], 2).grow(torch.zeros(2, 1, dtype=torch.int64)).sights(5)[:2]:
+        assert (sight.first, sight.hidden) == (0, None)
 
 
-@pytest.mark.parametrize("lengths", [[], [3, 0]])
-def test_prompts_must_have_tokens(lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match="prompt_lengths"):
-        TokenTree(lengths, CPU)
+def test_prompts_that_a_window_has_left_behind_are_not_looked_at() -> None:
+    tree = planted([4, 2], 1)
+    for _ in range(3):
+        step = tree.grow(torch.zeros(2, 1, dtype=torch.int64))
+    assert [(sight.first, sight.hidden) for sight in step.sights(3)[:2]] == [(1, None), (3, None)]
+
+
+@pytest.mark.parametrize(("lengths", "prefix"), [([], 0), ([3, 0], 0), ([3, 2], 2)])
+def test_prompts_must_have_tokens_behind_the_prefix(lengths: list[int], prefix: int) -> None:
+    with pytest.raises(ValueError, match="prompt lengths"):
+        planted(lengths, prefix)
