@@ -3,10 +3,13 @@
 A prefix matters as long as its optimistic score exceeds that of the k-th row. Every prefix whose optimistic
 score exceeds the *final* k-th row's has to be computed before the list is certain; the others need not be,
 and the most promising open prefix is never one of those. A forward that computed it alone would waste the
-model, which computes some dozens of tokens at nearly the price of one. So each forward goes where the most
-promising prefix is, and takes along the prefixes of the same length among the `beam_size` most promising: the
-likeliest to be needed as well, at a small risk to the budget. Queries with different lengths in mind vote; of
-equal votes the longest prefixes win, because rows end there and raise the bar for all the others.
+model, which computes some dozens of tokens at nearly the price of one. So a query goes on where its most
+promising prefix is, and takes along the prefixes of the same length among its `beam_size` most promising: the
+likeliest to be needed as well, at a small risk to the budget.
+
+What a query does next depends on nothing but the query, so that it gets the same list whatever else is in the
+batch. A forward writes at one depth: it serves the queries that are about to go on there, the others wait.
+The depth that most queries ask for is served; of several the longest, for no reason but to choose.
 """
 
 from __future__ import annotations
@@ -73,18 +76,20 @@ def _waiting(search: Search) -> list[int]:
 
 
 def _plan(search: Search, waiting: list[int]) -> _Plan:
-    best = {}
+    wishes = {}
     for query in waiting:
         left = search.params[query].exact_budget - search.num_exact_nodes[query]
-        best[query] = search.open[query].best(min(search.params[query].width, left))
-    votes = Counter(int(search.open[query].nodes.depth[numbers[0]]) for query, numbers in best.items())
-    depth = max(votes, key=lambda d: (votes[d], d))
-    nodes = {}
-    for query, numbers in best.items():
-        chosen = numbers[search.open[query].nodes.depth[numbers] == depth]
-        if len(chosen):
-            nodes[query] = search.open[query].remove(chosen)
-    return _Plan(depth, nodes)
+        best = search.open[query].best(min(search.params[query].width, left))
+        depths = search.open[query].nodes.depth[best]
+        wishes[query] = (int(depths[0]), best[depths == depths[0]])
+    votes = Counter(depth for depth, _ in wishes.values())
+    chosen = max(votes, key=lambda depth: (votes[depth], depth))
+    nodes = {
+        query: search.open[query].remove(numbers)
+        for query, (depth, numbers) in wishes.items()
+        if depth == chosen
+    }
+    return _Plan(chosen, nodes)
 
 
 def _step(search: Search, session: DecodeSession, members: list[int], plan: _Plan) -> None:

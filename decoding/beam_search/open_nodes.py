@@ -36,7 +36,14 @@ class Nodes(NamedTuple):
 
     def take(self, which: npt.NDArray[np.bool_] | _Ints) -> Nodes:
         """Return some of them, by mask or by number."""
-        return Nodes(*(column[which] for column in self))
+        return Nodes(
+            self.depth[which],
+            self.parent[which],
+            self.token[which],
+            self.state[which],
+            self.logprob[which],
+            self.optimistic[which],
+        )
 
 
 _NO_INTS = np.zeros(0, dtype=np.int64)

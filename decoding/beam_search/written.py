@@ -63,11 +63,12 @@ class Written:
         """(parents, tokens) of every level. Shapes: (Q, n), by depth."""
         if not self._frontiers:
             return {}
-        flat = [torch.cat([frontier[i] for frontier in self._frontiers], dim=1) for i in (1, 2)]
+        depths, all_parents, all_tokens = zip(*self._frontiers, strict=True)
+        flat = [torch.cat(pieces, dim=1) for pieces in (all_parents, all_tokens)]
         parents, tokens = torch.stack(flat).cpu().numpy()
         columns: dict[int, list[_Ints]] = {}
         begin = 0
-        for depth, there, _ in self._frontiers:
+        for depth, there in zip(depths, all_parents, strict=True):
             columns.setdefault(depth, []).append(np.arange(begin, begin + there.shape[1]))
             begin += there.shape[1]
         places = {depth: np.concatenate(pieces) for depth, pieces in columns.items()}
