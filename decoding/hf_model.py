@@ -194,7 +194,8 @@ class HFLanguageModel:
                 f"a prefix of {len(token_ids)} tokens leaves no room for another token, the model takes at "
                 f"most {longest}"
             )
-        self._check_prompts([token_ids])
+        self._check_tokens("the prefix", token_ids)
+        self._check_evaluating()
         return CausalSession(self._tree, [token_ids]).as_prefix(token_ids)
 
     def _replace_attention(self) -> None:
@@ -211,18 +212,24 @@ class HFLanguageModel:
     def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
         if not prompts:
             raise ValueError("prefill needs at least one prompt, got none")
-        known = architectures.input_vocab_size(self._model)
         longest = self.max_prompt_tokens
         for index, prompt in enumerate(prompts):
-            if not prompt:
-                raise ValueError(f"prompt {index} is empty")
+            self._check_tokens(f"prompt {index}", prompt)
             if longest is not None and len(prompt) > longest:
                 raise PromptTooLongError(
                     f"prompt {index} has {len(prompt)} tokens, the model takes at most {longest}"
                 )
-            if min(prompt) < 0 or max(prompt) >= known:
-                raise ValueError(
-                    f"token ids must be in [0, {known}), prompt {index} has {min(prompt)} to {max(prompt)}"
-                )
+        self._check_evaluating()
+
+    def _check_tokens(self, name: str, token_ids: Sequence[int]) -> None:
+        known = architectures.input_vocab_size(self._model)
+        if not token_ids:
+            raise ValueError(f"{name} is empty")
+        if min(token_ids) < 0 or max(token_ids) >= known:
+            raise ValueError(
+                f"token ids must be in [0, {known}), {name} has {min(token_ids)} to {max(token_ids)}"
+            )
+
+    def _check_evaluating(self) -> None:
         if self._model.training:
             raise RuntimeError("the model is in training mode again; call its eval() before decoding")
