@@ -8,9 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# Most prefixes kept per query, at 48 bytes each.
-MAX_OPEN = 1 << 16
-
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
@@ -55,18 +52,19 @@ class OpenNodes:
     """The open prefixes of one query, on the host and bounded in number.
 
     When there are too many the worst are forgotten; how good they could have been is not, so what is said of
-    the list stays true.
+    the list stays true. With room for as many as the search may still compute nothing is lost by it: whoever
+    has to compute the first one forgotten has to compute all that were kept before it.
 
     Args:
         max_depth: A prefix of so many tokens cannot be continued: it counts as forgotten at once.
-        most: Most prefixes kept.
+        most: Most prefixes kept, at 48 bytes each.
 
     Attributes:
         nodes: The prefixes, in the order they were added.
         forgotten: The best score that anything forgotten could have had; -inf when nothing was.
     """
 
-    def __init__(self, max_depth: int, most: int = MAX_OPEN) -> None:
+    def __init__(self, max_depth: int, most: int) -> None:
         self._max_depth = max_depth
         self._most = most
         self.nodes = NO_NODES

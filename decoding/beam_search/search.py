@@ -55,7 +55,9 @@ class Search:
         self.written = Written()
         bounds = [None] * len(params) if room is None else room
         self.open = {
-            query: OpenNodes(constraint.max_depth if bound is None else min(bound, constraint.max_depth))
+            query: OpenNodes(
+                constraint.max_depth if bound is None else min(bound, constraint.max_depth), p.exact_budget
+            )
             for query, (p, bound) in enumerate(zip(params, bounds, strict=True))
             if p.exact
         }
