@@ -1,7 +1,7 @@
 """Requests in batches: which ones decode together, under which filters, and what each of them gets.
 
-A forward is as wide as its widest query and a batch samples in one way, so only requests of one method, one
-way of sampling and like width go together.
+A forward is as wide as its widest query, a batch samples in one way and its prompts share one beginning or
+none, so only requests of one method, one way of sampling, one such beginning and like width go together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from itertools import islice
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.language_model import LanguageModel
+from decoding.language_model import LanguageModel, PromptPrefix
 from decoding.title_trie import TitleTrie
+from retrieval.beam_method import run_beam
 from retrieval.errors import GenretError, ModelError
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
+from retrieval.kv_meter import KvMeter
 from retrieval.limits import Limits
-from retrieval.methods import Outcome, nothing_allowed, run_beam, run_disc
+from retrieval.methods import Outcome, nothing_allowed, run_disc
+from retrieval.prefix_store import PrefixStore
 from retrieval.types import RetrievalResult, RetrieveRequest, Timings
 
 # Seeds that are chosen here survive JSON readers whose only numbers are doubles.
@@ -40,11 +43,13 @@ class Job:
     Attributes:
         request: What is asked.
         prompt: Its token ids.
+        num_shared: How many of them, at the beginning, every prompt of its template has.
         cancel: Polled while its filter is made and between decode steps.
     """
 
     request: RetrieveRequest
     prompt: list[int]
+    num_shared: int = 0
     cancel: CancelToken | None = None
 
 
@@ -58,6 +63,8 @@ class _Kind:
         top_m: Of `disc`, as the next ones.
         adaptive: Whether the second phase of `disc` learns from the first.
         prefixes: Prefixes per draw.
+        exact: Whether `beam` goes on until its list is proven; its sessions keep what they have written.
+        shared: Tokens that their prompts begin with and that are run once for all; empty for none.
     """
 
     method: str
@@ -65,14 +72,18 @@ class _Kind:
     top_m: int | None = None
     adaptive: bool = False
     prefixes: int = 1
+    exact: bool = False
+    shared: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, request: RetrieveRequest) -> _Kind:
-        """Return the kind of a request."""
+    def of(cls, request: RetrieveRequest, prefix: PromptPrefix | None) -> _Kind:
+        """Return the kind of a request whose prompt goes on behind a prefix."""
         width = 1 << (request.width - 1).bit_length()
+        shared = () if prefix is None else prefix.token_ids
         if request.method != "disc":
-            return cls(request.method, width)
-        return cls(request.method, width, request.top_m, request.adaptive, request.prefixes)
+            return cls(request.method, width, exact=request.exact, shared=shared)
+        drawn = (request.top_m, request.adaptive, request.prefixes)
+        return cls(request.method, width, *drawn, shared=shared)
 
 
 class BatchRunner:
@@ -84,16 +95,24 @@ class BatchRunner:
         trie: Of the index, where the model is.
         filters: Of the index.
         limits: What fits into the model.
+        prefixes: Of the model.
     """
 
     def __init__(
-        self, index: Index, model: LanguageModel, trie: TitleTrie, filters: FilterStore, limits: Limits
+        self,
+        index: Index,
+        model: LanguageModel,
+        trie: TitleTrie,
+        filters: FilterStore,
+        limits: Limits,
+        prefixes: PrefixStore,
     ) -> None:
         self._index = index
         self._model = model
         self._trie = trie
         self._filters = filters
         self._limits = limits
+        self._prefixes = prefixes
 
     def run(self, jobs: Sequence[Job]) -> list[Reply]:
         """Answer jobs with any mixture of options.
@@ -103,15 +122,20 @@ class BatchRunner:
         """
         replies: dict[int, Reply] = {}
         groups: dict[_Kind, list[int]] = {}
+        prefixes: dict[_Kind, PromptPrefix | None] = {}
         for i, job in enumerate(jobs):
-            groups.setdefault(_Kind.of(job.request), []).append(i)
+            prefix = self._prefix(job)
+            kind = _Kind.of(job.request, prefix)
+            prefixes[kind] = prefix
+            groups.setdefault(kind, []).append(i)
         for kind, members in groups.items():
             most = max(1, _MAX_LOGITS_BYTES // (kind.width * self._model.vocab_size * 4))
             restrictions = [jobs[i].request.restriction for i in members]
             rest = iter(members)
             for filters in self._filters.batches(restrictions, most, [jobs[i].cancel for i in members]):
                 part = list(islice(rest, len(filters)))
-                replies.update(zip(part, self._answer([jobs[i] for i in part], filters), strict=True))
+                answers = self._answer([jobs[i] for i in part], filters, prefixes[kind])
+                replies.update(zip(part, answers, strict=True))
         return [replies[i] for i in range(len(jobs))]
 
     def run_all(self, jobs: Sequence[Job], names: Sequence[str], batch_size: int) -> list[RetrievalResult]:
@@ -138,8 +162,17 @@ class BatchRunner:
                 results[i] = reply
         return [results[i] for i in range(len(jobs))]
 
+    def _prefix(self, job: Job) -> PromptPrefix | None:
+        """Return what of a job's prompt is run once for all; at least one token follows it."""
+        if job.num_shared >= len(job.prompt):
+            return None
+        return self._prefixes.get(job.prompt[: job.num_shared])
+
     def _answer(
-        self, jobs: Sequence[Job], filters: Sequence[EntityFilter | DecodingCancelledError | None]
+        self,
+        jobs: Sequence[Job],
+        filters: Sequence[EntityFilter | DecodingCancelledError | None],
+        prefix: PromptPrefix | None,
     ) -> list[Reply]:
         """Answer compatible jobs in one batch; what is known without the model is not asked of it."""
         replies: dict[int, Reply] = {}
@@ -155,32 +188,40 @@ class BatchRunner:
                 asked.append(i)
                 allowed.append(made)
         if asked:
-            replies.update(zip(asked, self._decode([seeded[i] for i in asked], allowed), strict=True))
+            answers = self._decode([seeded[i] for i in asked], allowed, prefix)
+            replies.update(zip(asked, answers, strict=True))
         return [replies[i] for i in range(len(jobs))]
 
-    def _decode(self, jobs: Sequence[Job], filters: Sequence[EntityFilter | None]) -> list[Reply]:
+    def _decode(
+        self, jobs: Sequence[Job], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
+    ) -> list[Reply]:
         requests = [job.request for job in jobs]
         room = [self._limits.room(len(job.prompt)) for job in jobs]
         cancel = [job.cancel for job in jobs]
         run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
         started = time.perf_counter()
         try:
-            session = self._model.prefill([job.prompt for job in jobs])
+            meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
             prefilled = time.perf_counter()
-            outcomes = run(session, self._trie, self._index, requests, cancel, room, filters)
+            outcomes = run(meter.session, self._trie, self._index, requests, cancel, room, filters)
         except InvalidLogitsError as error:
             if len(jobs) == 1:
                 return [ModelError(str(error))]
             # One query's broken logits must not take the others down: answer each alone.
             pairs = zip(jobs, filters, strict=True)
-            return [self._decode([job], [allowed])[0] for job, allowed in pairs]
+            return [self._decode([job], [allowed], prefix)[0] for job, allowed in pairs]
         ended = time.perf_counter()
         timings = Timings(
             prefill_ms=(prefilled - started) * 1e3,
             decode_ms=(ended - prefilled) * 1e3,
             total_ms=(ended - started) * 1e3,
         )
-        return [replace(o, timings=timings) if isinstance(o, RetrievalResult) else o for o in outcomes]
+        return [
+            replace(outcome, timings=timings, kv=meter.share(query))
+            if isinstance(outcome, RetrievalResult)
+            else outcome
+            for query, outcome in enumerate(outcomes)
+        ]
 
 
 def _seeded(request: RetrieveRequest) -> RetrieveRequest:

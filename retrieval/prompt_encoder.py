@@ -20,6 +20,13 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
+        self._num_shared: dict[PromptTemplate, int] = {}
+
+    def num_shared(self, template: PromptTemplate) -> int:
+        """Return how many tokens the prompts of a template have in common, at their beginning."""
+        if template not in self._num_shared:
+            self._num_shared[template] = len(template.shared_tokens(self._tokenizer))
+        return self._num_shared[template]
 
     def encode(self, template: PromptTemplate, query: str) -> list[int]:
         """Return the token ids of a query in a template.

@@ -77,13 +77,17 @@ class PromptTemplate:
         if "{mention}" not in self.mention_format:
             raise InputError("mention_format", "must contain {mention}")
 
+    def shared_tokens(self, tokenizer: TextTokenizer) -> list[int]:
+        """Return the tokens that the prompt of every query begins with."""
+        leading = tokenizer.frame[0] if self.special_tokens else []
+        return [*leading, *tokenizer.encode_markup(self.prefix)]
+
     def encode(self, tokenizer: TextTokenizer, query: str) -> list[int]:
         """Return prompt token ids for one query."""
         text = self.before_query + (query.lower() if self.lowercase else query)
-        leading, trailing = tokenizer.frame if self.special_tokens else ([], [])
+        trailing = tokenizer.frame[1] if self.special_tokens else []
         return [
-            *leading,
-            *tokenizer.encode_markup(self.prefix),
+            *self.shared_tokens(tokenizer),
             *tokenizer.encode_text(text, after=self.prefix),
             *tokenizer.encode_markup(self.suffix, after=text),
             *trailing,

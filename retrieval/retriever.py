@@ -6,9 +6,11 @@ Text in, entities out. It knows prompts, titles and entities; what a decode step
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Unpack
 
 from decoding.cancellation import CancelToken
 from decoding.language_model import LanguageModel
@@ -20,13 +22,15 @@ from retrieval.defaults import default_model_dir
 from retrieval.errors import InputError
 from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
 from retrieval.filters.parser import parse
-from retrieval.filters.restriction import Restriction, checked_ids
+from retrieval.filters.restriction import Restriction
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
 from retrieval.limits import Limits
 from retrieval.model_opening import load_model
+from retrieval.prefix_store import PrefixStore
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
+from retrieval.request_options import RequestOptions, with_options
 from retrieval.text import TextTokenizer
 from retrieval.types import Mention, RetrievalResult, RetrieveRequest
 
@@ -42,9 +46,11 @@ class Retriever:
         tokenizer: The model's tokenizer.
         config: Prompt templates and rendering of the checkpoint.
         filter_cache_bytes: Bound on the memory of filters kept for further requests.
+        prefixes: Keeps what all prompts of a template begin with; None: a store of its own.
 
     Attributes:
         filters: The filters of the index, those kept among them.
+        prefixes: The beginnings of prompts kept.
 
     Raises:
         IndexMismatchError: the index was built for another tokenizer or rendering, or holds token ids
@@ -60,6 +66,7 @@ class Retriever:
         config: CheckpointConfig | None = None,
         *,
         filter_cache_bytes: int = DEFAULT_FILTER_CACHE_BYTES,
+        prefixes: PrefixStore | None = None,
     ) -> None:
         self.index = index
         self.model = model
@@ -72,7 +79,8 @@ class Retriever:
         self.trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
         self.filters = FilterStore(index, model.device, filter_cache_bytes)
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, limits.prompt_tokens(self.trie.max_depth))
-        self._runner = BatchRunner(index, model, self.trie, self.filters, limits)
+        self.prefixes = PrefixStore(model) if prefixes is None else prefixes
+        self._runner = BatchRunner(index, model, self.trie, self.filters, limits, self.prefixes)
 
     @classmethod
     def open(
@@ -118,7 +126,7 @@ class Retriever:
             raise
 
     def open_another(self, index: str | Path, *, verify_digests: bool = True) -> Retriever:
-        """Open a further index for the same model, which is shared and not loaded again.
+        """Open a further index for the same model, which is shared with its prefixes and not loaded again.
 
         Args:
             index: Index directory, as `build-index` wrote it.
@@ -135,6 +143,7 @@ class Retriever:
                 self.tokenizer,
                 self.config,
                 filter_cache_bytes=self.filters.max_bytes,
+                prefixes=self.prefixes,
             )
         except BaseException:
             opened.close()
@@ -148,8 +157,9 @@ class Retriever:
         )
 
     def close(self) -> None:
-        """Release the index and the filters kept. Idempotent."""
+        """Release the index, and the filters and prefixes kept. Idempotent."""
         self.filters.clear()
+        self.prefixes.clear()
         self.index.close()
 
     def __enter__(self) -> Retriever:
@@ -166,19 +176,9 @@ class Retriever:
         k: int = 10,
         method: str = "beam",
         *,
-        beam_size: int | None = None,
-        num_draws: int = 4,
-        num_samples: int | None = None,
-        temperature: float = 1.0,
-        top_m: int | None = None,
-        seed: int | None = None,
-        min_mass: float | None = None,
-        adaptive: bool = False,
         prompt: str | None = None,
-        filter: str | None = None,
-        allow_ids: Iterable[str] | None = None,
-        deny_ids: Iterable[str] = (),
         batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[RequestOptions],
     ) -> list[RetrievalResult]:
         """Answer queries, in their order. See `RetrieveRequest` for the options.
 
@@ -187,32 +187,14 @@ class Retriever:
                 filter does not fit the index.
             ModelError: the model returned broken logits.
         """
-        single = isinstance(queries, str)
         texts = sequence("queries", queries, str)
+        single = isinstance(queries, str)
         names = ["query"] if single else [f"queries[{i}]" for i in range(len(texts))]
-        allowed, denied = _checked_lists(allow_ids, deny_ids)
+        asked = with_options(k, method, prompt, options)
         requests = []
         for name, text in zip(names, texts, strict=True):
             with named("query", name):
-                requests.append(
-                    RetrieveRequest(
-                        query=text,
-                        k=k,
-                        method=method,
-                        beam_size=beam_size,
-                        num_draws=num_draws,
-                        num_samples=num_samples,
-                        temperature=temperature,
-                        top_m=top_m,
-                        seed=seed,
-                        min_mass=min_mass,
-                        adaptive=adaptive,
-                        prompt=prompt,
-                        filter=filter,
-                        allow_ids=allowed,
-                        deny_ids=denied,
-                    )
-                )
+                requests.append(replace(asked, query=text))
         return self._all_or_error(requests, names, batch_size)
 
     def link(
@@ -221,80 +203,40 @@ class Retriever:
         k: int = 1,
         method: str = "beam",
         *,
-        beam_size: int | None = None,
-        seed: int | None = None,
-        min_mass: float | None = None,
-        adaptive: bool = False,
-        filter: str | None = None,
-        allow_ids: Iterable[str] | None = None,
-        deny_ids: Iterable[str] = (),
         batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[RequestOptions],
     ) -> list[RetrievalResult]:
-        """Link mentions in context to entities, in their order, all under one filter.
+        """Link mentions in context to entities, in their order, all with the same options.
 
         Raises:
             InputError: an option is out of range, a mention is empty or too long for the model, or the
                 filter does not fit the index.
         """
-        single = isinstance(mentions, Mention)
         spans = sequence("mentions", mentions, Mention)
+        single = isinstance(mentions, Mention)
         names = ["mention"] if single else [f"mentions[{i}]" for i in range(len(spans))]
-        allowed, denied = _checked_lists(allow_ids, deny_ids)
+        asked = with_options(k, method, None, options)
         requests = []
         for name, mention in zip(names, spans, strict=True):
             with named("mention", name):
-                requests.append(
-                    self.link_request(
-                        mention,
-                        k=k,
-                        method=method,
-                        beam_size=beam_size,
-                        seed=seed,
-                        min_mass=min_mass,
-                        adaptive=adaptive,
-                        filter=filter,
-                        allow_ids=allowed,
-                        deny_ids=denied,
-                    )
-                )
+                requests.append(self._link_request(mention, asked))
         return self._all_or_error(requests, names, batch_size)
 
     def link_request(
-        self,
-        mention: Mention,
-        *,
-        k: int = 1,
-        method: str = "beam",
-        beam_size: int | None = None,
-        seed: int | None = None,
-        min_mass: float | None = None,
-        adaptive: bool = False,
-        filter: str | None = None,
-        allow_ids: tuple[str, ...] | None = None,
-        deny_ids: tuple[str, ...] = (),
+        self, mention: Mention, k: int = 1, method: str = "beam", **options: Unpack[RequestOptions]
     ) -> RetrieveRequest:
         """Return the request that links one mention with the checkpoint's mention template.
 
         Raises:
             InputError: an option is out of range, or the mention is empty.
         """
+        return self._link_request(mention, with_options(k, method, None, options))
+
+    def _link_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
         template = self.config.prompt(self.config.mention_prompt)
-        query = template.mention_query(mention)
-        return RetrieveRequest(
-            query,
-            k=k,
-            method=method,
-            beam_size=beam_size,
-            seed=seed,
-            min_mass=min_mass,
-            adaptive=adaptive,
-            prompt=template.name,
-            filter=filter,
-            allow_ids=allow_ids,
-            deny_ids=deny_ids,
-        )
+        return replace(asked, query=template.mention_query(mention), prompt=template.name)
 
     def check_filter(self, filter: str) -> None:
         """Refuse a predicate that no request to this index could use; makes no filter.
@@ -311,12 +253,16 @@ class Retriever:
             InputError: the template is unknown, the query is too long for the model, or the filter does not
                 fit the index.
         """
-        return len(self._prompt(request))
+        return len(self._job(request).prompt)
 
     def warm_up(self) -> None:
-        """Answer one query by each method, so that the first real one finds everything in place."""
+        """Answer one query by each method, so that the first real one finds everything in place.
+
+        What the prompts of the default templates begin with is run and kept.
+        """
         for method in ("beam", "disc"):
             self.retrieve("warm-up", k=1, method=method, seed=0, num_samples=1)
+        self.link(Mention("warm-up"))
 
     def retrieve_batch(
         self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None
@@ -335,7 +281,7 @@ class Retriever:
         jobs: dict[int, Job] = {}
         for i, (request, token) in enumerate(zip(requests, tokens, strict=True)):
             try:
-                jobs[i] = Job(request, self._prompt(request), token)
+                jobs[i] = self._job(request, token)
             except InputError as error:
                 replies[i] = error
         replies.update(zip(jobs, self._runner.run(list(jobs.values())), strict=True))
@@ -347,23 +293,16 @@ class Retriever:
         """Answer requests in batches; the first error is raised, with the name of its request."""
         if batch_size < 1:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
-        prompts = []
+        jobs = []
         for name, request in zip(names, requests, strict=True):  # before anything is decoded
             with named("query", name):
-                prompts.append(self._prompt(request))
-        jobs = [Job(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
+                jobs.append(self._job(request))
         return self._runner.run_all(jobs, names, batch_size)
 
-    def _prompt(self, request: RetrieveRequest) -> list[int]:
-        """Return the prompt of a request that can be answered: its filter fits the index too."""
+    def _job(self, request: RetrieveRequest, cancel: CancelToken | None = None) -> Job:
+        """Return a request that can be answered with its prompt: its filter fits the index too."""
         if request.filter is not None:
             self.filters.check(request.restriction)
-        return self._prompts.encode(self.config.prompt(request.prompt), request.query)
-
-
-def _checked_lists(
-    allow_ids: Iterable[str] | None, deny_ids: Iterable[str]
-) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Read lists of ids once, however many requests share them."""
-    allowed = None if allow_ids is None else checked_ids("allow_ids", allow_ids)
-    return allowed, checked_ids("deny_ids", deny_ids)
+        template = self.config.prompt(request.prompt)
+        prompt = self._prompts.encode(template, request.query)
+        return Job(request, prompt, self._prompts.num_shared(template), cancel)

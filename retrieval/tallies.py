@@ -6,6 +6,7 @@ Under a filter only allowed entities are credited.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from decoding.types import Hypothesis
@@ -18,19 +19,19 @@ from retrieval.types import Candidate
 class Tally:
     """What is known of one entity: its surface forms by rank, and its share of the samples."""
 
-    logprobs: dict[int, float] = field(default_factory=dict)
+    forms: dict[int, Hypothesis] = field(default_factory=dict)
     share: float = 0.0
 
     @property
     def logprob(self) -> float:
         """Log-sum-exp over the distinct surface forms found."""
-        largest = max(self.logprobs.values())
-        return largest + math.log(sum(math.exp(v - largest) for v in self.logprobs.values()))
+        logprobs = [form.logprob for form in self.forms.values()]
+        largest = max(logprobs)
+        return largest + math.log(sum(math.exp(v - largest) for v in logprobs))
 
-    @property
-    def best_row(self) -> int:
-        """The likeliest form found; of equal ones the first in order."""
-        return max(self.logprobs, key=lambda row: (self.logprobs[row], -row))
+    def best(self, length_penalty: float = 0.0) -> Hypothesis:
+        """Return the form with the best score; of equal ones the first in order."""
+        return max(self.forms.values(), key=lambda form: (form.score(length_penalty), -form.row))
 
 
 def entities_of(index: Index, row: int, allowed: EntityFilter | None) -> list[int]:
@@ -55,26 +56,46 @@ def credit(
     entities = entities_of(index, hypothesis.row, allowed)
     for entity in entities:
         tally = tallies.setdefault(entity, Tally())
-        tally.logprobs[hypothesis.row] = hypothesis.logprob
+        tally.forms[hypothesis.row] = hypothesis
         tally.share += share / len(entities)
 
 
-def rank(index: Index, tallies: dict[int, Tally], k: int, by_share: bool) -> tuple[Candidate, ...]:
-    """Return the k best entities, by share of the samples or by log-probability alone."""
-    # Entity numbers break ties, so that equal scores come out in one order everywhere.
+def rank_by_share(index: Index, tallies: dict[int, Tally], k: int) -> tuple[Candidate, ...]:
+    """Return the k entities with the largest shares of the samples, of equal ones the likelier first."""
+    # Entity numbers break ties, here and below, so that equal scores come out in one order everywhere.
     order = sorted(tallies.items(), key=lambda item: (-item[1].share, -item[1].logprob, item[0]))
     return tuple(
-        _candidate(index, number, tally, tally.share if by_share else None) for number, tally in order[:k]
+        _candidate(index, number, tally, tally.best(), tally.share, tally.share)
+        for number, tally in order[:k]
     )
 
 
-def _candidate(index: Index, number: int, tally: Tally, probability: float | None) -> Candidate:
+def rank_by_score(
+    index: Index,
+    tallies: dict[int, Tally],
+    k: int,
+    score: Callable[[Tally], float],
+    length_penalty: float = 0.0,
+) -> tuple[Candidate, ...]:
+    """Return the k entities with the best scores, each under its best surface form."""
+    scores = {number: score(tally) for number, tally in tallies.items()}
+    order = sorted(scores, key=lambda number: (-scores[number], number))[:k]
+    return tuple(
+        _candidate(index, number, tallies[number], tallies[number].best(length_penalty), scores[number], None)
+        for number in order
+    )
+
+
+def _candidate(
+    index: Index, number: int, tally: Tally, form: Hypothesis, score: float, probability: float | None
+) -> Candidate:
     entity = index.entity(number)
     return Candidate(
         entity_id=entity.entity_id,
         title=entity.title,
-        surface=index.surface(tally.best_row, number),
+        surface=index.surface(form.row, number),
         logprob=tally.logprob,
         probability=probability,
         metadata=entity.metadata,
+        score=score,
     )

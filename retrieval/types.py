@@ -8,41 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from decoding.params import (
-    MAX_BEAM_SIZE,
-    MAX_DISC_BEAM_SIZE,
-    MAX_DRAWS,
-    MAX_K,
-    MAX_SAMPLES,
-    MAX_TOTAL_DRAWS,
-    default_beam_size,
-)
-from retrieval.arguments import check_text, integer, number
-from retrieval.errors import InputError
-from retrieval.filters.parser import parse
-from retrieval.filters.restriction import Restriction, checked_ids
+from decoding.params import DEFAULT_EXACT_BUDGET, default_beam_size
+from retrieval.arguments import check_text
+from retrieval.filters.restriction import Restriction
+from retrieval.request_checks import DEFAULT_NUM_SAMPLES, checked_fields
 
 MetadataValue = str | int | float | bool | None
-
-METHODS = ("beam", "disc")
-DEFAULT_NUM_SAMPLES = 16
-
-# Integer fields of a request: name, least, most, whether None is allowed.
-_RANGES = (
-    ("k", 1, MAX_K, False),
-    ("num_draws", 1, MAX_DRAWS, False),
-    ("num_samples", 1, MAX_SAMPLES, True),
-    ("top_m", 1, 2**31 - 1, True),
-    ("seed", -(2**63), 2**63 - 1, True),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieveRequest:
     """One query and how to answer it.
 
-    Options of the other method are checked and have no effect, but for `min_mass` and `adaptive`, which
-    `beam` refuses: a threshold that nobody looks at would be taken for one that was passed.
+    Options of the other method are checked and have no effect, but for those that change what an answer
+    means, which are refused (`min_mass` and `adaptive` by `beam`; `exact`, `exact_budget`, `length_penalty`
+    and `aggregate` by `disc`): a threshold that nobody looks at would be taken for one that was passed.
 
     Attributes:
         query: The query text; must hold something besides white space.
@@ -61,6 +41,15 @@ class RetrieveRequest:
             is a surface form of an allowed entity.
         adaptive: `disc`: judge draws against what is known of P_L(S), and leave out of the second phase what
             the first found to be invalid: more draws are accepted. Excludes `top_m` and a `beam_size` > 1.
+        exact: `beam`: go on after the beam search, through what it dropped, until the list of entities is
+            proven or the budget is spent. Where entities have several surface forms that may take a longer
+            list of forms than the first one; it is searched for within the same budget.
+        exact_budget: `exact`: most tokens computed for that, in [0, 1,000,000]; None: 1,024.
+        length_penalty: `beam`: surface forms are ranked by logprob / length ** length_penalty, the length in
+            tokens with the end token, in [-4, 4]. 0: by log-probability; above 0 favours long ones.
+        aggregate: `beam`: what the score of an entity is: "sum", the probability of all of its surface forms
+            that were found, or "max", the score of the best one. None: "sum", and "max" with a
+            `length_penalty`, where "sum" is refused: a sum of probabilities has no length.
         prompt: Name of the prompt template; None: the checkpoint's default.
         filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
             index is seen when that index is asked.
@@ -84,6 +73,10 @@ class RetrieveRequest:
     seed: int | None = None
     min_mass: float | None = None
     adaptive: bool = False
+    exact: bool = False
+    exact_budget: int | None = None
+    length_penalty: float = 0.0
+    aggregate: str | None = None
     prompt: str | None = None
     filter: str | None = None
     allow_ids: tuple[str, ...] | None = None
@@ -91,60 +84,8 @@ class RetrieveRequest:
     restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_text("query", self.query)
-        if not self.query.strip():
-            raise InputError("query", "must not be empty")
-        if self.method not in METHODS:
-            raise InputError("method", f"must be one of {', '.join(METHODS)}; got {self.method!r}")
-        for name, low, high, optional in _RANGES:
-            value = getattr(self, name)
-            if not (value is None and optional):
-                object.__setattr__(self, name, integer(name, value, low, high))
-        object.__setattr__(self, "temperature", number("temperature", self.temperature, 0.01, 100))
-        if self.min_mass is not None:
-            object.__setattr__(self, "min_mass", number("min_mass", self.min_mass, 0, 1))
-        if not isinstance(self.adaptive, bool):
-            raise InputError("adaptive", f"must be True or False, got {self.adaptive!r}")
-        if self.prompt is not None:
-            check_text("prompt", self.prompt)
-        predicate = None
-        if self.filter is not None:
-            check_text("filter", self.filter)
-            predicate = parse(self.filter)
-        if self.allow_ids is not None:
-            object.__setattr__(self, "allow_ids", checked_ids("allow_ids", self.allow_ids))
-        object.__setattr__(self, "deny_ids", checked_ids("deny_ids", self.deny_ids))
-        object.__setattr__(self, "restriction", Restriction(predicate, self.allow_ids, self.deny_ids))
-        if self.method == "disc":
-            self._check_disc()
-        else:
-            self._check_beam()
-
-    def _check_beam(self) -> None:
-        """Refuse what changes the meaning of an answer and is not done here."""
-        self._check_beam_size(MAX_BEAM_SIZE)
-        for name, is_set in (("min_mass", self.min_mass is not None), ("adaptive", self.adaptive)):
-            if is_set:
-                raise InputError(name, f"needs the method disc, got the method {self.method}")
-
-    def _check_beam_size(self, most: int, when: str = "") -> None:
-        if self.beam_size is not None:
-            object.__setattr__(self, "beam_size", integer("beam_size", self.beam_size, 1, most, when))
-
-    def _check_disc(self) -> None:
-        self._check_beam_size(MAX_DISC_BEAM_SIZE, " with the method disc")
-        clashes = [f"top_m {self.top_m}"] if self.top_m is not None else []
-        clashes += [f"beam_size {self.prefixes}"] if self.prefixes > 1 else []
-        if self.adaptive and clashes:
-            got = " and ".join(clashes)
-            raise InputError("adaptive", f"excludes top_m and a beam_size above 1, got {got}")
-        if (total := self.width) > MAX_TOTAL_DRAWS:
-            prefixes = f" and beam_size {self.prefixes}" if self.prefixes > 1 else ""
-            raise InputError(
-                "num_samples",
-                f"times num_draws times beam_size must be at most {MAX_TOTAL_DRAWS}, got {total} "
-                f"(with num_draws {self.num_draws}{prefixes})",
-            )
+        for name, value in checked_fields(self).items():
+            object.__setattr__(self, name, value)
 
     @property
     def samples(self) -> int:
@@ -162,6 +103,18 @@ class RetrieveRequest:
         if self.method == "beam":
             return self.beam_size or default_beam_size(self.k)
         return self.samples * self.num_draws * self.prefixes
+
+    @property
+    def budget(self) -> int:
+        """Most tokens computed to prove the list after the beam search; 0 without `exact`."""
+        if not self.exact:
+            return 0
+        return DEFAULT_EXACT_BUDGET if self.exact_budget is None else self.exact_budget
+
+    @property
+    def aggregation(self) -> str:
+        """How the surface forms of an entity make its score with `beam`: "sum" or "max"."""
+        return self.aggregate or ("max" if self.length_penalty else "sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +158,14 @@ class Candidate:
     Attributes:
         entity_id: The entity.
         title: Its canonical title.
-        surface: The surface form the model wrote (title or alias); the likeliest when several were found.
+        surface: The surface form the model wrote (title or alias); the best when several were found.
         logprob: Natural log of the model's probability of the entity's surface forms that were found
             (log-sum-exp over them).
         probability: `disc`: share of the samples that named this entity (a sample whose surface form
             belongs to several entities counts in equal parts); `beam`: None.
         metadata: The entity's metadata.
+        score: What the list is ordered by. `beam`: `logprob`, or with the aggregate "max" the logprob of
+            `surface`, divided by its length ** length_penalty; `disc`: `probability`.
     """
 
     entity_id: str
@@ -219,6 +174,7 @@ class Candidate:
     logprob: float
     probability: float | None
     metadata: Mapping[str, MetadataValue]
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +187,29 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class KvShare:
+    """Key/value memory of one query: its equal share of the batch it was part of, in bytes.
+
+    Attributes:
+        peak_bytes: Most held at any time, copies that are made on the way included; a shared prefix is not.
+        per_branch_bytes: Most that one cache per beam, or per draw, would have held.
+        shared_prefix_bytes: Of the prompt's beginning that it shares with other requests, held once for all
+            of them; not divided.
+        num_collections: How often branches that had died were collected.
+    """
+
+    peak_bytes: int = 0
+    per_branch_bytes: int = 0
+    shared_prefix_bytes: int = 0
+    num_collections: int = 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """What the shared tree saved; negative where it took more."""
+        return self.per_branch_bytes - self.peak_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RetrievalResult:
     """Answer to one query.
 
@@ -239,8 +218,8 @@ class RetrievalResult:
         method: "beam" or "disc".
         candidates: Best first; empty means that nothing in the catalogue matched, or that the answer is
             withheld (`NO_MATCH`).
-        certified: `beam`: whether the candidates are proven to be the k likeliest entities in their order,
-            all surface forms counted; `disc`: None.
+        certified: `beam`: whether the candidates are proven to be the k best entities in their order, all
+            surface forms counted; `disc`: None.
         mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue; under a
             filter, that it is a surface form of an allowed entity. It may lie outside the bounds.
         mass_stderr: Standard error of `mass`; None with a single draw.
@@ -249,12 +228,14 @@ class RetrievalResult:
             nothing is known.
         num_draws: `disc`: draws used; 0 for `beam`.
         num_accepted: `disc`: results that came from an accepted draw (the rest were resampled).
-        num_nodes: `disc`: tokens the model computed behind the prompt; draws share those of common prefixes.
+        num_nodes: Tokens the model computed behind the prompt; draws share those of common prefixes.
+        num_exact_nodes: `beam`: those of them that `exact` asked for.
         num_steps: Decode steps of the batch.
         seed: `disc`: the seed used; the same seed gives the same samples.
         abstained: `disc`: whether there are no candidates because `bounded_mass` is below the request's
             `min_mass`.
         timings: Wall times.
+        kv: Key/value memory.
     """
 
     query: str
@@ -268,10 +249,12 @@ class RetrievalResult:
     num_draws: int = 0
     num_accepted: int = 0
     num_nodes: int = 0
+    num_exact_nodes: int = 0
     num_steps: int = 0
     seed: int | None = None
     abstained: bool = False
     timings: Timings = field(default_factory=Timings)
+    kv: KvShare = field(default_factory=KvShare)
 
     @property
     def no_match(self) -> bool:

@@ -13,8 +13,16 @@ _SMOOTHING = 0.2
 
 
 def estimate_tokens(request: RetrieveRequest, prompt_tokens: int) -> int:
-    """Return the tokens a model must process for a request: its prompt, and its branches to a title's end."""
-    return prompt_tokens + request.width * TITLE_TOKENS
+    """Return the tokens a model must process for a request, at most where it is to be exact.
+
+    They are those of its prompt, of its branches to a title's end, and all that proving the list may take.
+    """
+    return prompt_tokens + request.width * TITLE_TOKENS + request.budget
+
+
+def done_tokens(estimated: int, request: RetrieveRequest, num_exact_nodes: int) -> int:
+    """Return an estimate less what proving the list has left of its budget."""
+    return estimated - max(0, request.budget - num_exact_nodes)
 
 
 class Admission:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.admission import Admission
+from service.admission import Admission, done_tokens
 from service.config import BatchLimits
 from service.errors import NotReadyError, OverloadedError
 from service.executor import DeviceExecutor
@@ -188,11 +188,13 @@ class Batcher:
 
     async def _execute(self, batch: list[_Job]) -> None:
         started = time.monotonic()
-        tokens = sum(job.tokens for job in batch)
+        tokens = 0
         try:
             outcomes = await self._answer(batch)
             for job, outcome in zip(batch, outcomes, strict=True):
                 self._settle(job, outcome, started)
+                spent = outcome.num_exact_nodes if isinstance(outcome, RetrievalResult) else 0
+                tokens += done_tokens(job.tokens, job.request, spent)
         except asyncio.CancelledError:
             for job in batch:  # closing: the thread stops before its next decode step
                 job.cancel.cancel()

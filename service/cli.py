@@ -13,7 +13,9 @@ import click
 from retrieval.errors import InputError, SourceError
 from retrieval.filters.id_file import read_ids
 from retrieval.options import SHOWN, adaptive_option
-from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
+from retrieval.request_checks import DEFAULT_NUM_SAMPLES
+from retrieval.scoring_options import scoring_options
+from retrieval.types import RetrieveRequest
 from service.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 from service.query_input import batches, most_items
 from service.usage import usage_error
@@ -98,6 +100,7 @@ _ADDRESS = click.option(
     show_envvar=True,
 )
 @adaptive_option
+@scoring_options
 @click.option(
     "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
 )
@@ -139,6 +142,10 @@ def query_command(
     seed: int | None,
     min_mass: float | None,
     adaptive: bool,
+    exact: bool,
+    exact_budget: int | None,
+    length_penalty: float,
+    aggregate: str | None,
     prompt: str | None,
     predicate: str | None,
     allow_ids: str | None,
@@ -151,7 +158,8 @@ def query_command(
     is answered at once, without waiting for the end of the input.
 
     On a terminal the answer is a table. In a pipe it is one line per candidate: query, rank, entity id,
-    title, surface form, log-probability and, with disc, the share of the samples, between tabs.
+    title, surface form, log-probability, with disc the share of the samples, and what they are ordered by,
+    between tabs.
     """
     if not queries:
         raise click.UsageError('what is the query? genret query "author of hamlet"')
@@ -173,6 +181,10 @@ def query_command(
         seed=seed,
         min_mass=min_mass,
         adaptive=adaptive,
+        exact=exact,
+        exact_budget=exact_budget,
+        length_penalty=length_penalty,
+        aggregate=aggregate,
         prompt=prompt,
         filter=predicate,
         allow_ids=allowed,

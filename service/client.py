@@ -22,13 +22,12 @@ from service.config import check_address
 from service.convert import (
     batch_reply_from_proto,
     batch_request_to_proto,
-    error_from_status,
     index_from_proto,
     list_indexes_to_proto,
     reply_from_proto,
     request_to_proto,
-    status_from_bytes,
 )
+from service.convert_status import error_from_status, status_from_bytes
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc

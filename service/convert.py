@@ -1,36 +1,21 @@
-"""Between the wire and the library: the only module of the service that touches protobuf messages."""
+"""Between the wire and the library: with `convert_status`, the only module that touches protobuf messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2, status_pb2
-from grpc import StatusCode
+from google.protobuf.message import Message
 
 from retrieval.errors import InputError
-from retrieval.types import Candidate, MetadataValue, RetrievalResult, RetrieveRequest, Timings
+from retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, RetrieveRequest, Timings
+from service.convert_status import error_from_status
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.reply import IndexRef, Reply
 from service.served import IndexDescription
-from service.status import (
-    DOMAIN,
-    Detail,
-    Failure,
-    FieldViolation,
-    Precondition,
-    Reason,
-    Resource,
-    RetryAfter,
-)
 
-# Errors travel in HTTP/2 trailers, which clients cap at 8 KiB, and a message may quote what was sent.
-_MAX_TEXT_CHARS = 500
-WireStatus = status_pb2.Status
 _INT64 = range(-(2**63), 2**63)
 
 _METHODS: dict[int, str] = {
@@ -38,11 +23,35 @@ _METHODS: dict[int, str] = {
     pb.RETRIEVAL_METHOD_BEAM: "beam",
     pb.RETRIEVAL_METHOD_DISC: "disc",
 }
+_AGGREGATES: dict[int, str | None] = {
+    pb.AGGREGATION_UNSPECIFIED: None,
+    pb.AGGREGATION_SUM: "sum",
+    pb.AGGREGATION_MAX: "max",
+}
+_AGGREGATION_NUMBERS = {
+    None: pb.AGGREGATION_UNSPECIFIED,
+    "sum": pb.AGGREGATION_SUM,
+    "max": pb.AGGREGATION_MAX,
+}
 _METHOD_NUMBERS = {"beam": pb.RETRIEVAL_METHOD_BEAM, "disc": pb.RETRIEVAL_METHOD_DISC}
 # Scalars of a request that may be unset.
-_OPTIONAL_FIELDS = ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "min_mass")
+_OPTIONAL_FIELDS = (
+    "k",
+    "beam_size",
+    "num_draws",
+    "num_samples",
+    "temperature",
+    "top_m",
+    "seed",
+    "min_mass",
+    "exact_budget",
+)
 # Fields that are called otherwise here than in the library.
-_WIRE_FIELDS = {"allow_ids": "allow_entity_ids.ids", "deny_ids": "deny_entity_ids"}
+_WIRE_FIELDS = {
+    "allow_ids": "allow_entity_ids.ids",
+    "deny_ids": "deny_entity_ids",
+    "aggregate": "aggregation",
+}
 
 
 def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
@@ -54,6 +63,9 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
     if message.method not in _METHODS:
         known = ", ".join(pb.RetrievalMethod.keys())
         raise InputError("method", f"must be one of {known}, got {message.method}")
+    if message.aggregation not in _AGGREGATES:
+        known = ", ".join(pb.Aggregation.keys())
+        raise InputError("aggregation", f"must be one of {known}, got {message.aggregation}")
     options: dict[str, Any] = {
         name: getattr(message, name) for name in _OPTIONAL_FIELDS if message.HasField(name)
     }
@@ -65,6 +77,9 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
             method=_METHODS[message.method],
             prompt=message.prompt_template or None,
             adaptive=message.adaptive,
+            exact=message.exact,
+            length_penalty=message.length_penalty,
+            aggregate=_AGGREGATES[message.aggregation],
             filter=message.filter or None,
             deny_ids=tuple(message.deny_entity_ids),
             **options,
@@ -83,6 +98,9 @@ def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRe
         method=_METHOD_NUMBERS[request.method],
         prompt_template=request.prompt or "",
         adaptive=request.adaptive,
+        exact=request.exact,
+        length_penalty=request.length_penalty,
+        aggregation=_AGGREGATION_NUMBERS[request.aggregate],
         filter=request.filter or "",
         allow_entity_ids=None if allowed is None else pb.EntityIds(ids=allowed),
         deny_entity_ids=request.deny_ids,
@@ -105,6 +123,7 @@ def reply_to_proto(
         num_draws=result.num_draws,
         num_accepted=result.num_accepted,
         num_nodes=result.num_nodes,
+        num_exact_nodes=result.num_exact_nodes,
         num_steps=result.num_steps,
         seed=result.seed,
         abstained=result.abstained,
@@ -115,6 +134,7 @@ def reply_to_proto(
             total_ms=total_ms,
         ),
         index=pb.IndexRef(name=index.name, version=index.version, digest=index.digest),
+        kv_usage=_kv_to_proto(result.kv),
     )
     if result.certified is not None:
         response.certified = result.certified
@@ -136,10 +156,12 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         num_draws=message.num_draws,
         num_accepted=message.num_accepted,
         num_nodes=message.num_nodes,
+        num_exact_nodes=message.num_exact_nodes,
         num_steps=message.num_steps,
         seed=_optional(message, "seed"),
         abstained=message.abstained,
         timings=Timings(timings.prefill_ms, timings.decode_ms, timings.prefill_ms + timings.decode_ms),
+        kv=_kv_from_proto(message.kv_usage),
     )
     index = IndexRef(message.index.name, message.index.version, message.index.digest)
     return Reply(result, timings.queue_ms, timings.total_ms, index)
@@ -194,31 +216,23 @@ def index_from_proto(message: index_pb.Index) -> IndexDescription:
     )
 
 
-def failure_to_proto(failure: Failure) -> status_pb2.Status:
-    """Return `google.rpc.Status` with the failure's details."""
-    status = status_pb2.Status(code=failure.code.value[0], message=_clip(failure.message))
-    for detail in failure.details:
-        status.details.add().Pack(_detail_to_proto(detail))
-    return status
+def _kv_to_proto(kv: KvShare) -> pb.KvUsage:
+    return pb.KvUsage(
+        peak_bytes=kv.peak_bytes,
+        per_branch_bytes=kv.per_branch_bytes,
+        saved_bytes=kv.saved_bytes,
+        shared_prefix_bytes=kv.shared_prefix_bytes,
+        num_collections=kv.num_collections,
+    )
 
 
-def error_from_status(status: status_pb2.Status) -> CallError:
-    """Return the client's error for a `google.rpc.Status`."""
-    retry_after_s = None
-    for packed in status.details:
-        info = error_details_pb2.RetryInfo()
-        if packed.Is(info.DESCRIPTOR) and packed.Unpack(info):
-            retry_after_s = info.retry_delay.ToNanoseconds() / 1e9
-    names = {code.value[0]: code.name for code in StatusCode}
-    return CallError(names.get(status.code, "UNKNOWN"), status.message, retry_after_s)
-
-
-def status_from_bytes(raw: bytes) -> status_pb2.Status | None:
-    """Parse the `grpc-status-details-bin` trailer; None when it is not a status."""
-    try:
-        return status_pb2.Status.FromString(raw)
-    except DecodeError:
-        return None
+def _kv_from_proto(message: pb.KvUsage) -> KvShare:
+    return KvShare(
+        peak_bytes=message.peak_bytes,
+        per_branch_bytes=message.per_branch_bytes,
+        shared_prefix_bytes=message.shared_prefix_bytes,
+        num_collections=message.num_collections,
+    )
 
 
 def _candidate_to_proto(rank: int, candidate: Candidate) -> pb.Candidate:
@@ -229,6 +243,7 @@ def _candidate_to_proto(rank: int, candidate: Candidate) -> pb.Candidate:
         surface=candidate.surface,
         logprob=candidate.logprob,
         probability=candidate.probability,
+        score=candidate.score,
         metadata={name: _value_to_proto(value) for name, value in candidate.metadata.items()},
     )
 
@@ -244,6 +259,7 @@ def _candidate_from_proto(message: pb.Candidate) -> Candidate:
         logprob=message.logprob,
         probability=_optional(message, "probability"),
         metadata=metadata,
+        score=message.score,
     )
 
 
@@ -265,37 +281,5 @@ def _value_from_proto(message: pb.MetadataValue) -> MetadataValue:
     return value
 
 
-def _detail_to_proto(detail: Detail) -> Message:
-    match detail:
-        case FieldViolation():
-            violation = error_details_pb2.BadRequest.FieldViolation(
-                field=_clip(detail.field), description=_clip(detail.description)
-            )
-            return error_details_pb2.BadRequest(field_violations=[violation])
-        case Resource():
-            return error_details_pb2.ResourceInfo(
-                resource_type=detail.resource_type,
-                resource_name=_clip(detail.name),
-                description=_clip(detail.description),
-            )
-        case Precondition():
-            failed = error_details_pb2.PreconditionFailure.Violation(
-                type=detail.kind, subject=detail.subject, description=_clip(detail.description)
-            )
-            return error_details_pb2.PreconditionFailure(violations=[failed])
-        case Reason():
-            return error_details_pb2.ErrorInfo(
-                reason=detail.reason, domain=DOMAIN, metadata=dict(detail.metadata)
-            )
-        case RetryAfter():
-            delay = Duration()
-            delay.FromNanoseconds(int(detail.seconds * 1e9))
-            return error_details_pb2.RetryInfo(retry_delay=delay)
-
-
 def _optional(message: Message, name: str) -> Any:
     return getattr(message, name) if message.HasField(name) else None
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"

@@ -24,12 +24,13 @@ def as_json(query: str, reply: Reply | CallError) -> str:
 
 
 def as_lines(query: str, reply: Reply) -> Iterator[str]:
-    """Yield per candidate: query, rank, entity id, title, surface form, logprob, probability or nothing."""
+    """Yield per candidate: query, rank, entity id, title, surface, logprob, probability or nothing, score."""
     for rank, candidate in enumerate(reply.result.candidates, start=1):
         probability = "" if candidate.probability is None else f"{candidate.probability:.6f}"
         cells = (query, str(rank), candidate.entity_id, candidate.title, candidate.surface)
         logprob = f"{candidate.logprob:.6f}"
-        yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), logprob, probability])
+        score = f"{candidate.score:.6f}"
+        yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), logprob, probability, score])
 
 
 def as_table(query: str, reply: Reply, min_mass: float | None = None) -> RenderableType:
@@ -52,6 +53,10 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
     table.add_column("Title", overflow="fold")
     table.add_column("Entity", overflow="fold")
     table.add_column("Share" if sampled else "log P", justify="right")
+    # Only where it says something that the column before it does not.
+    is_scored = not sampled and any(c.score != c.logprob for c in result.candidates)
+    if is_scored:
+        table.add_column("Score", justify="right")
     columns = sorted({name for candidate in result.candidates for name in candidate.metadata})
     for name in columns:
         table.add_column(Text(name), overflow="fold")
@@ -59,14 +64,11 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
         written = candidate.title
         if candidate.surface != candidate.title:
             written += f"  ({candidate.surface})"
-        score = (
-            f"{candidate.probability:.0%}"
-            if candidate.probability is not None
-            else f"{candidate.logprob:.2f}"
-        )
+        scores = [f"{candidate.probability or 0.0:.0%}" if sampled else f"{candidate.logprob:.2f}"]
+        scores += [f"{candidate.score:.2f}"] if is_scored else []
         cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in columns]
         # Text, so that brackets in a title are not read as markup.
-        table.add_row(*(Text(cell) for cell in (str(rank), written, candidate.entity_id, score, *cells)))
+        table.add_row(*(Text(c) for c in (str(rank), written, candidate.entity_id, *scores, *cells)))
     # Not the table's own caption, which is wrapped to the table's width.
     return Group(table, Padding(Text(_caption(reply, min_mass), style="dim"), (0, 0, 1, 0)))
 
@@ -97,12 +99,26 @@ def _caption(reply: Reply, min_mass: float | None) -> str:
         parts.append("nothing in the catalogue matched")
     if result.certified is not None:
         parts.append("proven exact top-k" if result.certified else "not proven exact")
+    if result.num_exact_nodes:
+        parts.append(f"{result.num_exact_nodes:,} tokens to prove it")
     parts += _mass_parts(result)
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
     parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
     parts.append(f"index {reply.index.name}")
+    if result.kv.peak_bytes:
+        branch = "draw" if result.method == "disc" else "beam"
+        parts.append(
+            f"KV {_megabytes(result.kv.peak_bytes)}, "
+            f"{_megabytes(result.kv.per_branch_bytes)} with a cache per {branch}"
+        )
     return "; ".join(parts)
+
+
+def _megabytes(num_bytes: int) -> str:
+    """Return bytes in MB with two digits that say something."""
+    megabytes = num_bytes / 1e6
+    return f"{megabytes:,.0f} MB" if megabytes >= 10 else f"{megabytes:.2g} MB"
 
 
 def _mass_parts(result: RetrievalResult) -> list[str]:
@@ -166,6 +182,7 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
                 "surface": candidate.surface,
                 "logprob": candidate.logprob,
                 "probability": candidate.probability,
+                "score": candidate.score,
                 "metadata": dict(candidate.metadata),
             }
             for rank, candidate in enumerate(result.candidates, start=1)
@@ -179,8 +196,16 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
         "num_draws": result.num_draws,
         "num_accepted": result.num_accepted,
         "num_nodes": result.num_nodes,
+        "num_exact_nodes": result.num_exact_nodes,
         "num_steps": result.num_steps,
         "seed": result.seed,
+        "kv": {
+            "peak_bytes": result.kv.peak_bytes,
+            "per_branch_bytes": result.kv.per_branch_bytes,
+            "saved_bytes": result.kv.saved_bytes,
+            "shared_prefix_bytes": result.kv.shared_prefix_bytes,
+            "num_collections": result.kv.num_collections,
+        },
         "index": {"name": index.name, "version": index.version, "digest": index.digest},
         "timings_ms": {
             "queue": round(reply.queue_ms, 3),

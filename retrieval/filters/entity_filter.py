@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from decoding.row_filter import RowFilter, counts_before
+from decoding.row_filter import FilteredTrie, RowFilter, counts_before
+from decoding.title_trie import TitleTrie
+from decoding.types import Constraint
 from retrieval.filters.check import check
 from retrieval.filters.evaluate import evaluate
 from retrieval.filters.restriction import Restriction
@@ -39,6 +41,13 @@ class EntityFilter:
     def num_bytes(self) -> int:
         """Memory of the mask and of the counts over the rows."""
         return self.allowed.nbytes + self.rows.num_bytes
+
+
+def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> Constraint:
+    """Return what may be written: any title, or per query a title of an entity that its filter allows."""
+    if all(allowed is None for allowed in filters):
+        return trie
+    return FilteredTrie(trie, [None if allowed is None else allowed.rows for allowed in filters])
 
 
 class FilterMaker:

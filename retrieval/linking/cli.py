@@ -13,6 +13,7 @@ import click
 
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from retrieval.options import SHOWN, adaptive_option, model_options
+from retrieval.scoring_options import scoring_options
 
 if TYPE_CHECKING:
     from retrieval.linking.runner import LinkOptions, LinkSummary
@@ -67,6 +68,7 @@ _LOG_EVERY_S = 5.0
     show_envvar=True,
 )
 @adaptive_option
+@scoring_options
 @click.option(
     "--filter",
     "predicate",
@@ -107,6 +109,10 @@ def link_command(
     min_logprob: float | None,
     min_mass: float | None,
     adaptive: bool,
+    exact: bool,
+    exact_budget: int | None,
+    length_penalty: float,
+    aggregate: str | None,
     predicate: str | None,
     batch_size: int,
     max_bad_rows: int,
@@ -117,9 +123,10 @@ def link_command(
 
     Every line is an object with "mention" and optionally "id", "left" and "right", the text around it.
     The output has one row per mention, in the same order: id, mention, entity_id, title, surface,
-    logprob, probability, candidates, error, mass, abstained. A mention without an entity is NIL: its
-    entity_id is null. mass is the probability that the model's answer is in the catalogue, as disc
-    estimates and bounds it; where it is below --min-mass, abstained is true and there are no candidates.
+    logprob, probability, candidates, error, mass, abstained, score, certified. A mention without an entity
+    is NIL: its entity_id is null. mass is the probability that the model's answer is in the catalogue, as
+    disc estimates and bounds it; where it is below --min-mass, abstained is true and there are no
+    candidates. Candidates come in the order of score; certified says whether beam has proven them.
     """
     from retrieval.errors import GenretError, InputError
     from retrieval.linking.mentions import check_source
@@ -137,6 +144,10 @@ def link_command(
             min_logprob=min_logprob,
             min_mass=min_mass,
             adaptive=adaptive,
+            exact=exact,
+            exact_budget=exact_budget,
+            length_penalty=length_penalty,
+            aggregate=aggregate,
             batch_size=batch_size,
             max_bad_rows=max_bad_rows,
             filter=predicate,

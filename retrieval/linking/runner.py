@@ -12,7 +12,8 @@ from decoding.errors import DecodingCancelledError
 from retrieval.errors import GenretError, InputError, SourceError
 from retrieval.linking.mentions import BadRow, MentionRow
 from retrieval.linking.writer import LinkWriter
-from retrieval.types import RetrievalResult, RetrieveRequest
+from retrieval.request_options import RequestOptions, with_options
+from retrieval.types import RetrievalResult
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
@@ -33,6 +34,10 @@ class LinkOptions:
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
         adaptive: Whether the second phase of `disc` learns from the first.
+        exact: Whether `beam` goes on until the candidates are proven.
+        exact_budget: Most tokens computed for that; None: the default.
+        length_penalty: Of `beam`.
+        aggregate: How the forms of an entity make its score with `beam`; None: the default.
         batch_size: Mentions per forward.
         max_bad_rows: Lines that may be unreadable; they are left out.
         filter: Predicate that every linked entity passes; None: all do.
@@ -45,6 +50,10 @@ class LinkOptions:
     min_logprob: float | None = None
     min_mass: float | None = None
     adaptive: bool = False
+    exact: bool = False
+    exact_budget: int | None = None
+    length_penalty: float = 0.0
+    aggregate: str | None = None
     batch_size: int = 32
     max_bad_rows: int = 0
     filter: str | None = None
@@ -56,14 +65,19 @@ class LinkOptions:
             raise InputError("max_bad_rows", f"must be at least 0, got {self.max_bad_rows}")
         if self.min_logprob is not None and math.isnan(self.min_logprob):
             raise InputError("min_logprob", "must be a number, got nan")
-        RetrieveRequest(
-            "-",
-            k=self.k,
-            method=self.method,
+        with_options(self.k, self.method, None, {**self.request_options(), "seed": self.seed})
+
+    def request_options(self) -> RequestOptions:
+        """Return what every mention is asked with, beside `k` and `method`."""
+        return RequestOptions(
             beam_size=self.beam_size,
-            seed=self.seed,
+            seed=self.seed if self.method == "disc" else None,
             min_mass=self.min_mass,
             adaptive=self.adaptive,
+            exact=self.exact,
+            exact_budget=self.exact_budget,
+            length_penalty=self.length_penalty,
+            aggregate=self.aggregate,
             filter=self.filter,
         )
 
@@ -104,20 +118,9 @@ def link_mentions(
     """
     summary = LinkSummary()
     good = _good_rows(source, rows, options, summary, complain)
+    asked = options.request_options()
     while window := list(islice(good, options.batch_size * _WINDOW_BATCHES)):
-        requests = [
-            retriever.link_request(
-                row.mention,
-                k=options.k,
-                method=options.method,
-                beam_size=options.beam_size,
-                seed=options.seed if options.method == "disc" else None,
-                min_mass=options.min_mass,
-                adaptive=options.adaptive,
-                filter=options.filter,
-            )
-            for row in window
-        ]
+        requests = [retriever.link_request(row.mention, options.k, options.method, **asked) for row in window]
         order = sorted(range(len(window)), key=lambda i: len(requests[i].query))
         written: list[dict[str, Any]] = [{}] * len(window)
         for at in range(0, len(order), options.batch_size):
@@ -172,6 +175,8 @@ def _row(
         "error": None,
         "mass": None,
         "abstained": False,
+        "score": None,
+        "certified": None,
     }
     if not isinstance(reply, RetrievalResult):
         summary.num_failed += 1
@@ -179,8 +184,10 @@ def _row(
         result["error"] = str(reply)
         return result
     result["mass"], result["abstained"] = reply.bounded_mass, reply.abstained
+    result["certified"] = reply.certified
     result["candidates"] = [
-        {"entity_id": c.entity_id, "title": c.title, "logprob": c.logprob} for c in reply.candidates
+        {"entity_id": c.entity_id, "title": c.title, "logprob": c.logprob, "score": c.score}
+        for c in reply.candidates
     ]
     best = reply.candidates[0] if reply.candidates else None
     if best is None or (options.min_logprob is not None and best.logprob < options.min_logprob):
@@ -193,5 +200,6 @@ def _row(
         surface=best.surface,
         logprob=best.logprob,
         probability=best.probability,
+        score=best.score,
     )
     return result

@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 
 from retrieval.errors import InputError, SourceError
 
-_CANDIDATE = pa.struct([("entity_id", pa.string()), ("title", pa.string()), ("logprob", pa.float64())])
+_CANDIDATE = pa.struct(
+    [("entity_id", pa.string()), ("title", pa.string()), ("logprob", pa.float64()), ("score", pa.float64())]
+)
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -33,6 +35,8 @@ SCHEMA = pa.schema(
         ("error", pa.string()),
         ("mass", pa.float64()),
         ("abstained", pa.bool_()),
+        ("score", pa.float64()),
+        ("certified", pa.bool_()),
     ]
 )
 

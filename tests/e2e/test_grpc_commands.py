@@ -91,7 +91,7 @@ def test_a_pipe_gets_lines(server: Process) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[:2] for row in rows] == [["who wrote hamlet", str(rank)] for rank in (1, 2, 3)]
-    assert all(len(row) == 7 and float(row[5]) < 0 and row[6] == "" for row in rows)
+    assert all(len(row) == 8 and float(row[5]) == float(row[7]) < 0 and row[6] == "" for row in rows)
 
 
 def test_json_has_everything_and_the_same_seed_the_same_answer(server: Process) -> None:

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from decoding import params
-from retrieval import types
 from retrieval.errors import InputError
-from retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
 
 
 @pytest.mark.parametrize(
@@ -88,6 +87,36 @@ from retrieval.types import Mention, RetrievalResult, RetrieveRequest
             "times num_draws times beam_size must be at most 8192, got 16384 "
             "(with num_draws 16 and beam_size 64)",
         ),
+        ({"exact": 1}, "exact", "must be True or False, got 1"),
+        ({"exact": True, "exact_budget": -1}, "exact_budget", "must be in [0, 1000000], got -1"),
+        ({"exact": True, "exact_budget": 10**7}, "exact_budget", "must be in [0, 1000000], got 10000000"),
+        ({"exact_budget": 5}, "exact_budget", "needs exact, which is not asked for; got 5"),
+        ({"length_penalty": 4.5}, "length_penalty", "must be in [-4, 4], got 4.5"),
+        ({"length_penalty": math.nan}, "length_penalty", "must be in [-4, 4], got nan"),
+        ({"length_penalty": "1"}, "length_penalty", "must be a number, got '1'"),
+        ({"aggregate": "mean"}, "aggregate", "must be one of sum, max; got 'mean'"),
+        (
+            {"aggregate": "sum", "length_penalty": 0.5},
+            "aggregate",
+            "must be max with a length_penalty, as a sum of probabilities has no length; "
+            "got sum with length_penalty 0.5",
+        ),
+        (
+            {"method": "disc", "exact": True, "exact_budget": 5},
+            "exact",
+            "needs the method beam, got the method disc",
+        ),
+        (
+            {"method": "disc", "exact_budget": 0},
+            "exact_budget",
+            "needs the method beam, got the method disc",
+        ),
+        (
+            {"method": "disc", "length_penalty": -1},
+            "length_penalty",
+            "needs the method beam, got the method disc",
+        ),
+        ({"method": "disc", "aggregate": "sum"}, "aggregate", "needs the method beam, got the method disc"),
         ({"prompt": 3}, "prompt", "must be text, got int"),
         ({"filter": b"x"}, "filter", "must be text, got bytes"),
         ({"filter": " "}, "filter", "must not be empty"),
@@ -120,6 +149,9 @@ def test_wrong_field_is_named_with_what_was_expected_and_got(
         {"temperature": 100},
         {"num_draws": 256, "num_samples": 256, "top_m": 2**31 - 1},
         {"method": "disc", "min_mass": 0.0},
+        {"exact": True, "exact_budget": 0, "length_penalty": -4.0},
+        {"exact": True, "exact_budget": 10**6, "length_penalty": 4.0, "aggregate": "max"},
+        {"aggregate": "sum", "length_penalty": 0.0},
         {"method": "disc", "min_mass": 1.0, "adaptive": True, "beam_size": 1},
         {"method": "disc", "num_samples": 32, "num_draws": 4, "beam_size": 64, "top_m": 1},
     ],
@@ -148,15 +180,26 @@ def test_lists_of_ids_become_tuples() -> None:
 
 
 def test_limits_are_those_of_the_decoders() -> None:
-    for name in ("MAX_K", "MAX_BEAM_SIZE", "MAX_DRAWS", "MAX_SAMPLES"):
-        assert getattr(types, name) == getattr(params, name)
-    params.BeamParams(k=types.MAX_K, beam_size=types.MAX_BEAM_SIZE)
-    draws = types.MAX_TOTAL_DRAWS // types.MAX_SAMPLES
-    params.DiscParams(num_samples=types.MAX_SAMPLES, num_draws=draws)
+    most = {
+        "k": params.MAX_K,
+        "beam_size": params.MAX_BEAM_SIZE,
+        "length_penalty": params.MAX_LENGTH_PENALTY,
+        "exact": True,
+        "exact_budget": params.MAX_EXACT_BUDGET,
+    }
+    request = RetrieveRequest("x", **most)  # type: ignore[arg-type]
+    beam = params.BeamParams(**most)  # type: ignore[arg-type]
+    assert all(getattr(request, name) == getattr(beam, name) == value for name, value in most.items())
+    assert (request.width, request.budget) == (beam.width, beam.exact_budget)
+    assert RetrieveRequest("x", exact=True).budget == params.BeamParams(exact=True).exact_budget
+    draws = params.MAX_TOTAL_DRAWS // params.MAX_SAMPLES
+    params.DiscParams(num_samples=params.MAX_SAMPLES, num_draws=draws)
+    sampled = RetrieveRequest("x", method="disc", num_samples=params.MAX_SAMPLES, num_draws=draws)
+    assert sampled.width == params.MAX_TOTAL_DRAWS
     widest = {"num_samples": 32, "num_draws": 4, "beam_size": params.MAX_DISC_BEAM_SIZE}
-    assert RetrieveRequest("x", method="disc", **widest).width == types.MAX_TOTAL_DRAWS  # type: ignore[arg-type]
-    assert params.DiscParams(**widest).width == types.MAX_TOTAL_DRAWS
-    for k in (1, 10, 11, types.MAX_K):
+    assert RetrieveRequest("x", method="disc", **widest).width == params.MAX_TOTAL_DRAWS  # type: ignore[arg-type]
+    assert params.DiscParams(**widest).width == params.MAX_TOTAL_DRAWS
+    for k in (1, 10, 11, params.MAX_K):
         assert RetrieveRequest("x", k=k).width == params.BeamParams(k=k).width
 
 
@@ -192,3 +235,28 @@ def test_the_best_figure_for_the_mass_is_within_its_bounds(
     result = RetrievalResult("x", "disc", (), mass=mass, mass_lower=lower, mass_upper=upper)
     assert result.bounded_mass == bounded
     assert RetrievalResult("x", "beam", ()).bounded_mass is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "aggregation", "budget"),
+    [
+        ({}, "sum", 0),
+        ({"aggregate": "max"}, "max", 0),
+        ({"length_penalty": 0.5}, "max", 0),
+        ({"length_penalty": -0.0}, "sum", 0),
+        ({"exact": True}, "sum", params.DEFAULT_EXACT_BUDGET),
+        ({"exact": True, "exact_budget": 0}, "sum", 0),
+        ({"exact": True, "exact_budget": 7}, "sum", 7),
+    ],
+)
+def test_what_is_left_open_has_a_value_in_force(
+    fields: dict[str, Any], aggregation: str, budget: int
+) -> None:
+    request = RetrieveRequest("x", **fields)
+    assert (request.aggregation, request.budget) == (aggregation, budget)
+
+
+def test_memory_saved_is_what_a_cache_per_branch_takes_more() -> None:
+    assert KvShare(peak_bytes=100, per_branch_bytes=800).saved_bytes == 700
+    assert KvShare(peak_bytes=100, per_branch_bytes=80).saved_bytes == -20
+    assert RetrievalResult("x", "beam", ()).kv == KvShare()

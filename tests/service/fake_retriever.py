@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
 from retrieval.errors import GenretError, InputError
-from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
+from retrieval.types import Candidate, KvShare, RetrievalResult, RetrieveRequest, Timings
 from service.served import IndexDescription, Outcome, ServedIndex
 
 MAX_PROMPT_TOKENS = 100
@@ -91,6 +91,7 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
             logprob=-1.5 - i,
             probability=1 / (2 + i) if sampled else None,
             metadata={"kind": "fake", "year": 1600 + i, "score": 0.5, "real": False, "note": None},
+            score=1 / (2 + i) if sampled else -1.5 - i,
         )
         for i in range(min(request.k, 2))
     )
@@ -103,12 +104,14 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
         mass_stderr=0.01 if sampled else None,
         mass_lower=0.125 if sampled else None,
         mass_upper=0.5 if sampled else None,
-        num_nodes=11 if sampled else 0,
+        num_nodes=11,
+        num_exact_nodes=min(request.budget, 5),
         num_draws=7 if sampled else 0,
         num_accepted=3 if sampled else 0,
         num_steps=4,
         seed=(request.seed if request.seed is not None else 99) if sampled else None,
         timings=Timings(prefill_ms=1.0, decode_ms=2.0, total_ms=3.0),
+        kv=KvShare(1000, 4000, 500, 2),
     )
 
 

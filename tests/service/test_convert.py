@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError
-from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
+from retrieval.types import Candidate, KvShare, RetrievalResult, RetrieveRequest, Timings
 from service.convert import (
     batch_reply_from_proto,
     reply_from_proto,
     reply_to_proto,
     request_from_proto,
     request_to_proto,
-    status_from_bytes,
 )
+from service.convert_status import status_from_bytes
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.served import IndexDescription
 
@@ -40,14 +40,23 @@ COMMON: dict[str, Any] = {
 SAMPLES = st.none() | st.integers(1, 256)
 TOP_M = st.none() | st.integers(1, 2**31 - 1)
 DISC = {**COMMON, "method": st.just("disc"), "min_mass": st.none() | st.floats(0, 1)}
+BEAM = {
+    **COMMON,
+    "method": st.just("beam"),
+    "beam_size": st.none() | st.integers(1, 1000),
+    "num_samples": SAMPLES,
+    "top_m": TOP_M,
+}
+BUDGET = st.none() | st.integers(0, 10**6)
 REQUESTS = st.one_of(
+    st.builds(RetrieveRequest, **BEAM, exact=st.booleans(), aggregate=st.sampled_from([None, "sum", "max"])),
     st.builds(
         RetrieveRequest,
-        **COMMON,
-        method=st.just("beam"),
-        beam_size=st.none() | st.integers(1, 1000),
-        num_samples=SAMPLES,
-        top_m=TOP_M,
+        **BEAM,
+        exact=st.just(True),
+        exact_budget=BUDGET,
+        length_penalty=st.floats(-4, 4).filter(bool),
+        aggregate=st.sampled_from([None, "max"]),
     ),
     st.builds(RetrieveRequest, **DISC, num_samples=SAMPLES, top_m=TOP_M),
     st.builds(RetrieveRequest, **DISC, num_samples=st.integers(1, 4), beam_size=st.integers(1, 64)),
@@ -61,7 +70,9 @@ CANDIDATES = st.builds(
     logprob=FINITE,
     probability=st.none() | st.floats(0, 1),
     metadata=st.dictionaries(TEXT, st.none() | TEXT | INT64 | FINITE | st.booleans(), max_size=4),
+    score=FINITE,
 )
+BYTES = st.integers(0, 2**63 - 1)
 MILLISECONDS = st.floats(0, 1e6)
 RESULTS = st.builds(
     RetrievalResult,
@@ -75,11 +86,13 @@ RESULTS = st.builds(
     mass_upper=st.none() | st.floats(0, 1),
     abstained=st.booleans(),
     num_nodes=st.integers(0, 10**6),
+    num_exact_nodes=st.integers(0, 10**6),
     num_draws=st.integers(0, 10**6),
     num_accepted=st.integers(0, 10**6),
     num_steps=st.integers(0, 10**6),
     seed=st.none() | INT64,
     timings=st.builds(lambda p, d: Timings(p, d, p + d), MILLISECONDS, MILLISECONDS),
+    kv=st.builds(KvShare, BYTES, BYTES, BYTES, st.integers(0, 10**6)),
 )
 
 
@@ -95,6 +108,7 @@ def test_answers_come_back(result: RetrievalResult, queue_ms: float, total_ms: f
     message = reply_to_proto(result, INDEX, queue_ms, total_ms)
     reply = reply_from_proto(result.query, pb.RetrieveResponse.FromString(message.SerializeToString()))
     assert reply.result == result
+    assert message.kv_usage.saved_bytes == result.kv.saved_bytes
     assert [type(v) for c in reply.result.candidates for v in sorted_values(c)] == [
         type(v) for c in result.candidates for v in sorted_values(c)
     ]
@@ -137,6 +151,21 @@ def test_no_list_of_allowed_ids_is_not_an_empty_one() -> None:
         (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, min_mass=2.0), "min_mass"),
         (pb.RetrieveRequest(query="q", adaptive=True), "adaptive"),
         (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, beam_size=65), "beam_size"),
+        (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, exact=True), "exact"),
+        (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, exact_budget=0), "exact_budget"),
+        (pb.RetrieveRequest(query="q", exact_budget=5), "exact_budget"),
+        (pb.RetrieveRequest(query="q", exact=True, exact_budget=2**32 - 1), "exact_budget"),
+        (pb.RetrieveRequest(query="q", length_penalty=4.5), "length_penalty"),
+        (pb.RetrieveRequest(query="q", length_penalty=float("nan")), "length_penalty"),
+        (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, length_penalty=1), "length_penalty"),
+        (
+            pb.RetrieveRequest(query="q", length_penalty=1, aggregation=pb.AGGREGATION_SUM),
+            "aggregation",
+        ),
+        (
+            pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, aggregation=pb.AGGREGATION_MAX),
+            "aggregation",
+        ),
     ],
 )
 def test_fields_out_of_range_are_named_as_in_the_message(message: pb.RetrieveRequest, field: str) -> None:
@@ -150,8 +179,13 @@ def test_a_method_of_the_future_is_refused() -> None:
         request_from_proto(pb.RetrieveRequest(query="q", method=9))  # type: ignore[arg-type]
 
 
+def test_an_aggregation_of_the_future_is_refused() -> None:
+    with pytest.raises(InputError, match="aggregation: must be one of AGGREGATION_UNSPECIFIED, "):
+        request_from_proto(pb.RetrieveRequest(query="q", aggregation=9))  # type: ignore[arg-type]
+
+
 def test_integers_beyond_64_bits_become_numbers() -> None:
-    candidate = Candidate("e", "t", "t", -1.0, None, {"big": 2**70})
+    candidate = Candidate("e", "t", "t", -1.0, None, {"big": 2**70}, -1.0)
     message = reply_to_proto(RetrievalResult("q", "beam", (candidate,)), INDEX, 0, 0)
     assert message.candidates[0].metadata["big"].double_value == float(2**70)
 

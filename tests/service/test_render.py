@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from retrieval.types import Candidate, RetrievalResult, Timings
+from retrieval.types import Candidate, KvShare, RetrievalResult, Timings
 from service.errors import CallError
 from service.render import abstention, as_json, as_lines, as_table
 from service.reply import IndexRef, Reply
 
 CANDIDATES = (
-    Candidate("Q1", "Hamlet [play]", "The Prince of Denmark", -1.25, 0.75, {"kind": "work", "year": 1600}),
-    Candidate("Q2", "Tab\there\nline", "Tab\there\nline", -2.5, 0.25, {"kind": None}),
+    Candidate(
+        "Q1", "Hamlet [play]", "The Prince of Denmark", -1.25, 0.75, {"kind": "work", "year": 1600}, 0.75
+    ),
+    Candidate("Q2", "Tab\there\nline", "Tab\there\nline", -2.5, 0.25, {"kind": None}, 0.25),
 )
 
 
@@ -50,7 +53,7 @@ def table(shown: Reply, width: int = 120, min_mass: float | None = None) -> str:
     return out.getvalue()
 
 
-def test_lines_have_seven_cells_whatever_is_in_them() -> None:
+def test_lines_have_eight_cells_whatever_is_in_them() -> None:
     lines = list(as_lines("a\tb", reply()))
     assert lines[0].split("\t") == [
         "a b",
@@ -59,6 +62,7 @@ def test_lines_have_seven_cells_whatever_is_in_them() -> None:
         "Hamlet [play]",
         "The Prince of Denmark",
         "-1.250000",
+        "0.750000",
         "0.750000",
     ]
     assert lines[1].split("\t")[3] == "Tab here line"
@@ -74,6 +78,7 @@ def test_json_holds_everything() -> None:
     assert (document["certified"], document["mass"], document["seed"]) == (None, 0.5, 7)
     assert (document["mass_lower_bound"], document["mass_upper_bound"]) == (0.25, 0.75)
     assert (document["num_nodes"], document["abstained"]) == (21, False)
+    assert [c["score"] for c in document["candidates"]] == [0.75, 0.25]
 
 
 def test_json_of_a_failure_and_of_nothing() -> None:
@@ -176,3 +181,74 @@ def test_a_probability_that_is_known_has_no_error(known: float) -> None:
     withheld = reply((), mass=0.24, bounds=(known, known), abstained=True)
     said = f"no match: in the catalogue with probability {known:g}, below --min-mass 0.5; seed 7"
     assert said in table(withheld, 160, min_mass=0.5)
+
+
+def listed(
+    scores: tuple[float, float] = (-1.25, -2.5), kv: KvShare | None = None, num_exact_nodes: int = 0
+) -> Reply:
+    """An answer of beam search: candidates of logprob -1.25 and -2.5 with these scores."""
+    candidates = tuple(
+        replace(candidate, probability=None, score=score)
+        for candidate, score in zip(CANDIDATES, scores, strict=True)
+    )
+    result = RetrievalResult(
+        "q",
+        "beam",
+        candidates,
+        certified=True,
+        num_nodes=80,
+        num_exact_nodes=num_exact_nodes,
+        kv=kv or KvShare(),
+    )
+    return Reply(result, 0.5, 4.0, IndexRef("sample", "v1", "d1"))
+
+
+def test_scores_have_a_column_where_they_are_not_the_log_probabilities() -> None:
+    assert "Score" not in table(listed())
+    shown = table(listed((-0.25, -0.75)))
+    for text in ("Score", "log P", "-0.25", "-0.75", "-1.25", "-2.50"):
+        assert text in shown
+    assert [line.split("\t")[5:] for line in as_lines("q", listed((-0.25, -0.75)))] == [
+        ["-1.250000", "", "-0.250000"],
+        ["-2.500000", "", "-0.750000"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("peak", "per_branch", "said"),
+    [
+        (412_345, 5_123_456, "KV 0.41 MB, 5.1 MB with a cache per beam"),
+        (9_940_000, 123_456_789, "KV 9.9 MB, 123 MB with a cache per beam"),
+        (61_400_000, 2_023_000_000, "KV 61 MB, 2,023 MB with a cache per beam"),
+        (812, 9_400, "KV 0.00081 MB, 0.0094 MB with a cache per beam"),
+    ],
+)
+def test_the_table_tells_the_memory_and_what_it_would_have_been(
+    peak: int, per_branch: int, said: str
+) -> None:
+    assert f"index sample; {said}" in table(listed(kv=KvShare(peak, per_branch)), width=200)
+    drawn = replace(reply(), result=replace(reply().result, kv=KvShare(peak, per_branch)))
+    assert f"index sample; {said.replace('beam', 'draw')}" in table(drawn, width=200)
+
+
+def test_an_answer_without_memory_does_not_tell_of_it() -> None:
+    assert "KV" not in table(listed())
+
+
+def test_the_table_tells_what_the_proof_took() -> None:
+    assert "proven exact top-k; 1,234 tokens to prove it; 4 ms" in table(
+        listed(num_exact_nodes=1234), width=200
+    )
+    assert "to prove" not in table(listed())
+
+
+def test_json_tells_the_memory_and_what_the_proof_took() -> None:
+    document = json.loads(as_json("q", listed(kv=KvShare(100, 80, 7, 3), num_exact_nodes=12)))
+    assert document["kv"] == {
+        "peak_bytes": 100,
+        "per_branch_bytes": 80,
+        "saved_bytes": -20,
+        "shared_prefix_bytes": 7,
+        "num_collections": 3,
+    }
+    assert (document["num_nodes"], document["num_exact_nodes"]) == (80, 12)

@@ -21,8 +21,8 @@ class Echo:
     def __init__(self) -> None:
         self.batches: list[list[RetrieveRequest]] = []
 
-    def link_request(self, mention: Mention, **options: Any) -> RetrieveRequest:
-        return RetrieveRequest(mention.mention, **options)
+    def link_request(self, mention: Mention, k: int, method: str, **options: Any) -> RetrieveRequest:
+        return RetrieveRequest(mention.mention, k, method, **options)
 
     def retrieve_batch(self, requests: Sequence[RetrieveRequest]) -> list[Any]:
         self.batches.append(list(requests))
@@ -41,11 +41,22 @@ class Echo:
             name, _, score = request.query.partition(":")
             logprob = float(score or -1.0)
             found = [
-                Candidate(f"E{n}-{name}", f"title of {name}", name, logprob - n, 0.5 if n else None, {"x": 1})
+                Candidate(
+                    entity_id=f"E{n}-{name}",
+                    title=f"title of {name}",
+                    surface=name,
+                    logprob=logprob - n,
+                    probability=0.5 if n else None,
+                    metadata={"x": 1},
+                    score=(logprob - n) / 2,
+                )
                 for n in range(request.k)
             ]
         withheld = request.query == "withheld"
-        return RetrievalResult(request.query, request.method, tuple(found), mass=mass, abstained=withheld)
+        certified = request.exact if request.method == "beam" else None
+        return RetrievalResult(
+            request.query, request.method, tuple(found), certified=certified, mass=mass, abstained=withheld
+        )
 
 
 class Sheet:
@@ -114,12 +125,14 @@ def test_best_candidate_is_the_link_and_all_are_listed() -> None:
             "logprob": -2.0,
             "probability": None,
             "candidates": [
-                {"entity_id": "E0-a", "title": "title of a", "logprob": -2.0},
-                {"entity_id": "E1-a", "title": "title of a", "logprob": -3.0},
+                {"entity_id": "E0-a", "title": "title of a", "logprob": -2.0, "score": -1.0},
+                {"entity_id": "E1-a", "title": "title of a", "logprob": -3.0, "score": -1.5},
             ],
             "error": None,
             "mass": None,
             "abstained": False,
+            "score": -1.0,
+            "certified": False,
         }
     ]
 
@@ -143,12 +156,27 @@ def test_a_withheld_answer_is_nil_with_its_mass() -> None:
         ({"method": "disc", "min_mass": 1.5}, "min_mass"),
         ({"method": "disc", "beam_size": 65}, "beam_size"),
         ({"method": "disc", "beam_size": 2, "adaptive": True}, "adaptive"),
+        ({"method": "disc", "exact": True}, "exact"),
+        ({"exact_budget": 5}, "exact_budget"),
+        ({"length_penalty": 5.0}, "length_penalty"),
+        ({"length_penalty": 1.0, "aggregate": "sum"}, "aggregate"),
     ],
 )
-def test_options_of_disc_are_checked_before_anything_is_linked(options: dict[str, Any], field: str) -> None:
+def test_options_of_a_method_are_checked_before_anything_is_linked(
+    options: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InputError) as error:
         LinkOptions(**options)
     assert error.value.field == field
+
+
+def test_scores_and_proofs_are_asked_for_and_written_down() -> None:
+    run = Run(["a"], exact=True, exact_budget=7, length_penalty=0.5, aggregate="max")
+    run()
+    ((request,),) = run.echo.batches
+    assert (request.exact, request.exact_budget) == (True, 7)
+    assert (request.length_penalty, request.aggregate, request.seed) == (0.5, "max", None)
+    assert run.sheet.rows[0]["certified"] is True
 
 
 def test_threshold_makes_nil_and_keeps_the_candidates() -> None:

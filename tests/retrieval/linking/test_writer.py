@@ -23,10 +23,12 @@ LINKED = {
     "surface": "Nile",
     "logprob": -1.5,
     "probability": 0.25,
-    "candidates": [{"entity_id": "Q7", "title": "Nile", "logprob": -1.5}],
+    "candidates": [{"entity_id": "Q7", "title": "Nile", "logprob": -1.5, "score": -1.5}],
     "error": None,
     "mass": 0.75,
     "abstained": False,
+    "score": -1.5,
+    "certified": True,
 }
 NIL = {**dict.fromkeys(SCHEMA.names), "id": "2", "mention": "x", "candidates": []}
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!genret/v1/retrieval_service.proto\x12\tgenret.v1\x1a\x17google/rpc/status.proto\"\xf3\x03\n\x0fRetrieveRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x01k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12*\n\x06method\x18\x04 \x01(\x0e\x32\x1a.genret.v1.RetrievalMethod\x12\x16\n\tbeam_size\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x16\n\tnum_draws\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0bnum_samples\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x18\n\x0btemperature\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12\x12\n\x05top_m\x18\t \x01(\rH\x05\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x03H\x06\x88\x01\x01\x12\x17\n\x0fprompt_template\x18\x0b \x01(\t\x12\x0e\n\x06\x66ilter\x18\x0c \x01(\t\x12.\n\x10\x61llow_entity_ids\x18\r \x01(\x0b\x32\x14.genret.v1.EntityIds\x12\x17\n\x0f\x64\x65ny_entity_ids\x18\x0e \x03(\t\x12\x15\n\x08min_mass\x18\x0f \x01(\x01H\x07\x88\x01\x01\x12\x10\n\x08\x61\x64\x61ptive\x18\x10 \x01(\x08\x42\x04\n\x02_kB\x0c\n\n_beam_sizeB\x0c\n\n_num_drawsB\x0e\n\x0c_num_samplesB\x0e\n\x0c_temperatureB\x08\n\x06_top_mB\x07\n\x05_seedB\x0b\n\t_min_mass\"\x18\n\tEntityIds\x12\x0b\n\x03ids\x18\x01 \x03(\t\"r\n\rMetadataValue\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x13\n\tint_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x03 \x01(\x01H\x00\x12\x14\n\nbool_value\x18\x04 \x01(\x08H\x00\x42\x06\n\x04kind\"\x88\x02\n\tCandidate\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\tentity_id\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0f\n\x07surface\x18\x04 \x01(\t\x12\x0f\n\x07logprob\x18\x05 \x01(\x01\x12\x18\n\x0bprobability\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x34\n\x08metadata\x18\x07 \x03(\x0b\x32\".genret.v1.Candidate.MetadataEntry\x1aI\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.genret.v1.MetadataValue:\x02\x38\x01\x42\x0e\n\x0c_probability\"T\n\x07Timings\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x12\n\nprefill_ms\x18\x02 \x01(\x01\x12\x11\n\tdecode_ms\x18\x03 \x01(\x01\x12\x10\n\x08total_ms\x18\x04 \x01(\x01\"9\n\x08IndexRef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"\xb3\x04\n\x10RetrieveResponse\x12(\n\ncandidates\x18\x01 \x03(\x0b\x32\x14.genret.v1.Candidate\x12.\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x17.genret.v1.FinishReason\x12*\n\x06method\x18\x03 \x01(\x0e\x32\x1a.genret.v1.RetrievalMethod\x12\x16\n\tcertified\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x11\n\x04mass\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bmass_stderr\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x11\n\tnum_draws\x18\x07 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x08 \x01(\r\x12\x11\n\tnum_steps\x18\t \x01(\r\x12\x11\n\x04seed\x18\n \x01(\x03H\x03\x88\x01\x01\x12#\n\x07timings\x18\x0b \x01(\x0b\x32\x12.genret.v1.Timings\x12\"\n\x05index\x18\x0c \x01(\x0b\x32\x13.genret.v1.IndexRef\x12\x1d\n\x10mass_lower_bound\x18\r \x01(\x01H\x04\x88\x01\x01\x12\x1d\n\x10mass_upper_bound\x18\x0e \x01(\x01H\x05\x88\x01\x01\x12\x11\n\tnum_nodes\x18\x0f \x01(\r\x12\x11\n\tabstained\x18\x10 \x01(\x08\x42\x0c\n\n_certifiedB\x07\n\x05_massB\x0e\n\x0c_mass_stderrB\x07\n\x05_seedB\x13\n\x11_mass_lower_boundB\x13\n\x11_mass_upper_bound\"D\n\x14\x42\x61tchRetrieveRequest\x12,\n\x08requests\x18\x01 \x03(\x0b\x32\x1a.genret.v1.RetrieveRequest\"v\n\x13\x42\x61tchRetrieveResult\x12/\n\x08response\x18\x01 \x01(\x0b\x32\x1b.genret.v1.RetrieveResponseH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"H\n\x15\x42\x61tchRetrieveResponse\x12/\n\x07results\x18\x01 \x03(\x0b\x32\x1e.genret.v1.BatchRetrieveResult*i\n\x0fRetrievalMethod\x12 \n\x1cRETRIEVAL_METHOD_UNSPECIFIED\x10\x00\x12\x19\n\x15RETRIEVAL_METHOD_BEAM\x10\x01\x12\x19\n\x15RETRIEVAL_METHOD_DISC\x10\x02*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46INISH_REASON_OK\x10\x01\x12\x1a\n\x16\x46INISH_REASON_NO_MATCH\x10\x02\x32\xab\x01\n\x10RetrievalService\x12\x43\n\x08Retrieve\x12\x1a.genret.v1.RetrieveRequest\x1a\x1b.genret.v1.RetrieveResponse\x12R\n\rBatchRetrieve\x12\x1f.genret.v1.BatchRetrieveRequest\x1a .genret.v1.BatchRetrieveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!genret/v1/retrieval_service.proto\x12\tgenret.v1\x1a\x17google/rpc/status.proto\"\xf3\x04\n\x0fRetrieveRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x0e\n\x01k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12*\n\x06method\x18\x04 \x01(\x0e\x32\x1a.genret.v1.RetrievalMethod\x12\x16\n\tbeam_size\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x16\n\tnum_draws\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0bnum_samples\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x18\n\x0btemperature\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12\x12\n\x05top_m\x18\t \x01(\rH\x05\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x03H\x06\x88\x01\x01\x12\x17\n\x0fprompt_template\x18\x0b \x01(\t\x12\x0e\n\x06\x66ilter\x18\x0c \x01(\t\x12.\n\x10\x61llow_entity_ids\x18\r \x01(\x0b\x32\x14.genret.v1.EntityIds\x12\x17\n\x0f\x64\x65ny_entity_ids\x18\x0e \x03(\t\x12\x15\n\x08min_mass\x18\x0f \x01(\x01H\x07\x88\x01\x01\x12\x10\n\x08\x61\x64\x61ptive\x18\x10 \x01(\x08\x12\r\n\x05\x65xact\x18\x11 \x01(\x08\x12\x19\n\x0c\x65xact_budget\x18\x12 \x01(\rH\x08\x88\x01\x01\x12\x16\n\x0elength_penalty\x18\x13 \x01(\x01\x12+\n\x0b\x61ggregation\x18\x14 \x01(\x0e\x32\x16.genret.v1.AggregationB\x04\n\x02_kB\x0c\n\n_beam_sizeB\x0c\n\n_num_drawsB\x0e\n\x0c_num_samplesB\x0e\n\x0c_temperatureB\x08\n\x06_top_mB\x07\n\x05_seedB\x0b\n\t_min_massB\x0f\n\r_exact_budget\"\x18\n\tEntityIds\x12\x0b\n\x03ids\x18\x01 \x03(\t\"r\n\rMetadataValue\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x13\n\tint_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x03 \x01(\x01H\x00\x12\x14\n\nbool_value\x18\x04 \x01(\x08H\x00\x42\x06\n\x04kind\"\x97\x02\n\tCandidate\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\tentity_id\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0f\n\x07surface\x18\x04 \x01(\t\x12\x0f\n\x07logprob\x18\x05 \x01(\x01\x12\x18\n\x0bprobability\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x34\n\x08metadata\x18\x07 \x03(\x0b\x32\".genret.v1.Candidate.MetadataEntry\x12\r\n\x05score\x18\x08 \x01(\x01\x1aI\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.genret.v1.MetadataValue:\x02\x38\x01\x42\x0e\n\x0c_probability\"T\n\x07Timings\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x12\n\nprefill_ms\x18\x02 \x01(\x01\x12\x11\n\tdecode_ms\x18\x03 \x01(\x01\x12\x10\n\x08total_ms\x18\x04 \x01(\x01\"\x82\x01\n\x07KvUsage\x12\x12\n\npeak_bytes\x18\x01 \x01(\x04\x12\x18\n\x10per_branch_bytes\x18\x02 \x01(\x04\x12\x13\n\x0bsaved_bytes\x18\x03 \x01(\x03\x12\x1b\n\x13shared_prefix_bytes\x18\x04 \x01(\x04\x12\x17\n\x0fnum_collections\x18\x05 \x01(\r\"9\n\x08IndexRef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"\xf2\x04\n\x10RetrieveResponse\x12(\n\ncandidates\x18\x01 \x03(\x0b\x32\x14.genret.v1.Candidate\x12.\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x17.genret.v1.FinishReason\x12*\n\x06method\x18\x03 \x01(\x0e\x32\x1a.genret.v1.RetrievalMethod\x12\x16\n\tcertified\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x11\n\x04mass\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bmass_stderr\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x11\n\tnum_draws\x18\x07 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x08 \x01(\r\x12\x11\n\tnum_steps\x18\t \x01(\r\x12\x11\n\x04seed\x18\n \x01(\x03H\x03\x88\x01\x01\x12#\n\x07timings\x18\x0b \x01(\x0b\x32\x12.genret.v1.Timings\x12\"\n\x05index\x18\x0c \x01(\x0b\x32\x13.genret.v1.IndexRef\x12\x1d\n\x10mass_lower_bound\x18\r \x01(\x01H\x04\x88\x01\x01\x12\x1d\n\x10mass_upper_bound\x18\x0e \x01(\x01H\x05\x88\x01\x01\x12\x11\n\tnum_nodes\x18\x0f \x01(\r\x12\x11\n\tabstained\x18\x10 \x01(\x08\x12$\n\x08kv_usage\x18\x11 \x01(\x0b\x32\x12.genret.v1.KvUsage\x12\x17\n\x0fnum_exact_nodes\x18\x12 \x01(\rB\x0c\n\n_certifiedB\x07\n\x05_massB\x0e\n\x0c_mass_stderrB\x07\n\x05_seedB\x13\n\x11_mass_lower_boundB\x13\n\x11_mass_upper_bound\"D\n\x14\x42\x61tchRetrieveRequest\x12,\n\x08requests\x18\x01 \x03(\x0b\x32\x1a.genret.v1.RetrieveRequest\"v\n\x13\x42\x61tchRetrieveResult\x12/\n\x08response\x18\x01 \x01(\x0b\x32\x1b.genret.v1.RetrieveResponseH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"H\n\x15\x42\x61tchRetrieveResponse\x12/\n\x07results\x18\x01 \x03(\x0b\x32\x1e.genret.v1.BatchRetrieveResult*i\n\x0fRetrievalMethod\x12 \n\x1cRETRIEVAL_METHOD_UNSPECIFIED\x10\x00\x12\x19\n\x15RETRIEVAL_METHOD_BEAM\x10\x01\x12\x19\n\x15RETRIEVAL_METHOD_DISC\x10\x02*T\n\x0b\x41ggregation\x12\x1b\n\x17\x41GGREGATION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41GGREGATION_SUM\x10\x01\x12\x13\n\x0f\x41GGREGATION_MAX\x10\x02*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46INISH_REASON_OK\x10\x01\x12\x1a\n\x16\x46INISH_REASON_NO_MATCH\x10\x02\x32\xab\x01\n\x10RetrievalService\x12\x43\n\x08Retrieve\x12\x1a.genret.v1.RetrieveRequest\x1a\x1b.genret.v1.RetrieveResponse\x12R\n\rBatchRetrieve\x12\x1f.genret.v1.BatchRetrieveRequest\x1a .genret.v1.BatchRetrieveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,32 +34,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CANDIDATE_METADATAENTRY']._loaded_options = None
   _globals['_CANDIDATE_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_RETRIEVALMETHOD']._serialized_start=1959
-  _globals['_RETRIEVALMETHOD']._serialized_end=2064
-  _globals['_FINISHREASON']._serialized_start=2066
-  _globals['_FINISHREASON']._serialized_end=2161
+  _globals['_RETRIEVALMETHOD']._serialized_start=2298
+  _globals['_RETRIEVALMETHOD']._serialized_end=2403
+  _globals['_AGGREGATION']._serialized_start=2405
+  _globals['_AGGREGATION']._serialized_end=2489
+  _globals['_FINISHREASON']._serialized_start=2491
+  _globals['_FINISHREASON']._serialized_end=2586
   _globals['_RETRIEVEREQUEST']._serialized_start=74
-  _globals['_RETRIEVEREQUEST']._serialized_end=573
-  _globals['_ENTITYIDS']._serialized_start=575
-  _globals['_ENTITYIDS']._serialized_end=599
-  _globals['_METADATAVALUE']._serialized_start=601
-  _globals['_METADATAVALUE']._serialized_end=715
-  _globals['_CANDIDATE']._serialized_start=718
-  _globals['_CANDIDATE']._serialized_end=982
-  _globals['_CANDIDATE_METADATAENTRY']._serialized_start=893
-  _globals['_CANDIDATE_METADATAENTRY']._serialized_end=966
-  _globals['_TIMINGS']._serialized_start=984
-  _globals['_TIMINGS']._serialized_end=1068
-  _globals['_INDEXREF']._serialized_start=1070
-  _globals['_INDEXREF']._serialized_end=1127
-  _globals['_RETRIEVERESPONSE']._serialized_start=1130
-  _globals['_RETRIEVERESPONSE']._serialized_end=1693
-  _globals['_BATCHRETRIEVEREQUEST']._serialized_start=1695
-  _globals['_BATCHRETRIEVEREQUEST']._serialized_end=1763
-  _globals['_BATCHRETRIEVERESULT']._serialized_start=1765
-  _globals['_BATCHRETRIEVERESULT']._serialized_end=1883
-  _globals['_BATCHRETRIEVERESPONSE']._serialized_start=1885
-  _globals['_BATCHRETRIEVERESPONSE']._serialized_end=1957
-  _globals['_RETRIEVALSERVICE']._serialized_start=2164
-  _globals['_RETRIEVALSERVICE']._serialized_end=2335
+  _globals['_RETRIEVEREQUEST']._serialized_end=701
+  _globals['_ENTITYIDS']._serialized_start=703
+  _globals['_ENTITYIDS']._serialized_end=727
+  _globals['_METADATAVALUE']._serialized_start=729
+  _globals['_METADATAVALUE']._serialized_end=843
+  _globals['_CANDIDATE']._serialized_start=846
+  _globals['_CANDIDATE']._serialized_end=1125
+  _globals['_CANDIDATE_METADATAENTRY']._serialized_start=1036
+  _globals['_CANDIDATE_METADATAENTRY']._serialized_end=1109
+  _globals['_TIMINGS']._serialized_start=1127
+  _globals['_TIMINGS']._serialized_end=1211
+  _globals['_KVUSAGE']._serialized_start=1214
+  _globals['_KVUSAGE']._serialized_end=1344
+  _globals['_INDEXREF']._serialized_start=1346
+  _globals['_INDEXREF']._serialized_end=1403
+  _globals['_RETRIEVERESPONSE']._serialized_start=1406
+  _globals['_RETRIEVERESPONSE']._serialized_end=2032
+  _globals['_BATCHRETRIEVEREQUEST']._serialized_start=2034
+  _globals['_BATCHRETRIEVEREQUEST']._serialized_end=2102
+  _globals['_BATCHRETRIEVERESULT']._serialized_start=2104
+  _globals['_BATCHRETRIEVERESULT']._serialized_end=2222
+  _globals['_BATCHRETRIEVERESPONSE']._serialized_start=2224
+  _globals['_BATCHRETRIEVERESPONSE']._serialized_end=2296
+  _globals['_RETRIEVALSERVICE']._serialized_start=2589
+  _globals['_RETRIEVALSERVICE']._serialized_end=2760
 # @@protoc_insertion_point(module_scope)

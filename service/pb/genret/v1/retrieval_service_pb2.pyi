@@ -14,6 +14,12 @@ class RetrievalMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RETRIEVAL_METHOD_BEAM: _ClassVar[RetrievalMethod]
     RETRIEVAL_METHOD_DISC: _ClassVar[RetrievalMethod]
 
+class Aggregation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    AGGREGATION_UNSPECIFIED: _ClassVar[Aggregation]
+    AGGREGATION_SUM: _ClassVar[Aggregation]
+    AGGREGATION_MAX: _ClassVar[Aggregation]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
@@ -22,12 +28,15 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 RETRIEVAL_METHOD_UNSPECIFIED: RetrievalMethod
 RETRIEVAL_METHOD_BEAM: RetrievalMethod
 RETRIEVAL_METHOD_DISC: RetrievalMethod
+AGGREGATION_UNSPECIFIED: Aggregation
+AGGREGATION_SUM: Aggregation
+AGGREGATION_MAX: Aggregation
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_OK: FinishReason
 FINISH_REASON_NO_MATCH: FinishReason
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive")
+    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +53,10 @@ class RetrieveRequest(_message.Message):
     DENY_ENTITY_IDS_FIELD_NUMBER: _ClassVar[int]
     MIN_MASS_FIELD_NUMBER: _ClassVar[int]
     ADAPTIVE_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    EXACT_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     index: str
     query: str
     k: int
@@ -60,7 +73,11 @@ class RetrieveRequest(_message.Message):
     deny_entity_ids: _containers.RepeatedScalarFieldContainer[str]
     min_mass: float
     adaptive: bool
-    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ...) -> None: ...
+    exact: bool
+    exact_budget: int
+    length_penalty: float
+    aggregation: Aggregation
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ..., exact: bool = ..., exact_budget: _Optional[int] = ..., length_penalty: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ...) -> None: ...
 
 class EntityIds(_message.Message):
     __slots__ = ("ids",)
@@ -81,7 +98,7 @@ class MetadataValue(_message.Message):
     def __init__(self, string_value: _Optional[str] = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bool_value: bool = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("rank", "entity_id", "title", "surface", "logprob", "probability", "metadata")
+    __slots__ = ("rank", "entity_id", "title", "surface", "logprob", "probability", "metadata", "score")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +113,7 @@ class Candidate(_message.Message):
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     entity_id: str
     title: str
@@ -103,7 +121,8 @@ class Candidate(_message.Message):
     logprob: float
     probability: float
     metadata: _containers.MessageMap[str, MetadataValue]
-    def __init__(self, rank: _Optional[int] = ..., entity_id: _Optional[str] = ..., title: _Optional[str] = ..., surface: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ...) -> None: ...
+    score: float
+    def __init__(self, rank: _Optional[int] = ..., entity_id: _Optional[str] = ..., title: _Optional[str] = ..., surface: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ..., score: _Optional[float] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_ms", "prefill_ms", "decode_ms", "total_ms")
@@ -117,6 +136,20 @@ class Timings(_message.Message):
     total_ms: float
     def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ...) -> None: ...
 
+class KvUsage(_message.Message):
+    __slots__ = ("peak_bytes", "per_branch_bytes", "saved_bytes", "shared_prefix_bytes", "num_collections")
+    PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PER_BRANCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_PREFIX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_COLLECTIONS_FIELD_NUMBER: _ClassVar[int]
+    peak_bytes: int
+    per_branch_bytes: int
+    saved_bytes: int
+    shared_prefix_bytes: int
+    num_collections: int
+    def __init__(self, peak_bytes: _Optional[int] = ..., per_branch_bytes: _Optional[int] = ..., saved_bytes: _Optional[int] = ..., shared_prefix_bytes: _Optional[int] = ..., num_collections: _Optional[int] = ...) -> None: ...
+
 class IndexRef(_message.Message):
     __slots__ = ("name", "version", "digest")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -128,7 +161,7 @@ class IndexRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained")
+    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained", "kv_usage", "num_exact_nodes")
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +178,8 @@ class RetrieveResponse(_message.Message):
     MASS_UPPER_BOUND_FIELD_NUMBER: _ClassVar[int]
     NUM_NODES_FIELD_NUMBER: _ClassVar[int]
     ABSTAINED_FIELD_NUMBER: _ClassVar[int]
+    KV_USAGE_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXACT_NODES_FIELD_NUMBER: _ClassVar[int]
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     finish_reason: FinishReason
     method: RetrievalMethod
@@ -161,7 +196,9 @@ class RetrieveResponse(_message.Message):
     mass_upper_bound: float
     num_nodes: int
     abstained: bool
-    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ...) -> None: ...
+    kv_usage: KvUsage
+    num_exact_nodes: int
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ..., num_exact_nodes: _Optional[int] = ...) -> None: ...
 
 class BatchRetrieveRequest(_message.Message):
     __slots__ = ("requests",)

@@ -1,0 +1,184 @@
+"""The method `beam`: lists of surface forms by trie beam search, made into ranked entities.
+
+A search lists rows, and entities are what is asked for: one may own many rows, and rows that were not listed
+count for it. So a query may be searched again, for a longer list. Whatever a search says stays true, so
+all of a query's searches are put together: the rows of each, and the tightest bound on what was not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from decoding.beam_search import BeamResult, beam_search
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError
+from decoding.language_model import DecodeSession
+from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams
+from decoding.title_trie import TitleTrie
+from decoding.types import Hypothesis
+from retrieval.entity_scores import EntityScore, is_proven
+from retrieval.filters.entity_filter import EntityFilter, constraint_of
+from retrieval.index.reader import Index
+from retrieval.tallies import Tally, count_entities, credit, rank_by_score
+from retrieval.types import RetrievalResult, RetrieveRequest
+
+# How often, and by what factor, a list of too few entities is searched again with more surface forms and
+# beams; forty beams cost about twice as much as one. A list that is to be proven grows by the same factor.
+_MAX_WIDENINGS = 2
+_FACTOR = 4
+
+
+def run_beam(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
+) -> list[RetrievalResult | DecodingCancelledError]:
+    """Answer requests by trie beam search. All lists have one entry per query of the session."""
+    filters = filters or [None] * len(requests)
+    queries = [_Query(index, request, allowed) for request, allowed in zip(requests, filters, strict=True)]
+    wanted = {number: query.params for number, query in enumerate(queries)}
+    part = session
+    while wanted:
+        results = beam_search(
+            part,
+            constraint_of(trie, [filters[number] for number in wanted]),
+            list(wanted.values()),
+            [cancel[number] for number in wanted],
+            [room[number] for number in wanted],
+        )
+        for number, result in zip(wanted, results, strict=True):
+            queries[number].add(result)
+        wanted = {number: params for number, query in enumerate(queries) if (params := query.next_search())}
+        if wanted:
+            part = session.select(list(wanted))
+    return [query.answer() for query in queries]
+
+
+class _Query:
+    """What the searches of one query have found, and what is to be searched for next.
+
+    Every further search lists more rows or keeps more beams than the one before, and both have a limit.
+    """
+
+    def __init__(self, index: Index, request: RetrieveRequest, allowed: EntityFilter | None) -> None:
+        self._index = index
+        self._request = request
+        self._allowed = allowed
+        self._score = EntityScore(request.aggregation == "max", request.length_penalty)
+        self._num_entities = count_entities(index, allowed)
+        self._tallies: dict[int, Tally] = {}
+        self._rows: dict[int, Hypothesis] = {}
+        self._unseen = math.inf  # no row that is not among `_rows` has a better score
+        self._last: BeamResult | DecodingCancelledError | None = None
+        self._budget = request.budget
+        self._num_widenings = 0
+        self._num_steps = self._num_nodes = self._num_exact_nodes = 0
+        listed = request.k
+        if index.max_forms > 1:
+            # Several surface forms may be one entity's. Those listed beyond it cost next to nothing, complete
+            # the entities' scores and tighten the bound on what was not seen.
+            listed = min(MAX_K, max(2 * request.k, request.width))
+        self.params = self._params(listed, request.width, self._budget)
+
+    def add(self, result: BeamResult | DecodingCancelledError) -> None:
+        """Take in what the search by `params` found."""
+        is_first, self._last = self._last is None, result
+        if isinstance(result, DecodingCancelledError):
+            return
+        for hypothesis in result.hypotheses:
+            if hypothesis.row not in self._rows:
+                self._rows[hypothesis.row] = hypothesis
+                credit(self._index, self._tallies, hypothesis, 0.0, self._allowed)
+        unseen = result.best_pruned_score
+        if self._is_full(result):  # rows that fell off the end of the list
+            unseen = max(unseen, result.hypotheses[-1].score(self.params.length_penalty))
+        self._unseen = min(self._unseen, unseen)
+        self._num_steps += result.num_steps
+        self._num_nodes += result.num_nodes
+        if self.params.exact:
+            spent = result.num_exact_nodes if is_first else result.num_nodes
+            self._num_exact_nodes += spent
+            self._budget -= spent
+
+    def next_search(self) -> BeamParams | None:
+        """Return what to search for next, now in `params`; None: this is all there will be."""
+        if not isinstance(self._last, BeamResult):
+            return None
+        following = self._longer(self._last) or self._wider(self._last)
+        if following is not None:
+            self.params = following
+        return following
+
+    def answer(self) -> RetrievalResult | DecodingCancelledError:
+        """Return what was found."""
+        if isinstance(self._last, DecodingCancelledError):
+            return self._last
+        request = self._request
+        return RetrievalResult(
+            query=request.query,
+            method="beam",
+            candidates=rank_by_score(
+                self._index, self._tallies, request.k, self._score.of, request.length_penalty
+            ),
+            certified=self._is_proven(),
+            num_nodes=self._num_nodes,
+            num_exact_nodes=self._num_exact_nodes,
+            num_steps=self._num_steps,
+        )
+
+    def _longer(self, last: BeamResult) -> BeamParams | None:
+        """Return the search for a longer list, where one is needed to prove the entities and can be had.
+
+        It begins anew, so its beams are paid for from the budget: about as many tokens as the last ones took.
+        A list that was not full holds all there is, and one that was not certified has used up the budget.
+        """
+        left = self._budget - (last.num_nodes - last.num_exact_nodes)
+        if not self._request.exact or left <= 0 or not last.certified or not self._is_full(last):
+            return None
+        listed = min(MAX_K, self.params.k * _FACTOR)
+        if listed == self.params.k or self._is_proven():
+            return None
+        return self._params(listed, self.params.width, left)
+
+    def _wider(self, last: BeamResult) -> BeamParams | None:
+        """Return the search with more rows and beams when forms of few entities crowded out the others.
+
+        A beam size that was asked for stays.
+        """
+        if self._num_widenings == _MAX_WIDENINGS:
+            return None
+        if len(self._tallies) >= min(self._request.k, self._num_entities):
+            return None
+        asked = self._request.beam_size
+        lost = last.best_pruned_score > -math.inf and asked is None
+        if not self._is_full(last) and not lost:
+            return None
+        beam_size = asked or min(MAX_BEAM_SIZE, self.params.width * _FACTOR)
+        wider = self._params(min(MAX_K, self.params.k * _FACTOR), beam_size, 0)
+        if (wider.k, wider.width) == (self.params.k, self.params.width):
+            return None
+        self._num_widenings += 1
+        return wider
+
+    def _params(self, k: int, beam_size: int, budget: int) -> BeamParams:
+        """Return the search for k rows, exact while there is a budget."""
+        return BeamParams(
+            k=k,
+            beam_size=beam_size,
+            length_penalty=self._request.length_penalty,
+            exact=budget > 0,
+            exact_budget=budget,
+        )
+
+    def _is_full(self, result: BeamResult) -> bool:
+        return len(result.hypotheses) >= self.params.k
+
+    def _is_proven(self) -> bool:
+        return is_proven(
+            self._index, self._tallies, self._request.k, self._score, self._unseen, self._num_entities
+        )

@@ -1,0 +1,83 @@
+"""Between the wire and the service: errors as `google.rpc.Status` with its details."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc import StatusCode
+
+from service.errors import CallError
+from service.status import (
+    DOMAIN,
+    Detail,
+    Failure,
+    FieldViolation,
+    Precondition,
+    Reason,
+    Resource,
+    RetryAfter,
+)
+
+# Errors travel in HTTP/2 trailers, which clients cap at 8 KiB, and a message may quote what was sent.
+_MAX_TEXT_CHARS = 500
+WireStatus = status_pb2.Status
+
+
+def failure_to_proto(failure: Failure) -> status_pb2.Status:
+    """Return `google.rpc.Status` with the failure's details."""
+    status = status_pb2.Status(code=failure.code.value[0], message=_clip(failure.message))
+    for detail in failure.details:
+        status.details.add().Pack(_detail_to_proto(detail))
+    return status
+
+
+def error_from_status(status: status_pb2.Status) -> CallError:
+    """Return the client's error for a `google.rpc.Status`."""
+    retry_after_s = None
+    for packed in status.details:
+        info = error_details_pb2.RetryInfo()
+        if packed.Is(info.DESCRIPTOR) and packed.Unpack(info):
+            retry_after_s = info.retry_delay.ToNanoseconds() / 1e9
+    names = {code.value[0]: code.name for code in StatusCode}
+    return CallError(names.get(status.code, "UNKNOWN"), status.message, retry_after_s)
+
+
+def status_from_bytes(raw: bytes) -> status_pb2.Status | None:
+    """Parse the `grpc-status-details-bin` trailer; None when it is not a status."""
+    try:
+        return status_pb2.Status.FromString(raw)
+    except DecodeError:
+        return None
+
+
+def _detail_to_proto(detail: Detail) -> Message:
+    match detail:
+        case FieldViolation():
+            violation = error_details_pb2.BadRequest.FieldViolation(
+                field=_clip(detail.field), description=_clip(detail.description)
+            )
+            return error_details_pb2.BadRequest(field_violations=[violation])
+        case Resource():
+            return error_details_pb2.ResourceInfo(
+                resource_type=detail.resource_type,
+                resource_name=_clip(detail.name),
+                description=_clip(detail.description),
+            )
+        case Precondition():
+            failed = error_details_pb2.PreconditionFailure.Violation(
+                type=detail.kind, subject=detail.subject, description=_clip(detail.description)
+            )
+            return error_details_pb2.PreconditionFailure(violations=[failed])
+        case Reason():
+            return error_details_pb2.ErrorInfo(
+                reason=detail.reason, domain=DOMAIN, metadata=dict(detail.metadata)
+            )
+        case RetryAfter():
+            delay = Duration()
+            delay.FromNanoseconds(int(detail.seconds * 1e9))
+            return error_details_pb2.RetryInfo(retry_delay=delay)
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
