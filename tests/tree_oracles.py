@@ -1,0 +1,153 @@
+"""Plays scripts on sessions and holds every branch to a plain forward pass over its path alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decoding.hf_model import HFLanguageModel
+from decoding.hf_session import TreeSession
+from tests.tree_scripts import BranchTruth, Collect, Grow, Operation, Row, Script, Select
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a session said after one path. `logits` shape: (V,)."""
+
+    prompt: Row
+    path: Row
+    logits: Tensor
+
+
+class Play:
+    """Plays a script on a model, one operation at a time.
+
+    Args:
+        script: What to do.
+        module: The transformers model; its attention is replaced.
+        change: Applied to the parents that the session is told; anything but the identity makes it wrong.
+
+    Attributes:
+        sessions: Every session made so far.
+        truths: What each of them has written.
+        answers: What the sessions said after every branch that is no padding.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        module: PreTrainedModel,
+        change: Callable[[Tensor], Tensor] = lambda parents: parents,
+    ) -> None:
+        model = HFLanguageModel(module, collection=script.policy)
+        prefix = model.share_prefix(script.prompts[0][: script.prefix]) if script.prefix else None
+        assert (prefix is None) == (script.prefix == 0 or model.is_encoder_decoder)
+        session = model.prefill(script.prompts, prefix)
+        if script.keep_levels:
+            session.keep_levels()
+        self.sessions: list[TreeSession] = [session]
+        self.truths = [BranchTruth(script.prompts, script.keep_levels)]
+        self.answers: list[Answer] = []
+        self._change = change
+        self._note_roots(0)
+
+    def act(self, operation: Operation) -> None:
+        """Carry out one operation."""
+        match operation:
+            case Grow():
+                self._grow(operation)
+            case Collect():
+                self.sessions[operation.session].collect()
+            case Select():
+                self._select(operation)
+
+    def _grow(self, step: Grow) -> None:
+        parents, tokens = torch.tensor(step.parents), torch.tensor(step.tokens)
+        logits = self.sessions[step.session].step(self._change(parents), tokens, step.depth)
+        assert logits.shape[:2] == parents.shape
+        assert logits.isfinite().all()
+        truth = self.truths[step.session]
+        for query, row in enumerate(truth.grow(step)):
+            for column, branch in enumerate(row):
+                if (path := branch.path) is not None:
+                    self.answers.append(Answer(truth.prompts[query], path, logits[query, column]))
+
+    def _select(self, step: Select) -> None:
+        other = self.sessions[step.session].select(step.queries, step.branches)
+        if not step.branches and step.keep_levels:
+            other.keep_levels()
+        self.sessions.append(other)
+        self.truths.append(self.truths[step.session].select(step))
+        self._note_roots(len(self.sessions) - 1)
+
+    def _note_roots(self, session: int) -> None:
+        rows = zip(self.truths[session].prompts, self.sessions[session].root_logits, strict=True)
+        self.answers += [Answer(prompt, (), logits) for prompt, logits in rows]
+
+
+class PlainPasses:
+    """Next-token log-probabilities after any path, by the model's own attention, without cache or padding.
+
+    Every path runs once, together with the paths it continues; paths of one length after one prompt are
+    the rows of one pass.
+
+    Args:
+        model: The same weights as the session's, its attention untouched.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._known: dict[tuple[Row, Row], Tensor] = {}
+
+    def largest_error(self, answers: Iterable[Answer]) -> float:
+        """Largest difference in any log-probability; `inf` where one is not a number."""
+        answers = list(answers)
+        got = torch.stack([answer.logits.log_softmax(-1) for answer in answers])
+        wanted = self.logprobs([(answer.prompt, answer.path) for answer in answers])
+        error = float((got - wanted).abs().max())
+        return error if error == error else float("inf")
+
+    def logprobs(self, places: Sequence[tuple[Row, Row]]) -> Tensor:
+        """After pairs of prompt and path. Shape: (n, V)."""
+        self._run(set(places))
+        return torch.stack([self._known[place] for place in places])
+
+    def _run(self, wanted: set[tuple[Row, Row]]) -> None:
+        missing = sorted(wanted - self._known.keys(), key=lambda pair: -len(pair[1]))
+        covered: set[tuple[Row, Row]] = set()
+        alike: defaultdict[tuple[Row, int], list[Row]] = defaultdict(list)
+        for prompt, path in missing:
+            if (prompt, path) not in covered:
+                alike[prompt, len(path)].append(path)
+                covered |= {(prompt, path[:length]) for length in range(len(path) + 1)}
+        for (prompt, length), paths in alike.items():
+            for path, logprobs in zip(paths, self._pass(prompt, paths), strict=True):
+                for depth in range(length + 1):
+                    self._known[prompt, path[:depth]] = logprobs[depth]
+
+    @torch.no_grad()
+    def _pass(self, prompt: Row, paths: list[Row]) -> Tensor:
+        """After every prefix of paths of one length. Shape: (n, length + 1, V)."""
+        rows, length = len(paths), len(paths[0])
+        config = self._model.config
+        if config.is_encoder_decoder:
+            written = torch.tensor([(config.decoder_start_token_id, *path) for path in paths])
+            read = torch.tensor([prompt] * rows)
+            output = self._model(input_ids=read, decoder_input_ids=written, use_cache=False)
+        else:
+            output = self._model(input_ids=torch.tensor([prompt + path for path in paths]), use_cache=False)
+        logits: Tensor = output.logits[:, -(length + 1) :]
+        return logits.log_softmax(-1)
+
+
+def play(script: Script, module: PreTrainedModel, change: Callable[[Tensor], Tensor] | None = None) -> Play:
+    """Play a whole script."""
+    played = Play(script, module) if change is None else Play(script, module, change)
+    for operation in script.operations:
+        played.act(operation)
+    return played
