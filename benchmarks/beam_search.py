@@ -29,29 +29,20 @@ from beam_search_figures.ablation import ablation
 from beam_search_figures.free_outputs import SETTINGS as FREE_SETTINGS
 from beam_search_figures.free_outputs import free_outputs
 from beam_search_figures.plot import draw
-from beam_search_figures.settings import Setting
+from beam_search_figures.settings import Setting, SettingType
 from beam_search_figures.shared_prefix import shared_prefix
 from beam_search_figures.title_search import SETTINGS as TITLE_SETTINGS
 from beam_search_figures.title_search import title_search
 from beam_search_figures.trace import trace
 from beam_search_figures.upkeep import SETTINGS as UPKEEP_SETTINGS
 from beam_search_figures.upkeep import upkeep
+from harness.beam_contest import generate, search
 from harness.equal_titles import EqualTitles
 from harness.report import announce, command_line, environment, write_json
 from harness.titles import JSON
 from harness.twin_models import Sizes, Twins
 
 _SECTIONS = ("titles", "upkeep", "free", "ablation", "trace", "prefix")
-
-
-class _SettingType(click.ParamType):
-    name = "prompt/beams/batch"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Setting:
-        try:
-            return value if isinstance(value, Setting) else Setting.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command(context_settings={"show_default": True})
@@ -63,7 +54,7 @@ class _SettingType(click.ParamType):
     "--settings",
     "chosen_settings",
     multiple=True,
-    type=_SettingType(),
+    type=SettingType(),
     show_default="each section's own",
     help="`titles`, `upkeep`, `free`: only this; may be repeated.",
 )
@@ -78,7 +69,7 @@ class _SettingType(click.ParamType):
 @click.option("--titles", "number", type=click.IntRange(min=1000), default=100_000, help="Titles.")
 @click.option("--new-tokens", type=click.IntRange(min=2), default=100, help="Length of free outputs.")
 @click.option(
-    "--queries", type=click.IntRange(min=1), default=8, help="`ablation`, `trace`: queries averaged over."
+    "--queries", type=click.IntRange(min=1), default=4, help="`ablation`, `trace`: queries averaged over."
 )
 @click.option(
     "--prompt", type=click.IntRange(64, 400), default=400, help="`ablation`, `trace`: tokens of prompts."
@@ -124,6 +115,7 @@ def main(
         f"random Llama of {twins.num_parameters / 1e6:.1f} M parameters, {twins.token_bytes:,} bytes of keys "
         f"and values per token; {titles.number:,} titles of {titles.tokens} tokens"
     )
+    _warm_up(twins, titles)
     figures: dict[str, Any] = {}
 
     def section(name: str, measure: Callable[[], Any]) -> None:
@@ -147,6 +139,14 @@ def main(
     if any(figures[name]["agreement"]["different"] for name in different):
         click.echo("lists differ", err=True)
         sys.exit(1)
+
+
+def _warm_up(twins: Twins, titles: EqualTitles) -> None:
+    """Let everything be imported, compiled and allocated once."""
+    setting = Setting(64, 5)
+    prompts = setting.prompts(twins.vocab_size)
+    search(twins.model(), titles.trie, prompts, setting.beams)
+    generate(twins.stock, prompts, setting.beams, titles.tokens, titles.dictionary)
 
 
 if __name__ == "__main__":

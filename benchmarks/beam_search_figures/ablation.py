@@ -68,11 +68,9 @@ def _compare(
     click.echo(f"{name}: prompt {setting.prompt}, {setting.beams} beams, {setting.batch} queries")
     models = {policy: twins.model(settings) for policy, settings in POLICIES.items()}
     runs: dict[str, list[Run]] = {policy: [] for policy in POLICIES}
-    for n in range(repeats + 1):
+    for _ in range(repeats):
         for policy, model in models.items():
-            run = search(model, constraint, prompts, setting.beams)
-            if n:  # the first round warms up
-                runs[policy].append(run)
+            runs[policy].append(search(model, constraint, prompts, setting.beams))
     figures: dict[str, Any] = {**asdict(setting)}
     for policy, model in models.items():
         for one, other in zip(runs[NEVER], runs[policy], strict=True):

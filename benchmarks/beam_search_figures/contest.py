@@ -73,7 +73,7 @@ def compete(
     most_seconds: float,
     disagreements: Disagreements,
 ) -> dict[str, Any]:
-    """Run all sides in turn, after one run of ours that warms up and tells what the peers would cost.
+    """Run all sides in turn; the first run of ours tells what the peers would cost.
 
     Args:
         work: What is done.
@@ -85,6 +85,7 @@ def compete(
     """
     model = work.twins.model()
     first = search(model, work.constraint, prompts, setting.beams)
+    runs: dict[str, list[Run]] = {OURS: [first]}
     costs = {
         name: PeerCost.of(setting, first, work.twins, work.new_tokens, prefilled=name == PREFILLED)
         for name in (PLAIN, PREFILLED)
@@ -94,10 +95,10 @@ def compete(
         OURS: lambda: search(model, work.constraint, prompts, setting.beams),
         **{name: _peer(work, setting, prompts, name) for name, why in refusals.items() if why is None},
     }
-    runs: dict[str, list[Run]] = {name: [] for name in sides}
-    for _ in range(repeats):
+    for n in range(repeats):
         for name, side in sides.items():
-            runs[name].append(side())
+            if n or name != OURS:
+                runs.setdefault(name, []).append(side())
     figure = {**asdict(setting), OURS: _summary(runs[OURS])}
     for name, why in refusals.items():
         figure[name] = (

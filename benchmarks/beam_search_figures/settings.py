@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
+import click
 import torch
 from harness.beam_contest import Run
 from harness.twin_models import FIRST, Twins
@@ -49,6 +51,19 @@ class Setting:
         """Return random prompts. Shape: (batch, prompt), int64."""
         generator = torch.Generator().manual_seed(1000 * seed + self.prompt)
         return torch.randint(FIRST, vocab_size, (self.batch, self.prompt), generator=generator)
+
+
+class SettingType(click.ParamType):
+    """A setting on the command line."""
+
+    name = "prompt/beams/batch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Setting:
+        """Read a setting."""
+        try:
+            return value if isinstance(value, Setting) else Setting.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from decoding.title_trie import TitleTrie
 from harness.dictionary_trie import Node, whole_dictionary
@@ -30,11 +31,17 @@ class EqualTitles:
     dictionary: Node
 
     @classmethod
-    def make(cls, number: int, vocab_size: int) -> EqualTitles:
-        """Make about so many with skewed tokens, so that prefixes are shared as in real titles."""
+    def make(cls, number: int, vocab_size: int, device: torch.device | str = "cpu") -> EqualTitles:
+        """Make about so many with skewed tokens, so that prefixes are shared as in real titles.
+
+        Args:
+            number: How many; fewer where some come out equal.
+            vocab_size: Tokens there are.
+            device: Where the trie lies.
+        """
         ranks = np.random.default_rng(0).zipf(1.2, size=(number, LENGTH)) % (vocab_size - FIRST) + FIRST
         rows = np.unique(ranks, axis=0)
         rows = np.concatenate([rows, np.full((len(rows), 1), END)], axis=1)
         offsets = np.arange(len(rows) + 1, dtype=np.int64) * (LENGTH + 1)
-        trie = TitleTrie.from_rows([tuple(row) for row in rows.tolist()], vocab_size)
+        trie = TitleTrie.from_rows([tuple(row) for row in rows.tolist()], vocab_size, torch.device(device))
         return cls(len(rows), LENGTH + 1, trie, whole_dictionary(rows.reshape(-1).astype(np.int32), offsets))

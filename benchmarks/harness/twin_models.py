@@ -29,12 +29,13 @@ class Sizes:
 
     Attributes:
         vocab_size: Number of logits.
-        hidden: Width, a multiple of 64: a head has 64.
+        hidden: Width, a multiple of `head_size`.
         layers: Depth.
         kv_heads: Heads of keys and values.
         intermediate: Width of the feed-forward layers.
         positions: Most positions.
         tied: Whether the output layer is the embedding.
+        head_size: Width of a head.
     """
 
     vocab_size: int = 32_000
@@ -44,6 +45,7 @@ class Sizes:
     intermediate: int = 2048
     positions: int = 4096
     tied: bool = True
+    head_size: int = 64
 
     def config(self) -> LlamaConfig:
         """Return the configuration of transformers."""
@@ -52,7 +54,8 @@ class Sizes:
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
             num_hidden_layers=self.layers,
-            num_attention_heads=self.hidden // 64,
+            num_attention_heads=self.hidden // self.head_size,
+            head_dim=self.head_size,
             num_key_value_heads=self.kv_heads,
             max_position_embeddings=self.positions,
             tie_word_embeddings=self.tied,

@@ -1,0 +1,193 @@
+"""Trie beam search on a GPU against `generate`: tokens per second, time per step, peak memory.
+
+    python benchmarks/gpu_beam_search.py                         # random Llamas of 1 and 8 billion parameters
+    python benchmarks/gpu_beam_search.py --model 1b --settings 2048/40/1
+    python benchmarks/gpu_beam_search.py --tiny                  # checks the script on a CPU, in seconds
+
+The models are random, in bfloat16, built on the device in the shapes of Llama 3.2 1B and Llama 3.1 8B; titles
+and peers are those of `beam_search.py`. Memory is the allocator's peak beside the weights. In bfloat16 two
+ways of computing the same sum differ by more than beams do, so lists are compared and none has to be equal:
+`beam_search.py` asks for that, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import click
+import torch
+from beam_search_figures.contest import OURS, PLAIN, PREFILLED
+from beam_search_figures.settings import Setting, SettingType
+from harness.beam_contest import Run, generate, search
+from harness.device_loop import synchronize
+from harness.equal_titles import EqualTitles
+from harness.report import Spread, announce, command_line, environment, write_json
+from harness.titles import JSON
+from harness.twin_models import Sizes, Twins
+
+_MODELS = {
+    "1b": Sizes(128_256, 2048, 16, 8, 8192, tied=True),
+    "8b": Sizes(128_256, 4096, 32, 8, 14_336, tied=False, head_size=128),
+}
+_SETTINGS = tuple(Setting(prompt, beams) for prompt in (512, 2048) for beams in (5, 15, 40))
+_TINY = Sizes(1000, 64, 1, 1, 128)
+_TINY_SETTING = Setting(16, 3, 2)
+
+
+@click.command(context_settings={"show_default": True})
+@JSON
+@click.option(
+    "--model",
+    "names",
+    multiple=True,
+    type=click.Choice(list(_MODELS)),
+    default=tuple(_MODELS),
+    help="Models.",
+)
+@click.option(
+    "--settings", multiple=True, type=SettingType(), default=_SETTINGS, help="Only this; may be repeated."
+)
+@click.option("--titles", "number", type=click.IntRange(min=1000), default=100_000, help="Titles.")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds; all sides take turns.")
+@click.option("--device", default="cuda", help="Where to run.")
+@click.option("--tiny", is_flag=True, help="A tiny model on the CPU: checks the script, measures nothing.")
+def main(
+    json_file: Path | None,
+    names: Sequence[str],
+    settings: Sequence[Setting],
+    number: int,
+    repeats: int,
+    device: str,
+    tiny: bool,
+) -> None:
+    """Measure trie beam search on a GPU."""
+    where = torch.device("cpu" if tiny else device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        click.echo("no CUDA device on this machine: nothing was measured")
+        return
+    facts = environment("numpy", "torch", "transformers")
+    facts["device"] = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
+    announce(facts)
+    chosen = {"tiny": _TINY} if tiny else {name: _MODELS[name] for name in names}
+    figures = []
+    for name, sizes in chosen.items():
+        twins = Twins.random(sizes, where, torch.bfloat16)
+        titles = EqualTitles.make(1000 if tiny else number, sizes.vocab_size, where)
+        click.echo(f"{name}: {twins.num_parameters / 1e9:.2f} G parameters, {titles.number:,} titles")
+        for setting in (_TINY_SETTING,) if tiny else settings:
+            figures.append({"model": name, **measure(twins, titles, setting, 1 if tiny else repeats)})
+            describe(figures[-1])
+        del twins, titles
+    write_json(json_file, command_line(), facts, figures)
+
+
+def measure(twins: Twins, titles: EqualTitles, setting: Setting, repeats: int) -> dict[str, Any]:
+    """Run all sides in turn, after a round that warms up."""
+    prompts = setting.prompts(twins.vocab_size).to(twins.stock.device)
+    sides = _sides(twins, titles, setting, prompts)
+    runs: dict[str, list[tuple[Run, int | None]]] = {name: [] for name in sides}
+    failed: dict[str, str] = {}
+    for n in range(repeats + 1):
+        for name, side in sides.items():
+            if name in failed:
+                continue
+            try:
+                measured = _measured(side, twins)
+            except torch.OutOfMemoryError:
+                failed[name] = "out of memory"
+                torch.cuda.empty_cache()
+                continue
+            if n:  # the first round warms up
+                runs[name].append(measured)
+    figure: dict[str, Any] = asdict(setting)
+    for name, column in runs.items():
+        figure[name] = {"failed": failed[name]} if name in failed else _summary(column, titles, setting)
+    for name in (PLAIN, PREFILLED):
+        if not {name, OURS} & failed.keys():
+            figure[name] |= _against([run for run, _ in runs[name]], [run for run, _ in runs[OURS]])
+    return figure
+
+
+def _sides(
+    twins: Twins, titles: EqualTitles, setting: Setting, prompts: torch.Tensor
+) -> dict[str, Callable[[], Run]]:
+    model = twins.model()
+
+    def peer(prefilled: bool) -> Run:
+        return generate(
+            twins.stock, prompts, setting.beams, titles.tokens, titles.dictionary, prefilled=prefilled
+        )
+
+    return {
+        OURS: lambda: search(model, titles.trie, prompts, setting.beams),
+        PLAIN: lambda: peer(False),
+        PREFILLED: lambda: peer(True),
+    }
+
+
+def _measured(side: Callable[[], Run], twins: Twins) -> tuple[Run, int | None]:
+    """Return a run, and the bytes that were allocated at its peak beside what stood before."""
+    device = twins.stock.device
+    if device.type != "cuda":
+        return side(), None
+    synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run = side()
+    return run, torch.cuda.max_memory_allocated(device) - before
+
+
+def _summary(column: list[tuple[Run, int | None]], titles: EqualTitles, setting: Setting) -> dict[str, Any]:
+    runs = [run for run, _ in column]
+    tokens = setting.batch * setting.beams * titles.tokens
+    peaks = [peak for _, peak in column if peak is not None]
+    return {
+        "total_s": Spread.of([run.total_s for run in runs]),
+        "prefill_s": Spread.of([run.prefill_s for run in runs]),
+        "ms_per_step": Spread.of([1e3 * run.decode_s / titles.tokens for run in runs]),
+        "tokens_per_s": Spread.of([tokens / run.total_s for run in runs]),
+        "decoded_tokens_per_s": Spread.of([tokens / run.decode_s for run in runs]),
+        "kv_bytes": max(run.kv_bytes for run in runs),
+        "peak_bytes": max(peaks) if peaks else None,
+    }
+
+
+def _against(runs: list[Run], ours: list[Run]) -> dict[str, Any]:
+    shares = [
+        len(a.keys() & b.keys()) / max(1, len(a))
+        for one, other in zip(ours, runs, strict=True)
+        for a, b in zip(one.lists, other.lists, strict=True)
+    ]
+    return {
+        "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),
+        "rows_in_common": fmean(shares),
+    }
+
+
+def describe(figure: dict[str, Any]) -> None:
+    """Print a cell."""
+    click.echo(f"prompt {figure['prompt']}, {figure['beams']} beams, {figure['batch']} queries")
+    for name in (OURS, PLAIN, PREFILLED):
+        side = figure[name]
+        if "failed" in side:
+            click.echo(f"  {name}: {side['failed']}")
+            continue
+        peak = "" if side["peak_bytes"] is None else f", peak memory {side['peak_bytes'] / 1e9:.2f} GB"
+        ratio = (
+            f", {side['ratio'].text()} times ours, {side['rows_in_common']:.0%} of the rows in common"
+            if "ratio" in side
+            else ""
+        )
+        click.echo(
+            f"  {name}: {side['total_s'].text(3)} s, prefill {side['prefill_s'].text(3)}, "
+            f"{side['ms_per_step'].text(1)} ms per step, {side['tokens_per_s'].text(0)} tokens/s, KV "
+            f"{side['kv_bytes'] / 1e6:,.0f} MB{peak}{ratio}"
+        )
+
+
+if __name__ == "__main__":
+    main()
