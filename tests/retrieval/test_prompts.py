@@ -205,3 +205,31 @@ def test_file_says_only_what_the_class_holds(tmp_path: Path) -> None:
         "lowercase",
         "special_tokens",
     }
+
+
+TEMPLATES = st.builds(
+    PromptTemplate,
+    name=st.just("x"),
+    prefix=st.text(max_size=12) | st.sampled_from([QUERY, f"a {QUERY}", f"{QUERY} ", FEW_SHOT.prefix]),
+    before_query=st.sampled_from(["", " ", "\n", "the "]),
+    suffix=st.text(max_size=12) | st.just(TITLE),
+    lowercase=st.booleans(),
+    special_tokens=st.booleans(),
+)
+
+
+@given(TEMPLATES, st.text(max_size=20), st.sampled_from([TOKENIZER, metaspace_tokenizer()]))
+def test_every_prompt_of_a_template_begins_with_its_shared_tokens(
+    template: PromptTemplate, query: str, tokenizer: TextTokenizer
+) -> None:
+    shared = template.shared_tokens(tokenizer)
+    assert template.encode(tokenizer, query)[: len(shared)] == shared
+
+
+def test_shared_tokens_are_the_special_ones_and_the_markup() -> None:
+    tokenizer = metaspace_tokenizer()
+    assert PLAIN.shared_tokens(tokenizer) == [1, *tokenizer.encode_markup("Query:")]
+    assert replace(PLAIN, special_tokens=False).shared_tokens(tokenizer) == tokenizer.encode_markup("Query:")
+    assert SPECIAL.shared_tokens(TOKENIZER) == [TOKENIZER.token_id(QUERY)]
+    assert PromptTemplate("x").shared_tokens(TOKENIZER) == []
+    assert len(FEW_SHOT.shared_tokens(TOKENIZER)) > 16

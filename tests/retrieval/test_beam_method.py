@@ -1,0 +1,353 @@
+"""Entities of beam search against enumeration: sums, maxima, length penalties, lists to be proven."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.beam_search import beam_search
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError
+from decoding.params import MAX_K, BeamParams
+from decoding.title_trie import TitleTrie
+from decoding.types import Hypothesis
+from retrieval import beam_method
+from retrieval.beam_method import run_beam
+from retrieval.entity_scores import EntityScore, is_proven
+from retrieval.filters.entity_filter import EntityFilter, FilterMaker
+from retrieval.filters.restriction import Restriction
+from retrieval.index.reader import Index
+from retrieval.tallies import Tally
+from retrieval.types import RetrievalResult, RetrieveRequest
+from tests.fakes import TableModel, likely_titles
+from tests.index_fixtures import build, character_tokenizer
+
+PROMPT = (9, 10, 11)
+TOKENIZER = character_tokenizer("abcd")
+EVERYTHING = 100_000  # tokens: more than any catalogue here has
+
+
+def catalogue(seed: int, num_entities: int, most_aliases: int) -> list[str]:
+    """Random titles of a small alphabet; many entities share forms, and few have many."""
+    rng = random.Random(seed)
+
+    def form() -> str:
+        return "".join(rng.choice("abcd") for _ in range(rng.choice((1, 2, 2, 3, 3, 5))))
+
+    lines = ["entity_id\ttitle\taliases"]
+    for number in range(num_entities):
+        aliases = [form() for _ in range(rng.choice((0, 0, 1, most_aliases)))]
+        lines.append(f"E{number}\t{form()}\t{'|'.join(aliases)}")
+    return lines
+
+
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Index]]:
+    """Without aliases, with a few, and with so many that one entity's fill a list."""
+    sizes = [(0, 40, 0), (1, 12, 2), (2, 20, 4), (3, 30, 9)]
+    opened = [
+        Index.open(build(tmp_path_factory.mktemp(f"index{seed}"), catalogue(*size), TOKENIZER).index)
+        for seed, size in enumerate(sizes)
+    ]
+    yield opened
+    for index in opened:
+        index.close()
+
+
+def true_scores(
+    index: Index, model: TableModel, aggregate: str, penalty: float, allowed: EntityFilter | None = None
+) -> dict[str, float]:
+    """Entity id -> its score from every one of its forms."""
+    forms: dict[int, list[float]] = defaultdict(list)
+    for rank in range(index.num_rows):
+        row = index.row_token_ids(rank)
+        for number in index.entities_of(rank):
+            if allowed is None or allowed.allowed[number]:
+                forms[number].append(model.logprob(PROMPT, row) / len(row) ** penalty)
+    combine = max if aggregate == "max" else (lambda v: math.log(math.fsum(map(math.exp, v))))
+    return {index.entity(number).entity_id: combine(values) for number, values in forms.items()}
+
+
+def ask(
+    index: Index,
+    model: TableModel,
+    *requests: RetrieveRequest,
+    filters: Sequence[EntityFilter | None] | None = None,
+    cancel: Sequence[CancelToken | None] | None = None,
+) -> list[Any]:
+    trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+    nothing = [None] * len(requests)
+    session = model.prefill([PROMPT] * len(requests))
+    return list(run_beam(session, trie, index, requests, cancel or nothing, nothing, filters))
+
+
+def assert_list_is(result: RetrievalResult, truth: dict[str, float], k: int) -> None:
+    """The k best entities in their order, up to ties."""
+    best = sorted(truth.values(), reverse=True)[:k]
+    found = [truth[c.entity_id] for c in result.candidates]
+    assert len({c.entity_id for c in result.candidates}) == len(found) == len(best)
+    assert found == pytest.approx(best, abs=1e-5)
+
+
+SCORINGS = [("sum", 0.0), ("max", 0.0), ("max", 1.0), ("max", 0.5), ("max", -1.0), ("max", 3.0)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    which=st.integers(0, 3),
+    seed=st.integers(0, 50),
+    k=st.integers(1, 12),
+    beam_size=st.none() | st.integers(1, 12),
+    scoring=st.sampled_from(SCORINGS),
+    budget=st.sampled_from([None, 0, 5, 40, 200, EVERYTHING]),
+    num_allowed=st.none() | st.integers(1, 8),
+)
+def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
+    indexes: list[Index],
+    which: int,
+    seed: int,
+    k: int,
+    beam_size: int | None,
+    scoring: tuple[str, float],
+    budget: int | None,
+    num_allowed: int | None,
+) -> None:
+    index = indexes[which]
+    aggregate, penalty = scoring
+    model = likely_titles(index, seed, boost=4.0, scale=1.0 + seed % 3)
+    allowed = None
+    if num_allowed is not None:
+        ids = tuple(f"E{number}" for number in random.Random(seed).sample(range(12), num_allowed))
+        allowed = FilterMaker(index, "cpu").make(Restriction(allow_ids=ids))
+    request = RetrieveRequest(
+        "q",
+        k=k,
+        beam_size=beam_size,
+        aggregate=aggregate,
+        length_penalty=penalty,
+        exact=budget is not None,
+        exact_budget=budget,
+    )
+    (result,) = ask(index, model, request, filters=[allowed])
+    truth = true_scores(index, model, aggregate, penalty, allowed)
+    scores = [c.score for c in result.candidates]
+    assert scores == sorted(scores, reverse=True)
+    assert all(c.score <= truth[c.entity_id] + 1e-5 for c in result.candidates)
+    if result.certified:
+        assert_list_is(result, truth, k)
+    if budget == EVERYTHING:
+        assert result.certified
+    if budget is None:
+        assert result.num_exact_nodes == 0
+    assert result.num_exact_nodes <= result.num_nodes
+
+
+@pytest.mark.parametrize(("aggregate", "penalty"), SCORINGS)
+def test_narrow_beams_miss_what_exact_finds(indexes: list[Index], aggregate: str, penalty: float) -> None:
+    """Lists that are wrong, or right and not proven, do occur; those to be exact are right and proven."""
+    unproven = wrong = 0
+    for index in indexes:
+        for seed in range(12):
+            model = likely_titles(index, seed, boost=4.0, scale=2.0)
+            truth = true_scores(index, model, aggregate, penalty)
+            options: dict[str, Any] = {"k": 5, "beam_size": 2, "aggregate": aggregate}
+            plain, exact = ask(
+                index,
+                model,
+                RetrieveRequest("q", length_penalty=penalty, **options),
+                RetrieveRequest("q", length_penalty=penalty, exact=True, **options),
+            )
+            assert exact.certified
+            assert_list_is(exact, truth, 5)
+            unproven += not plain.certified
+            wrong += [c.entity_id for c in plain.candidates] != [c.entity_id for c in exact.candidates]
+    assert unproven > 10
+    assert wrong > 5
+
+
+def test_score_surface_and_logprob_of_a_candidate(indexes: list[Index]) -> None:
+    index = indexes[2]
+    model = likely_titles(index, seed=1)
+    for aggregate, penalty in SCORINGS:
+        options: dict[str, Any] = {"aggregate": aggregate, "length_penalty": penalty}
+        (result,) = ask(index, model, RetrieveRequest("q", k=20, beam_size=500, **options))
+        truth = true_scores(index, model, aggregate, penalty)
+        sums = true_scores(index, model, "sum", 0.0)
+        assert result.certified
+        assert len(result.candidates) == index.num_entities
+        for candidate in result.candidates:
+            assert candidate.score == pytest.approx(truth[candidate.entity_id], abs=1e-5)
+            assert candidate.logprob == pytest.approx(sums[candidate.entity_id], abs=1e-5)
+            (row,) = (
+                index.row_token_ids(rank)
+                for rank in range(index.num_rows)
+                for number in index.entities_of(rank)
+                if index.entity(number).entity_id == candidate.entity_id
+                and index.surface(rank, number) == candidate.surface
+            )
+            if aggregate == "max":
+                score = model.logprob(PROMPT, row) / len(row) ** penalty
+                assert candidate.score == pytest.approx(score, abs=1e-5)
+            else:
+                assert candidate.score == candidate.logprob
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[BeamParams]]:
+    """The parameters of every beam search."""
+    seen: list[list[BeamParams]] = []
+
+    def watched(session: Any, constraint: Any, params: Sequence[BeamParams], *rest: Any) -> Any:
+        seen.append(list(params))
+        return beam_search(session, constraint, params, *rest)
+
+    monkeypatch.setattr(beam_method, "beam_search", watched)
+    return seen
+
+
+def test_a_longer_list_is_paid_for_from_the_same_budget(
+    indexes: list[Index], searches: list[list[BeamParams]]
+) -> None:
+    """With sums, rows that are certified do not prove the entities: more of them are listed."""
+    index = indexes[3]
+    longer = 0
+    for seed in range(10):
+        searches.clear()
+        model = likely_titles(index, seed, boost=4.0, scale=2.0)
+        (result,) = ask(index, model, RetrieveRequest("q", k=2, beam_size=2, exact=True, exact_budget=400))
+        listed = [params.k for (params,) in searches]
+        budgets = [params.exact_budget for (params,) in searches if params.exact]
+        assert listed[0] == 4
+        assert all(after == 4 * before for before, after in itertools.pairwise(listed))
+        assert budgets == sorted(budgets, reverse=True)
+        assert budgets[0] == 400
+        longer += len(searches) > 1
+        # The beams of a longer list may take a little more than those of the list before.
+        assert result.num_exact_nodes <= 400 + 2 * 6 * len(searches)
+    assert longer > 3
+
+
+def test_a_budget_that_is_spent_still_gives_k_entities(indexes: list[Index]) -> None:
+    index = indexes[3]
+    for seed in range(10):
+        model = likely_titles(index, seed, boost=4.0, scale=3.0)
+        (plain,) = ask(index, model, RetrieveRequest("q", k=8))
+        (exact,) = ask(index, model, RetrieveRequest("q", k=8, exact=True, exact_budget=3))
+        assert len(exact.candidates) >= len(plain.candidates)
+
+
+def test_the_longest_list_is_the_last(tmp_path: Path, searches: list[list[BeamParams]]) -> None:
+    """A thousand rows of one entity, one of another: no list of rows holds both, and the search ends."""
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 1101)))
+    tokenizer = character_tokenizer(letters)
+    lines = [
+        "entity_id\ttitle\taliases",
+        f"A\t{letters[0]}\t{'|'.join(letters[1:1100])}",
+        f"B\t{letters[1100]}\t",
+    ]
+    with Index.open(build(tmp_path, lines, tokenizer).index) as index:
+        last = index.row_token_ids(index.num_rows - 1)[0]
+        base = likely_titles(index)
+
+        def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Any:
+            logits = base.logits(prompt, written).clone()
+            if not written:
+                logits[last] = -50.0
+            return logits
+
+        model = TableModel(index.vocab_size, function)
+        assert index.surface(index.num_rows - 1) == letters[1100]
+        request = RetrieveRequest("q", k=2, exact=True, exact_budget=10**6, aggregate="max")
+        (result,) = ask(index, model, request)
+    assert [candidate.entity_id for candidate in result.candidates] == ["A"]
+    assert not result.certified
+    assert searches[-1][0].k == MAX_K
+
+
+def test_exact_goes_on_for_those_that_asked_and_leaves_others_alone(indexes: list[Index]) -> None:
+    index = indexes[3]
+    model = likely_titles(index, seed=4, boost=4.0, scale=2.0)
+    options: dict[str, Any] = {"k": 4, "beam_size": 2}
+    requests = [
+        RetrieveRequest("q", **options),
+        RetrieveRequest("q", exact=True, **options),
+        RetrieveRequest("q", length_penalty=1.0, **options),
+        RetrieveRequest("q", length_penalty=1.0, exact=True, exact_budget=50, **options),
+    ]
+    together = ask(index, model, *requests)
+    for request, reply in zip(requests, together, strict=True):
+        (alone,) = ask(index, model, request)
+        assert reply.candidates == alone.candidates
+        assert reply.certified == alone.certified
+        assert reply.num_exact_nodes == alone.num_exact_nodes
+    assert together[1].num_exact_nodes > 0
+    assert together[0].num_exact_nodes == 0
+
+
+def test_a_deadline_ends_the_proof(indexes: list[Index]) -> None:
+    index = indexes[3]
+    model = likely_titles(index, seed=4, boost=4.0, scale=2.0)
+    polls = 0
+
+    class AfterAWhile(CancelToken):
+        def check(self) -> None:
+            nonlocal polls
+            polls += 1
+            if polls > 8:  # titles have six tokens: the beam search is over
+                self.cancel()
+            super().check()
+
+    request = RetrieveRequest("q", k=10, beam_size=1, exact=True)
+    cancelled, answered = ask(index, model, request, request, cancel=[AfterAWhile(), None])
+    assert isinstance(cancelled, DecodingCancelledError)
+    assert answered.certified
+    assert polls > 8
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), k=st.integers(1, 6), scoring=st.sampled_from(SCORINGS))
+def test_a_proof_holds_whatever_was_not_seen(
+    indexes: list[Index], data: st.DataObject, k: int, scoring: tuple[str, float]
+) -> None:
+    """Any scores of the forms, any part of them found: what is proven is true of all."""
+    index = indexes[1]
+    aggregate, penalty = scoring
+    score = EntityScore(aggregate == "max", penalty)
+    lengths = [len(index.row_token_ids(rank)) for rank in range(index.num_rows)]
+    values = data.draw(st.lists(st.floats(-9, -0.1), min_size=len(lengths), max_size=len(lengths)))
+    forms = [
+        Hypothesis((0,) * n, row, v * n**penalty)
+        for row, (n, v) in enumerate(zip(lengths, values, strict=True))
+    ]
+    unseen = data.draw(st.floats(-9, 0))
+    found = [form for form in forms if form.score(penalty) > unseen or data.draw(st.booleans())]
+    tallies: dict[int, Tally] = {}
+    truth: dict[int, Tally] = {}
+    for part, into in ((found, tallies), (forms, truth)):
+        for form in part:
+            for entity in index.entities_of(form.row):
+                into.setdefault(entity, Tally()).forms[form.row] = form
+    if is_proven(index, tallies, k, score, unseen, index.num_entities):
+        told = sorted(tallies, key=lambda e: -score.of(tallies[e]))[:k]
+        right = sorted((score.of(tally) for tally in truth.values()), reverse=True)[:k]
+        assert [score.of(truth[e]) for e in told] == pytest.approx(right, abs=1e-9)
+
+
+def test_bounds_of_entities() -> None:
+    total, best = EntityScore(), EntityScore(takes_best=True)
+    assert best.bound(-3.0, 2, -1.0) == -1.0
+    assert best.bound(-0.5, 2, -1.0) == -0.5
+    assert best.bound(-3.0, 0, -1.0) == -3.0
+    assert total.bound(-3.0, 2, -1.0) == pytest.approx(np.log(np.exp(-3.0) + 2 * np.exp(-1.0)))
+    assert total.bound(-math.inf, 3, -1.0) == pytest.approx(-1.0 + math.log(3))
+    assert total.bound(-3.0, 0, -1.0) == -3.0
