@@ -1,8 +1,10 @@
 """Beam search on transformers against Hugging Face `generate` and against exhaustive scoring.
 
 `generate` keeps a finished title only when it ranks among the best `num_beams` continuations of its step;
-ours keeps every one. So with titles of different lengths and a narrow beam `generate` may do worse and is
-dominated; with titles of one length, or with a beam as wide as the catalogue, both must agree.
+ours keeps every one. Both go on with the same prefixes, ranked by log-probability. So with titles of
+different lengths and a narrow beam `generate` may do worse and is dominated; with titles of one length, or
+with a beam as wide as the catalogue, both must agree. That holds under every length penalty: it divides by
+the same length, the end token's included, and `generate` is asked to stop only when no length could help.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decoding.beam_search import BeamResult, beam_search
+from decoding.collection import CollectionPolicy
 from decoding.hf_model import HFLanguageModel
 from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
@@ -40,15 +43,19 @@ PROMPTS = random_prompts([9, 4, 1], VOCAB)
 CATALOGUES = {
     "equal": random_titles(40, (3,), num_letters=5),
     "mixed": random_titles(40, (1, 2, 3, 4), num_letters=4),
+    "long": random_titles(40, (9,), num_letters=2),
 }
+PENALTIES = (-1.0, 0.5, 1.0, 2.0)
 NUM_TITLES = 40
 TOLERANCE = 1e-4  # float32, sums of up to five log-probabilities
-FILLER = -1e8  # `generate` starts its idle beams at -1e9
+FILLER = -1e6  # `generate` starts its idle beams at -1e9, and divides that by the length too
 
 
 class Scored(NamedTuple):
+    """A title with its score: the log-probability, where nothing else is asked for."""
+
     row: Row
-    logprob: float
+    score: float
 
 
 @cache
@@ -79,7 +86,9 @@ def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
     return {prefix: sorted(tokens) for prefix, tokens in following.items()}
 
 
-def generate(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], beams: int) -> list[Scored]:
+def generate(
+    model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], beams: int, penalty: float = 0.0
+) -> list[Scored]:
     """Everything Hugging Face returns for k = beams, filler included."""
     following = dict_trie(rows)
     written_from = 1 if model.config.is_encoder_decoder else len(prompt)
@@ -95,7 +104,8 @@ def generate(model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row],
         num_beams=beams,
         num_return_sequences=beams,
         do_sample=False,
-        length_penalty=0.0,
+        length_penalty=penalty,
+        early_stopping="never",
         max_new_tokens=max(len(row) for row in rows),
         prefix_allowed_tokens_fn=allowed,
         return_dict_in_generate=True,
@@ -113,36 +123,37 @@ def cut(sequence: Sequence[int]) -> Row:
     return tuple(sequence[:end])
 
 
-def search(name: str, catalogue: str, k: int, width: int) -> list[BeamResult]:
+def search(name: str, catalogue: str, k: int, width: int, penalty: float = 0.0) -> list[BeamResult]:
     """All prompts in one batch."""
     rows = CATALOGUES[catalogue]
     trie = TitleTrie.from_rows(rows, VOCAB)
-    results = beam_search(ours(name).prefill(PROMPTS), trie, [BeamParams(k, width)] * len(PROMPTS))
+    params = [BeamParams(k, width, penalty)] * len(PROMPTS)
+    results = beam_search(ours(name).prefill(PROMPTS), trie, params)
     for result in results:
         assert isinstance(result, BeamResult)
-        check_list(result, rows, k)
+        check_list(result, rows, k, penalty)
     return results
 
 
-def check_list(result: BeamResult, rows: Sequence[Row], k: int) -> None:
+def check_list(result: BeamResult, rows: Sequence[Row], k: int, penalty: float = 0.0) -> None:
     """No filler, no invalid title, no duplicate, best first, at most k."""
     found = [hypothesis.token_ids for hypothesis in result.hypotheses]
     assert len(found) == len(set(found)) <= k
     assert set(found) <= set(rows)
     assert [rows[hypothesis.row] for hypothesis in result.hypotheses] == found
-    scores = [hypothesis.logprob for hypothesis in result.hypotheses]
+    scores = [hypothesis.score(penalty) for hypothesis in result.hypotheses]
     assert scores == sorted(scores, reverse=True)
     assert all(FILLER < score <= 0 for score in scores)
 
 
-def scored(result: BeamResult) -> list[Scored]:
-    return [Scored(hypothesis.token_ids, hypothesis.logprob) for hypothesis in result.hypotheses]
+def scored(result: BeamResult, penalty: float = 0.0) -> list[Scored]:
+    return [Scored(hypothesis.token_ids, hypothesis.score(penalty)) for hypothesis in result.hypotheses]
 
 
 def assert_same(got: Sequence[Scored], expected: Sequence[Scored]) -> None:
     assert [entry.row for entry in got] == [entry.row for entry in expected]
     for mine, theirs in zip(got, expected, strict=True):
-        assert mine.logprob == pytest.approx(theirs.logprob, abs=TOLERANCE)
+        assert mine.score == pytest.approx(theirs.score, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -155,24 +166,74 @@ def test_titles_of_one_length_equal_generate_at_every_width(name: str, beams: in
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_titles_of_many_lengths_equal_generate_when_nothing_is_pruned(name: str) -> None:
-    results = search(name, "mixed", NUM_TITLES, NUM_TITLES)
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("beams", [2, 5])
+def test_titles_of_one_length_equal_generate_under_every_penalty(
+    name: str, penalty: float, beams: int
+) -> None:
+    results = search(name, "equal", beams, beams, penalty)
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        theirs = generate(plain(name), prompt, CATALOGUES["equal"], beams, penalty)
+        assert_same(scored(result, penalty), theirs)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("beams", [7, 12])
+def test_dead_branches_collected_at_every_step_change_nothing(name: str, beams: int) -> None:
+    """Titles of ten tokens over two letters: every query loses branches on the way."""
+    rows = CATALOGUES["long"]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    params = [BeamParams(beams, beams)] * len(PROMPTS)
+    policies = (CollectionPolicy(interval=1), CollectionPolicy(interval=3), CollectionPolicy.never())
+    answers = []
+    for policy in policies:
+        session = HFLanguageModel(build(name, VOCAB), collection=policy).prefill(PROMPTS)
+        answers.append(beam_search(session, trie, params))
+        assert (session.usage.num_collections > 0) == (policy.interval is not None)
+    for prompt, *results in zip(PROMPTS, *answers, strict=True):
+        theirs = generate(plain(name), prompt, rows, beams)
+        for result in results:
+            assert isinstance(result, BeamResult)
+            check_list(result, rows, beams)
+            assert_same(scored(result), theirs)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_exact_lists_are_those_of_the_widest_generate(name: str) -> None:
+    """On real sessions the continuation writes behind branches of every level."""
+    rows = CATALOGUES["mixed"]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    for penalty in (0.0, 1.0):
+        params = [BeamParams(3, 1, penalty, exact=True) for _ in PROMPTS]
+        results = beam_search(ours(name).prefill(PROMPTS), trie, params)
+        assert any(result.num_exact_nodes > 3 for result in results)
+        for prompt, result in zip(PROMPTS, results, strict=True):
+            assert result.certified
+            theirs = generate(plain(name), prompt, rows, NUM_TITLES, penalty)
+            assert_same(scored(result, penalty), theirs[:3])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("penalty", [0.0, *PENALTIES])
+def test_titles_of_many_lengths_equal_generate_when_nothing_is_pruned(name: str, penalty: float) -> None:
+    results = search(name, "mixed", NUM_TITLES, NUM_TITLES, penalty)
     for prompt, result in zip(PROMPTS, results, strict=True):
         assert result.certified
-        theirs = generate(plain(name), prompt, CATALOGUES["mixed"], NUM_TITLES)
-        assert_same(scored(result), theirs)
+        theirs = generate(plain(name), prompt, CATALOGUES["mixed"], NUM_TITLES, penalty)
+        assert_same(scored(result, penalty), theirs)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("beams", [2, 5, 12])
-def test_titles_of_many_lengths_are_never_worse_than_generate(name: str, beams: int) -> None:
-    results = search(name, "mixed", beams, beams)
+@pytest.mark.parametrize("penalty", [0.0, *PENALTIES])
+def test_titles_of_many_lengths_are_never_worse_than_generate(name: str, beams: int, penalty: float) -> None:
+    results = search(name, "mixed", beams, beams, penalty)
     for prompt, result in zip(PROMPTS, results, strict=True):
-        theirs = generate(plain(name), prompt, CATALOGUES["mixed"], beams)
-        real = [entry for entry in theirs if entry.logprob > FILLER]
+        theirs = generate(plain(name), prompt, CATALOGUES["mixed"], beams, penalty)
+        real = [entry for entry in theirs if entry.score > FILLER]
         assert len(result.hypotheses) >= len(real) > 0
-        for mine, other in zip(scored(result), real, strict=False):
-            assert mine.logprob >= other.logprob - TOLERANCE
+        for mine, other in zip(scored(result, penalty), real, strict=False):
+            assert mine.score >= other.score - TOLERANCE
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -224,7 +285,7 @@ def test_more_results_than_titles_gives_every_title_once_and_no_filler(name: str
         assert result.certified
         theirs = generate(plain(name), prompt, rows, k)
         assert len(theirs) == k > len(rows)
-        assert_same(scored(result), [entry for entry in theirs if entry.logprob > FILLER])
+        assert_same(scored(result), [entry for entry in theirs if entry.score > FILLER])
 
 
 def prompt_passes(meter: ForwardMeter, encoder_decoder: bool) -> list[tuple[int, int]]:
@@ -308,7 +369,7 @@ def test_sweep_of_catalogues_prompts_and_widths(name: str, seed: int) -> None:
                 if enumeration.smallest_gap() > 1e-5 and (len(lengths) == 1 or beams == len(rows)):
                     assert_same(scored(result), theirs)
                 for mine, other in zip(scored(result), theirs, strict=False):
-                    assert mine.logprob >= other.logprob - TOLERANCE
+                    assert mine.score >= other.score - TOLERANCE
                 if result.certified and enumeration.smallest_gap() > 1e-5:
                     assert [entry.row for entry in scored(result)] == [
                         row for _, row in enumeration.ranking()[:beams]
