@@ -6,6 +6,7 @@ titles, a filtered trie and a JSON grammar all decode the same way.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -136,4 +137,4 @@ class Hypothesis:
 
     def score(self, length_penalty: float = 0.0) -> float:
         """Return logprob / length ** length_penalty, what beam search ranks by."""
-        return self.logprob / len(self.token_ids) ** length_penalty
+        return self.logprob / math.pow(len(self.token_ids), length_penalty)
