@@ -47,7 +47,7 @@ class Segment:
 
 
 def attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
-    """Attend over several segments with one softmax.
+    """Attend over several segments with one softmax. Without gradients: scores are written in place.
 
     Args:
         query: Shape: (Q, H, B, D).
@@ -60,44 +60,54 @@ def attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
     queries, heads, branches, size = query.shape
     kv_heads = segments[0].keys.shape[1]
     folded = (query * rule.scaling).reshape(queries, kv_heads, -1, size)
-    parts = [_scores(folded, segment, (queries, heads, branches), rule.softcap) for segment in segments]
-    scores = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
-    weights = scores.softmax(dim=-1).to(query.dtype).reshape(queries, kv_heads, -1, scores.shape[-1])
-    shares = torch.split(weights, [segment.keys.shape[2] for segment in segments], dim=-1)
-    attended = _product(shares[0], segments[0].values)
-    for share, segment in zip(shares[1:], segments[1:], strict=True):
-        attended = attended + _product(share, segment.values)
-    return attended.reshape(queries, heads, branches, -1)
+    lengths = [segment.keys.shape[2] for segment in segments]
+    # One array for all segments, so that nothing has to be put together afterwards.
+    scores = query.new_empty(
+        queries, heads, branches, sum(lengths), dtype=torch.promote_types(query.dtype, torch.float32)
+    )
+    by_kv_head = scores.view(queries, kv_heads, -1, sum(lengths))
+    for part, segment in zip(torch.split(by_kv_head, lengths, dim=-1), segments, strict=True):
+        _multiply(folded, segment.keys.mT, part)
+    if rule.softcap is not None:
+        scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
+    for part, segment in zip(torch.split(scores, lengths, dim=-1), segments, strict=True):
+        if segment.bias is not None:
+            part.add_(segment.bias)
+        if segment.hidden is not None:
+            part.masked_fill_(segment.hidden[:, None], -torch.inf)
+    weights = torch.split(by_kv_head.softmax(dim=-1).to(query.dtype), lengths, dim=-1)
+    attended = query.new_empty(queries, kv_heads, folded.shape[2], segments[0].values.shape[3])
+    for number, (part, segment) in enumerate(zip(weights, segments, strict=True)):
+        _multiply(part, segment.values, attended, add=number > 0)
+    return attended.view(queries, heads, branches, -1)
 
 
-def _scores(folded: Tensor, segment: Segment, shape: tuple[int, int, int], softcap: float | None) -> Tensor:
-    """Masked scores of one segment, at least float32. Shape: (Q, H, B, n)."""
-    scores = _product(folded, segment.keys.mT).reshape(*shape, -1)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if segment.bias is not None:
-        scores = scores + segment.bias
-    if segment.hidden is not None:
-        scores = scores.masked_fill(segment.hidden[:, None], -torch.inf)
-    return scores
-
-
-def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """`rows` @ `matrix`, where one matrix may stand for all queries.
+def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, add: bool = False) -> None:
+    """Write `rows` @ `matrix` into `out`, or add it, where one matrix may stand for all queries.
 
     Args:
         rows: Shape: (Q, H_kv, r, n).
         matrix: Shape: (Q or 1, H_kv, n, m). A plain product would copy a single one Q times.
-
-    Returns:
-        Shape: (Q, H_kv, r, m).
+        out: Of any type. Shape: (Q, H_kv, r, m).
+        add: Whether to add.
     """
-    if matrix.shape[0] == rows.shape[0]:
-        return rows @ matrix
     queries, heads, count, _ = rows.shape
-    together = rows.transpose(0, 1).reshape(heads, queries * count, -1) @ matrix[0]
-    return together.view(heads, queries, count, -1).transpose(0, 1)
+    if matrix.shape[0] < queries:
+        together = rows.transpose(0, 1).reshape(heads, queries * count, -1) @ matrix[0]
+        product = together.view(heads, queries, count, -1).transpose(0, 1)
+    elif out.dtype != rows.dtype:
+        product = rows @ matrix
+    else:
+        flat, left, right = out.view(queries * heads, count, -1), rows.flatten(0, 1), matrix.flatten(0, 1)
+        if add:
+            flat.baddbmm_(left, right)
+        else:
+            torch.bmm(left, right, out=flat)
+        return
+    if add:
+        out.add_(product)
+    else:
+        out.copy_(product)
 
 
 def causal_mask(length: int, window: int | None, device: torch.device, before: int = 0) -> Tensor:

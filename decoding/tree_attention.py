@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -19,7 +20,7 @@ from transformers.masking_utils import sdpa_mask
 from decoding.branch_attention import BranchPass, attend_branches
 from decoding.errors import UnsupportedModelError
 from decoding.prompt_attention import PromptPass, attend_prompts
-from decoding.segment_attention import Rule, Segment, attend, causal_mask
+from decoding.segment_attention import Rule, causal_mask
 
 # The name must not contain "sdpa", "flex" or "flash": transformers looks for those substrings.
 TREE_ATTENTION = "genret_tree"
@@ -76,8 +77,7 @@ def tree_attention(
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree is None and softcap is not None:
-        rule = Rule(scaling, None, softcap, None)
-        return _attend_outside(query, key, value, attention_mask, dropout, rule), None
+        return _attend_outside(query, key, value, attention_mask, dropout, scaling, softcap), None
     if tree is None or not getattr(module, "is_causal", True):
         return sdpa_attention_forward(
             module,
@@ -111,22 +111,33 @@ def tree_attention(
 
 
 def _attend_outside(
-    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float, rule: Rule
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float,
+    scaling: float,
+    softcap: float,
 ) -> Tensor:
     """Soft-capped attention of an ordinary forward pass; the mask follows `sdpa_mask`. (Q, B, H, D_v)."""
     if dropout:
         raise UnsupportedModelError("attention dropout is not supported together with soft-capped scores")
-    length = query.shape[2]
+    length, groups = query.shape[2], query.shape[1] // key.shape[1]
     hidden: Tensor | None = None
     if attention_mask is None and length > 1:
         # No mask stands for a causal one over as many keys as queries.
         key, value = key[:, :, :length], value[:, :, :length]
-        hidden = causal_mask(length, None, query.device)[None]
+        hidden = causal_mask(length, None, query.device)
     elif attention_mask is not None:
-        hidden = ~attention_mask[:, 0]
+        hidden = ~attention_mask
         # A padding row that sees nothing would be NaN; what it answers is never used.
         hidden = hidden & ~hidden.all(-1, keepdim=True)
-    return attend(query, (Segment(key, value, hidden, None),), rule).transpose(1, 2).contiguous()
+    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    scores = (query * scaling) @ key.mT
+    scores = torch.tanh(scores.to(torch.promote_types(scores.dtype, torch.float32)) / softcap) * softcap
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return (scores.softmax(dim=-1).to(query.dtype) @ value).transpose(1, 2).contiguous()
 
 
 def _bias_owner(

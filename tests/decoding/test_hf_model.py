@@ -325,8 +325,7 @@ def test_a_wrapped_model_still_trains(name: str) -> None:
             torch.testing.assert_close(got.grad, expected.grad, atol=1e-3, rtol=1e-3, msg=parameter_name)
 
 
-def test_a_wrapped_softcap_model_answers_as_before() -> None:
-    """Soft caps are beyond plain scaled dot product attention, which serves other models outside sessions."""
+def softcapped() -> PreTrainedModel:
     torch.manual_seed(5)
     config = Gemma2Config(
         **TINY,
@@ -336,7 +335,12 @@ def test_a_wrapped_softcap_model_answers_as_before() -> None:
         query_pre_attn_scalar=8,
         sliding_window=3,
     )
-    model = wider(Gemma2ForCausalLM._from_config(config, attn_implementation="eager"))
+    return wider(Gemma2ForCausalLM._from_config(config, attn_implementation="eager"))
+
+
+def test_a_wrapped_softcap_model_answers_and_trains_as_before() -> None:
+    """Soft caps are beyond plain scaled dot product attention, which serves other models outside sessions."""
+    model, plain = softcapped(), softcapped()
     ids = torch.tensor(prompts_of([7, 7]))
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
@@ -345,6 +349,12 @@ def test_a_wrapped_softcap_model_answers_as_before() -> None:
     got = [model(input_ids=ids).logits, model(input_ids=ids, attention_mask=mask).logits]
     torch.testing.assert_close(got[0], expected[0])
     torch.testing.assert_close(got[1][mask.bool()], expected[1][mask.bool()])
+    labels = ids.clone()
+    labels[0, :4] = -100  # nothing that padding predicts
+    for one in (model, plain):
+        one(input_ids=ids, attention_mask=mask, labels=labels).loss.backward()
+    for got_from, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(got_from.grad, wanted.grad, atol=1e-3, rtol=1e-3)
 
 
 def test_decoder_prompt_is_what_generate_would_place() -> None:
