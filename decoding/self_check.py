@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from decoding.conformance.difference import Tolerance
+from decoding.conformance.float64 import exactly
 from decoding.conformance.plain_passes import PlainAnswers, plain_answers
 from decoding.conformance.random_trees import RandomTree, random_tree
 from decoding.conformance.replay import replay
@@ -57,7 +58,8 @@ def probe(model: PreTrainedModel, decoder_prompt: Sequence[int]) -> Expectation:
     tree = random_tree(_PROMPT_LENGTHS, 1, _DEPTH, _BRANCHES, writable_tokens(model), generator)
     name = model.config.model_type
     try:
-        answers = plain_answers(model, decoder_prompt, tree)
+        with exactly(model.dtype):
+            answers = plain_answers(model, decoder_prompt, tree)
     except Exception as error:
         raise UnsupportedModelError(
             f"model type {name!r} cannot be checked: a plain forward pass failed: {error}"
@@ -73,7 +75,8 @@ def refuse_if_different(model: HFLanguageModel, expected: Expectation) -> None:
     """
     name, generator = expected.model_type, torch.Generator().manual_seed(_SEED)
     try:
-        outcome = replay(Driver(model, expected.tree, None, generator), MIXED_LENGTHS, expected.answers)
+        with exactly(expected.dtype):
+            outcome = replay(Driver(model, expected.tree, None, generator), MIXED_LENGTHS, expected.answers)
     except Exception as error:
         raise UnsupportedModelError(
             f"model type {name!r} is not supported: token-tree decoding failed: {error}"

@@ -35,11 +35,6 @@ class PlainAnswers:
     hidden: list[Tensor] | None
     among_themselves: Difference
 
-    @property
-    def largest_logit(self) -> float:
-        """Largest |logit| of a branch."""
-        return max(float(level.abs().max()) for level in self.logits)
-
 
 @torch.no_grad()
 def plain_answers(

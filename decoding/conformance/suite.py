@@ -74,14 +74,15 @@ def examine(
     with exactly(model.dtype):
         answers = _run_plain(model, decoder_prompt, trees, reader, progress)
         findings, failure = _run_trees(model, trees, answers, reader, generator, progress)
-    tolerance = Tolerance.strict(model.dtype, max(one.largest_logit for one in answers))
+    rounding = sum((one.among_themselves for one in answers), Difference())
+    tolerance = Tolerance.strict(model.dtype)
     return Report(
         facts,
         Examination(
             options=options,
             plan=plan,
             tolerance=tolerance,
-            rounding=sum((one.among_themselves for one in answers), Difference()),
+            rounding=rounding,
             scenarios=tuple(ScenarioResult(name, one.logits) for name, one in findings.outcomes.items()),
             layers=_by_layer(findings, kinds, tolerance),
             failure=failure,

@@ -133,7 +133,9 @@ def _measured(found: Examination) -> str:
     tolerance, overall = found.tolerance, found.overall
     what = "the relative difference is" if tolerance.is_relative else "log-probabilities differ by at most"
     relation = "below" if tolerance.holds(overall) else "not below"
-    return f"{what} {tolerance.measure(overall):.1e}, {relation} the {tolerance.allowed:.1e} of rounding."
+    return (
+        f"{what} {tolerance.measure(overall):.1e}, {relation} the {tolerance.bound(overall):.0e} of rounding."
+    )
 
 
 def _where(found: Examination) -> str:
