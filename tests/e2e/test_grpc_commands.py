@@ -132,9 +132,42 @@ def test_draws_of_several_prefixes_are_asked_for(server: Process) -> None:
     assert json.loads(done.stdout)["candidates"]
 
 
+def test_lists_are_proven_and_scored_as_asked(server: Process) -> None:
+    asked = ("query", "metal", "-k", "4", "--beam-size", "1", "--json", "--address", server.address)
+    plain = json.loads(genret(*asked).stdout)
+    exact = json.loads(genret(*asked, "--exact").stdout)
+    assert (plain["certified"], exact["certified"]) == (False, True)
+    assert (plain["num_exact_nodes"], plain["num_nodes"]) < (exact["num_exact_nodes"], exact["num_nodes"])
+    assert exact["kv"]["peak_bytes"] > 0
+    saved = exact["kv"]["per_branch_bytes"] - exact["kv"]["peak_bytes"]
+    assert exact["kv"]["saved_bytes"] == saved
+    assert all(c["score"] == c["logprob"] for c in exact["candidates"])
+    scored = json.loads(genret(*asked, "--exact", "--exact-budget", "9000", "--length-penalty", "1").stdout)
+    scores = [c["score"] for c in scored["candidates"]]
+    assert scored["certified"]
+    assert scores == sorted(scores, reverse=True)
+    assert all(c["score"] > c["logprob"] for c in scored["candidates"])
+    best = json.loads(genret(*asked, "--exact", "--aggregate", "max").stdout)
+    assert all(c["score"] <= c["logprob"] for c in best["candidates"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--method", "disc", "--exact"), "--exact: needs the method beam, got the method disc"),
+        (("--exact-budget", "5"), "--exact-budget: needs exact, which is not asked for; got 5"),
+        (("--exact", "--exact-budget", "-1"), "--exact-budget: must be in [0, 1000000], got -1"),
+        (("--length-penalty", "5"), "--length-penalty: must be in [-4, 4], got 5.0"),
+        (
+            ("--length-penalty", "1", "--aggregate", "sum"),
+            "--aggregate: must be max with a length_penalty, as a sum of probabilities has no length; "
+            "got sum with length_penalty 1",
+        ),
+        (
+            ("--method", "disc", "--aggregate", "max"),
+            "--aggregate: needs the method beam, got the method disc",
+        ),
+        (("--aggregate", "mean"), "Invalid value for '--aggregate': 'mean' is not one of 'sum', 'max'."),
         (("--min-mass", "0.2"), "--min-mass: needs the method disc, got the method beam"),
         (("--adaptive",), "--adaptive: needs the method disc, got the method beam"),
         (("--method", "disc", "--min-mass", "7"), "--min-mass: must be in [0, 1], got 7.0"),
@@ -148,7 +181,7 @@ def test_draws_of_several_prefixes_are_asked_for(server: Process) -> None:
         ),
     ],
 )
-def test_options_of_disc_are_refused_before_a_server_is_asked(
+def test_options_of_a_method_are_refused_before_a_server_is_asked(
     arguments: tuple[str, ...], message: str
 ) -> None:
     done = genret("query", "x", *arguments, "--address", "127.0.0.1:1")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -109,6 +111,35 @@ def test_the_service_says_what_the_library_says(tiny: ServedIndex, retriever: Re
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"exact": True},
+        {"exact": True, "exact_budget": 2, "beam_size": 1},
+        {"length_penalty": 1.0},
+        {"length_penalty": -0.5, "aggregate": "max", "exact": True},
+        {"aggregate": "sum"},
+        {"aggregate": "max"},
+    ],
+)
+def test_scores_and_proofs_of_the_service_are_those_of_the_library(
+    tiny: ServedIndex, retriever: Retriever, options: dict[str, Any]
+) -> None:
+    (expected,) = retriever.retrieve("who wrote hamlet", k=4, **options)
+
+    async def scenario() -> None:
+        async with running(indexes={"tiny": tiny}) as api:
+            request = RetrieveRequest("who wrote hamlet", k=4, **options)
+            message = await api.stub.Retrieve(request_to_proto(request), timeout=30)
+            result = reply_from_proto(request.query, message).result
+            assert replace(result, timings=expected.timings) == expected
+            assert result.num_nodes > 0
+            assert result.kv.peak_bytes > 0
+            assert result.kv.per_branch_bytes > 0
+
+    asyncio.run(scenario())
+
+
 def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tiny: ServedIndex) -> None:
     requests = [
         pb.RetrieveRequest(query="city of light", k=3),
@@ -120,6 +151,9 @@ def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tin
         pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=4, adaptive=True, num_samples=4),
         pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=5, beam_size=3, num_samples=4),
         pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=6, min_mass=1, num_samples=4),
+        pb.RetrieveRequest(query="x", exact=True, beam_size=2),
+        pb.RetrieveRequest(query="metal", length_penalty=1.0),
+        pb.RetrieveRequest(query="metal", prompt_template="few-shot", aggregation=pb.AGGREGATION_MAX),
     ]
 
     async def scenario() -> None:
@@ -138,6 +172,8 @@ def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tin
             assert 0 < withheld.mass_lower_bound <= withheld.mass_upper_bound <= 1
             assert withheld.num_nodes > 0
             assert [r.response.abstained for r in together[:8]] == [False] * 8
+            assert together[9].response.certified
+            assert together[11].response.kv_usage.shared_prefix_bytes > 0
 
     asyncio.run(scenario())
 

@@ -67,6 +67,38 @@ def test_an_answer_below_the_least_mass_is_no_match_with_its_mass() -> None:
     asyncio.run(scenario())
 
 
+def test_scores_proof_and_memory_are_told() -> None:
+    async def scenario() -> None:
+        async with running(FakeRetriever()) as api:
+            reply = await api.retrieve("hamlet", k=2, exact=True, exact_budget=9)
+            assert reply.certified
+            assert [c.score for c in reply.candidates] == [-1.5, -2.5]
+            assert (reply.num_nodes, reply.num_exact_nodes) == (11, 5)
+            kv = reply.kv_usage
+            assert (kv.peak_bytes, kv.per_branch_bytes, kv.saved_bytes) == (1000, 4000, 3000)
+            assert (kv.shared_prefix_bytes, kv.num_collections) == (500, 2)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_proof_may_take_is_work() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        fake.hold.clear()
+        async with running(fake, queue=QueueLimits(max_tokens=1500)) as api:
+            first = asyncio.ensure_future(api.retrieve("one", exact=True))  # 1,024 and a little more
+            await until(fake.running.is_set)
+            error, details = await failure(api.retrieve("two", exact=True))
+            assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+            assert details["ErrorInfo"].reason == "QUEUE_FULL"
+            third = asyncio.ensure_future(api.retrieve("three", exact=True, exact_budget=5))
+            fake.hold.set()
+            assert (await first).candidates
+            assert (await third).candidates
+
+    asyncio.run(scenario())
+
+
 def test_options_left_out_take_the_defaults_and_zero_is_not_left_out() -> None:
     async def scenario() -> None:
         async with running(FakeRetriever()) as api:
@@ -98,6 +130,15 @@ def test_options_left_out_take_the_defaults_and_zero_is_not_left_out() -> None:
         ({"method": 77}, "method"),
         ({"min_mass": 0.5}, "min_mass"),
         ({"adaptive": True}, "adaptive"),
+        ({"exact_budget": 5}, "exact_budget"),
+        ({"exact": True, "exact_budget": 2**32 - 1}, "exact_budget"),
+        ({"length_penalty": float("nan")}, "length_penalty"),
+        ({"length_penalty": 5.0}, "length_penalty"),
+        ({"length_penalty": 1.0, "aggregation": pb.AGGREGATION_SUM}, "aggregation"),
+        ({"aggregation": 9}, "aggregation"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "exact": True}, "exact"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "length_penalty": 1.0}, "length_penalty"),
+        ({"method": pb.RETRIEVAL_METHOD_DISC, "aggregation": pb.AGGREGATION_MAX}, "aggregation"),
         ({"method": pb.RETRIEVAL_METHOD_DISC, "min_mass": float("nan")}, "min_mass"),
         ({"method": pb.RETRIEVAL_METHOD_DISC, "min_mass": -0.5}, "min_mass"),
         ({"method": pb.RETRIEVAL_METHOD_DISC, "beam_size": 65}, "beam_size"),

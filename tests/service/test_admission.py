@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.types import RetrieveRequest
-from service.admission import TITLE_TOKENS, Admission, estimate_tokens
+from service.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
 from service.config import QueueLimits
 from service.errors import OverloadedError
 
@@ -24,6 +24,20 @@ from service.errors import OverloadedError
 )
 def test_work_grows_with_the_prompt_and_the_branches(request_: RetrieveRequest, branches: int) -> None:
     assert estimate_tokens(request_, 20) == 20 + branches * TITLE_TOKENS
+
+
+def test_a_proof_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> None:
+    request = RetrieveRequest("q", k=3, exact=True, exact_budget=500)
+    estimated = estimate_tokens(request, 20)
+    assert estimated == estimate_tokens(RetrieveRequest("q", k=3), 20) + 500
+    assert (
+        estimate_tokens(RetrieveRequest("q", exact=True), 0) - estimate_tokens(RetrieveRequest("q"), 0)
+        == 1024
+    )
+    assert done_tokens(estimated, request, 500) == estimated
+    assert done_tokens(estimated, request, 510) == estimated
+    assert done_tokens(estimated, request, 30) == estimated - 470
+    assert done_tokens(100, RetrieveRequest("q"), 0) == 100
 
 
 def test_a_request_larger_than_the_limit_is_taken_alone() -> None:

@@ -163,6 +163,18 @@ def test_mentions_that_the_model_gives_too_little_are_nil(link: Link) -> None:
     assert options["min_mass"] == least
 
 
+def test_links_are_proven_where_that_is_asked_for(link: Link) -> None:
+    narrow = ("m.jsonl", "--beam-size", "1", "--aggregate", "max")
+    assert link(*narrow, "--out", "narrow.jsonl").exit_code == 0
+    assert link(*narrow, "--exact", "--out", "exact.parquet").exit_code == 0
+    assert not all(row["certified"] for row in rows("narrow.jsonl"))
+    for row in rows("exact.parquet"):
+        assert row["certified"]
+        assert row["score"] == row["candidates"][0]["score"] <= row["logprob"]
+    options = json.loads(pq.read_schema("exact.parquet").metadata[b"genret.options"])
+    assert (options["exact"], options["exact_budget"], options["aggregate"]) == (True, None, "max")
+
+
 def test_gzip_and_standard_input(link: Link) -> None:
     Path("m.jsonl.gz").write_bytes(gzip.compress(TEXT.encode()))
     assert link("m.jsonl", "--out", "a.jsonl").exit_code == 0
