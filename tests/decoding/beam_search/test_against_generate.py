@@ -199,6 +199,25 @@ def test_dead_branches_collected_at_every_step_change_nothing(name: str, beams: 
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("exact", [False, True])
+def test_prompts_that_share_a_prefix_equal_generate(name: str, exact: bool) -> None:
+    """With the prefix run once for all; an encoder, which reads both ways, runs it with every prompt."""
+    (shared,) = random_prompts([6], VOCAB, seed=3)
+    prompts = [shared + prompt for prompt in PROMPTS]
+    model = ours(name)
+    prefix = model.share_prefix(shared)
+    assert (prefix is None) == model.is_encoder_decoder
+    rows = CATALOGUES["equal"]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    params = [BeamParams(4, 4, exact=exact)] * len(prompts)
+    results = beam_search(model.prefill(prompts, prefix), trie, params)
+    for prompt, result in zip(prompts, results, strict=True):
+        assert isinstance(result, BeamResult)
+        theirs = generate(plain(name), prompt, rows, NUM_TITLES if exact else 4)
+        assert_same(scored(result), theirs[:4])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_exact_lists_are_those_of_the_widest_generate(name: str) -> None:
     """On real sessions the continuation writes behind branches of every level."""
     rows = CATALOGUES["mixed"]
