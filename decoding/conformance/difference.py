@@ -96,7 +96,7 @@ class Tolerance:
 
     @classmethod
     def strict(cls, dtype: torch.dtype) -> Tolerance:
-        """A bound on every single log-probability; for half precision, which allows none, the relative one."""
+        """A bound on every single log-probability; half precision allows none, and gets the relative one."""
         if dtype not in _LARGEST:
             return cls.relative(dtype)
         allowed = _LARGEST[dtype]

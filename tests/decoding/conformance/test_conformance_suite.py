@@ -1,0 +1,251 @@
+"""Every verified architecture passes the examination; of one broken on purpose it names the layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoModelForCausalLM
+
+import decoding.hf_model
+from decoding.conformance.plan import ExamineOptions, PlanError
+from decoding.conformance.report import Report
+from decoding.conformance.scenarios import (
+    COLLECTIONS,
+    KEPT_LEVELS,
+    MIXED_LENGTHS,
+    ONE_PROMPT,
+    SCENARIOS,
+    SHARED_PREFIX,
+)
+from decoding.conformance.suite import examine
+from decoding.errors import UnsupportedModelError
+from decoding.tree_step import TreeStep
+from tests.verified_architectures import ARCHITECTURES, COMMON, build
+
+SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
+
+
+def by_scenario(report: Report) -> dict[str, float]:
+    assert report.examination is not None
+    return {result.name: result.difference.largest for result in report.examination.scenarios}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_verified_architectures_are_exact(name: str) -> None:
+    report = examine(build(name, torch.float64), SMALL)
+    found = report.examination
+    assert found is not None
+    assert report.verdict == "exact", report.to_json()
+    assert found.overall.largest < 1e-9
+    assert report.facts.standing == "verified"
+    assert [result.name for result in found.scenarios] == [scenario.name for scenario in SCENARIOS]
+    branches = {result.name: result.difference.branches for result in found.scenarios}
+    assert (branches.pop(SHARED_PREFIX.name) == 0) == build(name).config.is_encoder_decoder
+    assert all(branches.values())
+    assert len(found.layers) == 3
+    assert max(layer.difference.largest for layer in found.layers) < 1e-9
+    assert found.first_different is None
+    assert found.rounding.branches
+    assert found.rounding.largest < 1e-9
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "bart", "t5"])
+def test_the_last_layer_reads_as_the_model_answers(name: str) -> None:
+    """The last layer differs by what the logits differ by, also where a model scales them."""
+    found = examine(build(name), SMALL).examination
+    assert found is not None
+    last = found.layers[-1].difference
+    assert last.branches == found.overall.branches
+    assert last.spread == pytest.approx(found.overall.spread, rel=0.1)
+    assert last.largest == pytest.approx(found.overall.largest, rel=0.5)
+
+
+def test_windows_that_trees_ignore_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = TreeStep.sights
+
+    def blind(self: TreeStep, window: int | None) -> Any:
+        return plain(self, None)
+
+    monkeypatch.setattr(TreeStep, "sights", blind)
+    report = examine(build("gemma3", torch.float64), SMALL)
+    assert report.examination is not None
+    assert report.verdict == "differs"
+    first = report.examination.first_different
+    assert first is not None
+    assert (first.number, first.kind) == (0, "sliding attention, window 6")
+
+
+def test_a_later_layer_is_named_when_the_difference_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = TreeStep.sights
+
+    def blind(self: TreeStep, window: int | None) -> Any:
+        return plain(self, None)
+
+    monkeypatch.setattr(TreeStep, "sights", blind)
+    report = examine(build("qwen2-mixed-windows", torch.float64), SMALL)
+    assert report.examination is not None
+    first = report.examination.first_different
+    assert first is not None
+    assert (first.number, first.kind) == (1, "sliding attention, window 6")
+
+
+def test_slot_numbers_for_positions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding.hf_model, "use_true_positions", lambda embedding: None)
+    report = examine(build("bart", torch.float64), SMALL)
+    assert report.verdict == "differs"
+    assert report.examination is not None
+    first = report.examination.first_different
+    assert first is not None
+    assert first.number == 0
+
+
+def _alibi_in_layer_one(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """Causal attention whose second layer prefers what is near: what the tree knows nothing of."""
+    length = query.shape[2]
+    groups = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    behind = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if module.layer_idx == 1:
+        scores = scores - 0.5 * behind
+    scores = scores.masked_fill(behind < 0, -torch.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2), None
+
+
+def test_a_bias_of_the_models_own_is_found_in_its_layer() -> None:
+    AttentionInterface.register("alibi_in_layer_one", _alibi_in_layer_one)
+    model = build("llama-gqa", torch.float64)
+    model.set_attn_implementation("alibi_in_layer_one")
+    report = examine(model, SMALL)
+    assert report.verdict == "differs"
+    assert report.examination is not None
+    first = report.examination.first_different
+    assert first is not None
+    assert first.number == 1
+    assert report.examination.layers[0].difference.largest < 1e-9
+    assert report.examination.rounding.largest < 1e-9
+
+
+def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from decoding.hf_session import TreeSession
+
+    plain = TreeSession.collect
+
+    def spoiling(self: TreeSession) -> None:
+        plain(self)
+        for layer in self._cache.layers:
+            layer.tail_keys.add_(1.0)
+
+    monkeypatch.setattr(TreeSession, "collect", spoiling)
+    report = examine(build("llama-gqa", torch.float64), SMALL)
+    assert report.verdict == "differs"
+    spoiled = by_scenario(report)
+    assert spoiled.pop(COLLECTIONS.name) > 1e-3
+    assert max(spoiled.values()) < 1e-9
+
+
+def test_what_tree_decoding_raises_is_the_finding() -> None:
+    torch.manual_seed(0)
+    config = transformers.GPTNeoConfig(
+        vocab_size=61,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        attention_types=[[["global", "local"], 1]],
+        window_size=6,
+        max_position_embeddings=64,
+    )
+    report = examine(AutoModelForCausalLM.from_config(config), SMALL)
+    assert report.verdict == "failed"
+    assert report.examination is not None
+    assert "does not let its attention be replaced" in (report.examination.failure or "")
+    assert report.facts.layers == ("full attention", "local attention, window 6")
+
+
+def test_a_refused_architecture_can_be_examined_and_stays_refused() -> None:
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        **{**COMMON, "num_key_value_heads": 2, "num_local_experts": 2, "sliding_window": 6}
+    )
+    report = examine(AutoModelForCausalLM.from_config(config), SMALL)
+    assert report.verdict == "refused"
+    assert report.facts.refusal is not None
+    assert report.examination is not None
+    assert report.examination.tolerance.holds(report.examination.overall)
+
+
+def test_long_windows_are_said_to_be_uncovered() -> None:
+    changes = {"sliding_window": 600, "max_position_embeddings": 1200}
+    found = examine(build("mistral-window", changes=changes), ExamineOptions(trees=1, depth=2, beams=2))
+    assert found.examination is not None
+    assert found.examination.plan.prompt_tokens == 48
+    assert found.examination.plan.uncovered == (
+        "the window of 600 tokens: prompts end at 48, --prompt-tokens 616 goes behind it",
+    )
+
+
+def test_short_windows_are_covered_without_being_asked() -> None:
+    changes = {"sliding_window": 50, "max_position_embeddings": 200}
+    report = examine(build("mistral-window", changes=changes), ExamineOptions(trees=1, depth=2, beams=2))
+    assert report.examination is not None
+    assert report.examination.plan.prompt_tokens == 66
+    assert report.examination.plan.uncovered == ()
+
+
+def test_more_positions_than_the_model_has_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"prompt_tokens must be in \[8, 90\] for this model, got 91"):
+        examine(build("gpt2"), ExamineOptions(prompt_tokens=91))
+    with pytest.raises(PlanError, match="depth must be below 96"):
+        examine(build("gpt2"), ExamineOptions(depth=96))
+    with pytest.raises(PlanError, match="trees must be at least 1, got 0"):
+        ExamineOptions(trees=0)
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    first, second = (examine(build("gemma2"), SMALL).to_json() for _ in range(2))
+    assert first == second
+    third = examine(build("gemma2"), ExamineOptions(1, 2, 4, 3, 16)).to_json()
+    assert third["examination"]["overall"] != first["examination"]["overall"]
+
+
+def test_half_precision_is_judged_by_the_relative_difference() -> None:
+    report = examine(build("llama-gqa", torch.bfloat16), SMALL)
+    assert report.examination is not None
+    assert report.examination.tolerance.is_relative
+    assert report.verdict == "exact"
+    assert by_scenario(report)[ONE_PROMPT.name] > 1e-4
+
+
+def test_a_plain_pass_that_fails_is_named() -> None:
+    model = build("llama-gqa")
+    model.lm_head = nn.Linear(7, 61)
+    with pytest.raises(
+        UnsupportedModelError, match="'llama' cannot be examined: a plain forward pass failed"
+    ):
+        examine(model, SMALL)
+
+
+def test_every_scenario_writes_every_branch() -> None:
+    found = examine(build("llama-gqa"), SMALL).examination
+    assert found is not None
+    branches = {result.name: result.difference.branches for result in found.scenarios}
+    written = branches[MIXED_LENGTHS.name]
+    assert {branches[name.name] for name in (ONE_PROMPT, COLLECTIONS, SHARED_PREFIX, KEPT_LEVELS)} == {
+        written
+    }
+
+
+def test_progress_reaches_its_end() -> None:
+    seen: list[tuple[str, int, int]] = []
+    examine(build("llama-gqa"), SMALL, lambda *news: seen.append(news))
+    for stage in ("plain passes", "token trees"):
+        steps = [(done, total) for name, done, total in seen if name == stage]
+        assert steps[0][0] == 0
+        assert steps[-1][0] == steps[-1][1]
