@@ -1,0 +1,177 @@
+"""`genret doctor` as a user sees it: tables, a verdict, exit codes, JSON, and refusals by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from transformers import AutoModelForCausalLM, MambaConfig, StableLmConfig
+
+import decoding.hf_model
+import retrieval.doctor.cli
+from decoding.conformance.plan import ExamineOptions
+from decoding.conformance.suite import examine
+from service.main import cli
+from tests.verified_architectures import COMMON, build
+
+QUICK = ("--trees", "1", "--depth", "3", "--beams", "3", "--prompt-tokens", "12")
+
+
+def doctor(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["doctor", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gemma3")
+    build("gemma3").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bart")
+    build("bart").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mamba(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mamba")
+    config = MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=1, state_size=4)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def test_an_exact_model(gemma: Path) -> None:
+    done = doctor(gemma, *QUICK)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"model         {gemma}"
+    assert "architecture  gemma3_text" in lines
+    assert "layers        2 x sliding attention, window 6" in lines
+    assert "              1 x full attention" in lines
+    assert any(line.startswith("with a shared prefix") for line in lines)
+    assert lines[-1].startswith("EXACT: log-probabilities differ by at most")
+    assert done.stderr == ""
+    table = lines[lines.index(next(line for line in lines if line.startswith("token trees"))) :]
+    ends = {len(line) for line in (table[0], table[1], table[2])}
+    assert len(ends) == 1, "the table is not aligned"
+
+
+def test_float64_is_exact_to_the_last_bits(gemma: Path) -> None:
+    done = doctor(gemma, *QUICK, "--dtype", "float64", "--json", "-")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "exact"
+    assert found["examination"]["overall"]["max_abs_logprob_difference"] < 1e-9
+
+
+def test_bfloat16_says_what_it_cannot_say(gemma: Path) -> None:
+    done = doctor(gemma, *QUICK, "--dtype", "bfloat16")
+    assert done.exit_code == 0, done.output
+    assert "In bfloat16 the kernels round differently for different batch shapes" in done.stdout
+    assert "EXACT: the relative difference is" in done.stdout
+
+
+def test_an_encoder_decoder_has_no_prefix_to_share(bart: Path) -> None:
+    done = doctor(bart, *QUICK)
+    assert done.exit_code == 0, done.output
+    line = next(line for line in done.stdout.splitlines() if line.startswith("with a shared prefix"))
+    assert line.endswith("cannot be done")
+
+
+def test_json_into_a_file_beside_the_tables(gemma: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    done = doctor(gemma, *QUICK, "--json", file)
+    assert done.exit_code == 0, done.output
+    assert "EXACT" in done.stdout
+    found = json.loads(file.read_text())
+    assert found["model"] == str(gemma)
+    assert found["standing"] == "verified"
+    assert found["layers"] == ["sliding attention, window 6", "full attention", "sliding attention, window 6"]
+    assert [layer["layer"] for layer in found["examination"]["by_layer"]] == [0, 1, 2]
+    assert found["examination"]["first_different_layer"] is None
+    assert len(found["examination"]["scenarios"]) == 6
+
+
+def test_a_difference_is_located(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding.hf_model, "use_true_positions", lambda embedding: None)
+    done = doctor(bart, *QUICK)
+    assert done.exit_code == 1
+    verdict = " ".join(done.stdout.split("\n\n")[-1].split())
+    assert verdict.startswith("DIFFERS: log-probabilities differ by at most")
+    assert verdict.endswith("It begins at decoder layer 0 (full attention, cross-attention).")
+
+
+def test_a_refused_architecture_is_not_even_loaded(mamba: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((mamba / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes(b"never read")
+    done = doctor(tmp_path)
+    assert done.exit_code == 1
+    assert "REFUSED: model type 'mamba' is not supported: its recurrent state" in done.stdout
+    found = json.loads(doctor(mamba, "--json", "-").stdout)
+    assert (found["verdict"], found["standing"]) == ("refused", "refused")
+    assert "examination" not in found
+
+
+def test_a_refused_architecture_is_compared_on_demand(mamba: Path) -> None:
+    done = doctor(mamba, "--even-if-refused", *QUICK)
+    assert done.exit_code == 1
+    assert "FAILED: token-tree decoding cannot run this model" in done.stdout
+
+
+def test_an_architecture_that_the_check_at_loading_would_refuse(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = StableLmConfig(**{**COMMON, "num_key_value_heads": 4})
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    done = doctor(tmp_path, *QUICK)
+    assert done.exit_code == 1
+    assert "not verified: a short check decides whenever it is loaded" in done.stdout
+    assert "DIFFERS" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere/at/all"], "no such model directory: nowhere/at/all"),
+        (["{bart}", "--prompt-tokens", "41"], "prompt_tokens must be in [8, 40] for this model, got 41"),
+        (["{bart}", "--prompt-tokens", "3"], "prompt_tokens must be at least 8, got 3"),
+        (["{bart}", "--depth", "40"], "depth must be below 39"),
+        (["{bart}", "--dtype", "float16", "--device", "cpu"], "float16 is not computed on a CPU"),
+        (["{bart}", "--device", "abacus"], "unknown device 'abacus'"),
+        (["{bart}", "--trees", "0"], "0 is not in the range x>=1"),
+        (["{bart}", "--json", "nowhere/at/all.json"], "no such directory: nowhere/at"),
+    ],
+)
+def test_what_cannot_be_run_exits_with_2(arguments: list[str], message: str, bart: Path) -> None:
+    done = doctor(*(argument.format(bart=bart) for argument in arguments))
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_ctrl_c_is_one_word(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("decoding.conformance.suite.plain_answers", interrupted)
+    done = doctor(bart, *QUICK)
+    assert done.exit_code == 130
+    assert done.stderr == "interrupted\n"
+    assert done.stdout == ""
+
+
+def test_progress_is_for_terminals(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress = retrieval.doctor.cli._Progress()
+    examine(build("gpt2"), ExamineOptions(trees=1, depth=2, beams=2, prompt_tokens=10), progress)
+    progress.clear()
+    shown = capsys.readouterr().err
+    assert "token trees: 6 of 6" in shown
+    assert shown.endswith("\r\033[K")
