@@ -15,9 +15,10 @@ from decoding.collection import CollectionPolicy
 Row = tuple[int, ...]
 
 MOST_QUERIES = 3
+MOST_BRANCHES = 5
 LONGEST_PREFIX = 12
 LONGEST_REST = 14
-MOST_STEPS = 10
+MOST_STEPS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def random_script(rng: random.Random, vocab_size: int) -> Script:
         shared + _tokens(rng, rng.choice([1, 2, rng.randint(1, LONGEST_REST)]), vocab_size)
         for _ in range(rng.randint(1, MOST_QUERIES))
     )
-    policy = CollectionPolicy(rng.choice([None, 1, 2, 3, 5]), rng.random() < 0.5)
+    policy = CollectionPolicy(rng.choice([None, None, 1, 2, 3, 5]), rng.random() < 0.6)
     keep_levels = rng.random() < 0.25
     truths = [BranchTruth(prompts, keep_levels)]
     operations: list[Operation] = []
@@ -192,7 +193,8 @@ def _random_selection(rng: random.Random, session: int, truth: BranchTruth) -> S
 
 def _random_growth(rng: random.Random, session: int, truth: BranchTruth, vocab_size: int) -> Grow:
     depth = rng.randint(1, truth.depth + 1) if truth.keep_levels else truth.depth + 1
-    width = rng.randint(1, 5)
+    # A narrow first frontier reserves little room, so that wide ones soon press for more.
+    width = rng.choice([1, rng.randint(1, MOST_BRANCHES)]) if depth == 1 else rng.randint(1, MOST_BRANCHES)
     above = truth.columns(depth - 1)
     parents = tuple(_random_parents(rng, width, above) for _ in truth.prompts)
     tokens = tuple(_tokens(rng, width, vocab_size) for _ in truth.prompts)

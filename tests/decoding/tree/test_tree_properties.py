@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.tree_oracles import PlainPasses, play
+from decoding import token_tree
+from decoding.collection import CollectionPolicy, Survivors, survivors
+from tests.tree_oracles import PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
 
 TOLERANCES = [(torch.float64, 1e-9), (torch.float32, 1e-4)]
-ORDINARY_SEEDS = range(8, 15)
-SLOW_SEEDS = range(100, 200)
+ORDINARY_SEEDS = range(109, 115)
+SLOW_SEEDS = range(200, 260)
 LONGEST_WINDOW = 7  # of the sliding layers of these models
 
 
@@ -93,6 +95,27 @@ def test_wrong_parents_are_noticed(name: str) -> None:
     assert error_of(name, torch.float64, script) < 1e-9
 
 
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "bart", "t5"])
+def test_a_collection_that_moves_the_wrong_slots_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shifted(*arguments: object) -> Survivors | None:
+        kept = survivors(*arguments)
+        return kept and Survivors(kept.old_slots.roll(1, dims=1), kept.new_slots)
+
+    tokens = ((7, 8, 9), (10, 11, 12))
+    steps = [Grow(0, None, ((0, 1, 1), (1, 0, 0)), tokens) for _ in range(5)]
+    script = Script(((5, 9, 11), (40,)), 0, CollectionPolicy(interval=3), False, tuple(steps))
+    with exactly(torch.float64):
+        right = play(script, module(name, torch.float64))
+        assert right.sessions[0].usage.num_collections == 1
+        monkeypatch.setattr(token_tree, "survivors", shifted)
+        wrong = play(script, module(name, torch.float64)).answers
+        passes = PlainPasses(reference(name, torch.float64))
+        assert passes.largest_error(right.answers) < 1e-9
+        assert passes.largest_error(wrong) > 1e-2
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_ancestor_matters(name: str) -> None:
     """One wrong token in sight changes the answer by many times any tolerance."""
@@ -142,6 +165,21 @@ def test_scripts_reach_what_they_are_for(seeds: range) -> None:
     assert any(-1 in row and max(row) >= 0 for step in steps for row in step.parents)
     assert any(step.depth is not None for step in steps)
     assert max(_depth(script) for script in scripts) > LONGEST_WINDOW
+
+
+def test_scripts_collect_on_every_occasion() -> None:
+    scheduled = pressed = asked = 0
+    for script in map(seeded, ORDINARY_SEEDS):
+        played = Play(script, module("llama-gqa", torch.float32))
+        for operation in script.operations:
+            session = None if isinstance(operation, Select) else played.sessions[operation.session]
+            before = 0 if session is None else session.usage.num_collections
+            played.act(operation)
+            freed = 0 if session is None else session.usage.num_collections - before
+            asked += freed if isinstance(operation, Collect) else 0
+            pressed += freed if isinstance(operation, Grow) and script.policy.interval is None else 0
+            scheduled += freed if isinstance(operation, Grow) and not script.policy.under_pressure else 0
+    assert min(scheduled, pressed, asked) > 0
 
 
 def _depth(script: Script) -> int:
