@@ -1,4 +1,4 @@
-"""The Python blocks of the README and of docs/disc.md run as they stand."""
+"""The Python blocks of the README, docs/disc.md and docs/beam-search.md run as they stand."""
 
 from __future__ import annotations
 
@@ -49,12 +49,13 @@ def example(word: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_examples_of_disc_print_what_the_page_says(folder: Path) -> None:
-    page = text_of("docs/disc.md")
+@pytest.mark.parametrize(("name", "examples"), [("disc", 4), ("beam-search", 5)])
+def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, examples: int) -> None:
+    page = text_of(f"docs/{name}.md")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     printed = re.findall(r"```python\n.*?```\n```\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 4
-    assert len(printed) == 4
+    assert len(blocks) == examples
+    assert len(printed) == examples
     assert run("\n".join(blocks), folder) == "".join(printed)
 
 
