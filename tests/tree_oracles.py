@@ -67,7 +67,8 @@ class Play:
                 self._select(operation)
 
     def _grow(self, step: Grow) -> None:
-        parents, tokens = torch.tensor(step.parents), torch.tensor(step.tokens)
+        device = self.sessions[step.session].root_logits.device
+        parents, tokens = (torch.tensor(rows, device=device) for rows in (step.parents, step.tokens))
         logits = self.sessions[step.session].step(self._change(parents), tokens, step.depth)
         assert logits.shape[:2] == parents.shape
         assert logits.isfinite().all()
@@ -134,13 +135,14 @@ class PlainPasses:
     def _pass(self, prompt: Row, paths: list[Row]) -> Tensor:
         """After every prefix of paths of one length. Shape: (n, length + 1, V)."""
         rows, length = len(paths), len(paths[0])
-        config = self._model.config
+        config, device = self._model.config, self._model.device
         if config.is_encoder_decoder:
-            written = torch.tensor([(config.decoder_start_token_id, *path) for path in paths])
-            read = torch.tensor([prompt] * rows)
+            written = torch.tensor([(config.decoder_start_token_id, *path) for path in paths], device=device)
+            read = torch.tensor([prompt] * rows, device=device)
             output = self._model(input_ids=read, decoder_input_ids=written, use_cache=False)
         else:
-            output = self._model(input_ids=torch.tensor([prompt + path for path in paths]), use_cache=False)
+            read = torch.tensor([prompt + path for path in paths], device=device)
+            output = self._model(input_ids=read, use_cache=False)
         logits: Tensor = output.logits[:, -(length + 1) :]
         return logits.log_softmax(-1)
 

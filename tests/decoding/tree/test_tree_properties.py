@@ -20,40 +20,44 @@ from decoding import token_tree
 from decoding.collection import CollectionPolicy, Survivors, survivors
 from tests.tree_oracles import PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
+from tests.trie_oracles import needs_cuda
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
 
 TOLERANCES = [(torch.float64, 1e-9), (torch.float32, 1e-4)]
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 ORDINARY_SEEDS = range(109, 115)
 SLOW_SEEDS = range(200, 260)
 LONGEST_WINDOW = 7  # of the sliding layers of these models
 
 
 @cache
-def module(name: str, dtype: torch.dtype) -> PreTrainedModel:
+def module(name: str, dtype: torch.dtype, device: str = "cpu") -> PreTrainedModel:
     """Its attention is replaced by whoever plays on it."""
-    return build(name, dtype)
+    return build(name, dtype).to(device)
 
 
 @cache
-def reference(name: str, dtype: torch.dtype) -> PreTrainedModel:
+def reference(name: str, dtype: torch.dtype, device: str = "cpu") -> PreTrainedModel:
     """The same weights with the architecture's own attention."""
-    return build(name, dtype)
+    return build(name, dtype).to(device)
 
 
-def error_of(name: str, dtype: torch.dtype, script: Script) -> float:
+def error_of(name: str, dtype: torch.dtype, script: Script, device: str = "cpu") -> float:
     with exactly(dtype):
-        return PlainPasses(reference(name, dtype)).largest_error(play(script, module(name, dtype)).answers)
+        answers = play(script, module(name, dtype, device)).answers
+        return PlainPasses(reference(name, dtype, device)).largest_error(answers)
 
 
 def seeded(seed: int) -> Script:
     return random_script(random.Random(seed), VOCAB)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES, ids=["float64", "float32"])
-def test_trees_equal_plain_passes(name: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_trees_equal_plain_passes(name: str, dtype: torch.dtype, tolerance: float, device: str) -> None:
     for seed in ORDINARY_SEEDS:
-        assert error_of(name, dtype, seeded(seed)) < tolerance, f"seed {seed}"
+        assert error_of(name, dtype, seeded(seed), device) < tolerance, f"seed {seed}"
 
 
 @pytest.mark.slow
