@@ -12,6 +12,9 @@ from torch.nn import functional as F
 from decoding.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
 from decoding.tree_cache import PrefixSegment
 
+# Rows of a prompt whose scores are materialised together, where no fused kernel computes them.
+ROWS_AT_ONCE = 128
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptGroup:
@@ -139,10 +142,16 @@ def _attend_fused(
     hidden = None
     if windowed or (before and length > 1):
         hidden = tree.hidden(length, rule.window if windowed else None, before, query.device)
-    if hidden is not None and query.shape[1] != key.shape[1]:
-        # Grouped heads together with a mask fall back to a slow kernel on some devices.
-        key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for part in (key, value))
-    return F.scaled_dot_product_attention(
+    groups = query.shape[1] // key.shape[1]
+    # Grouped heads together with a mask fall back to a slow kernel on some devices. Few tokens behind many
+    # are folded into rows of their key's head; for many their masks would be larger than the keys.
+    folds = hidden is not None and groups > 1 and length <= key.shape[1] * key.shape[3]
+    if folds and hidden is not None:
+        hidden = hidden.repeat(groups, 1)
+        query = query.reshape(query.shape[0], key.shape[1], groups * length, -1)
+    elif hidden is not None and groups > 1:
+        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+    attended = F.scaled_dot_product_attention(
         query,
         key,
         value,
@@ -151,6 +160,7 @@ def _attend_fused(
         scale=rule.scaling,
         enable_gqa=query.shape[1] != key.shape[1],
     )
+    return attended.reshape(attended.shape[0], -1, length, attended.shape[3]) if folds else attended
 
 
 def _attend_row(
@@ -162,14 +172,20 @@ def _attend_row(
     rule: Rule,
     bias: Tensor | None,
 ) -> Tensor:
-    """One prompt, its score matrix materialised. Bias of shape (1, H, T, s + T). Returns (1, H, T, D_v)."""
-    before = 0 if prefix is None else prefix[0].shape[2]
-    hidden = tree.hidden(query.shape[2], rule.window, before, query.device)[None]
-    own = Segment(key, value, hidden[..., before:], None if bias is None else bias[..., before:])
-    if prefix is None:
-        return attend(query, (own,), rule)
-    seen = Segment(*prefix, hidden[..., :before], None if bias is None else bias[..., :before])
-    return attend(query, (seen, own), rule)
+    """One prompt, its scores materialised some rows at a time. Bias: (1, H, T, s + T). (1, H, T, D_v)."""
+    length, before = query.shape[2], 0 if prefix is None else prefix[0].shape[2]
+    hidden = tree.hidden(length, rule.window, before, query.device)[None]
+    attended = []
+    for first in range(0, length, ROWS_AT_ONCE):
+        end = min(first + ROWS_AT_ONCE, length)
+        rows, seen = slice(first, end), slice(before, before + end)
+        own_bias = None if bias is None else bias[:, :, rows, seen]
+        segments = [Segment(key[:, :, :end], value[:, :, :end], hidden[:, rows, seen], own_bias)]
+        if prefix is not None:
+            prefix_bias = None if bias is None else bias[:, :, rows, :before]
+            segments.append(Segment(*prefix, hidden[:, rows, :before], prefix_bias))
+        attended.append(attend(query[:, :, rows], tuple(segments), rule))
+    return torch.cat(attended, dim=2)
 
 
 def _causal_bias(rule: Rule, query: Tensor, prefix: PrefixSegment | None) -> Tensor | None:

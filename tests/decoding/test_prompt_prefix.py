@@ -80,7 +80,7 @@ def test_equal_to_plain_passes_over_whole_prompts(name: str, length: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gemma2"])
-@pytest.mark.parametrize("lengths", [(1,), (1, 1), (3, 3), (7,)])
+@pytest.mark.parametrize("lengths", [(1,), (1, 1), (3, 3), (7,), (20, 20)])
 def test_prompts_of_one_length(name: str, lengths: tuple[int, ...]) -> None:
     with exactly(torch.float64):
         model = HFLanguageModel(build(name, torch.float64))
@@ -88,6 +88,22 @@ def test_prompts_of_one_length(name: str, lengths: tuple[int, ...]) -> None:
         prompts = [beginning + rest for rest in tokens(*lengths, seed=2)]
         session = model.prefill(prompts, shared(model, beginning))
         assert grow_and_compare(session, build(name, torch.float64), prompts, 3, seed=0) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral-window", "t5", "umt5"])
+@pytest.mark.parametrize("rows_at_once", [1, 3])
+def test_prompts_whose_scores_are_materialised_in_pieces(
+    name: str, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoding.prompt_attention.ROWS_AT_ONCE", rows_at_once)
+    with exactly(torch.float64):
+        model = HFLanguageModel(build(name, torch.float64))
+        (beginning,) = tokens(8)
+        prompts = [beginning + rest for rest in tokens(18, 7, seed=2)]
+        reference = build(name, torch.float64)
+        for prefix in (None, model.share_prefix(beginning)):
+            session = model.prefill(prompts, prefix)
+            assert grow_and_compare(session, reference, prompts, 2, seed=0) < 1e-9
 
 
 def test_float32_and_bfloat16() -> None:
