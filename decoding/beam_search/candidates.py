@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from decoding.beam_search.ranking import best_columns
+from decoding.beam_search.top_tokens import top_tokens
 from decoding.expansion import Edges, check_normalisers, expand, log_normalisers
 from decoding.types import Constraint, StaticConstraint
 
@@ -140,10 +141,10 @@ def likeliest(
     normaliser = log_normalisers(rows)
     check_normalisers(normaliser, flat)
     wanted = looked_at.repeat_interleave(branches, output_size=queries * branches)  # (n,)
-    by_value = rows.topk(max(1, min(most, vocab)), dim=1)
-    last = by_value.values.gather(1, (wanted - 1).clamp(max=by_value.values.shape[1] - 1).unsqueeze(1))
-    top, order = by_value.indices.sort(dim=1)
-    above = by_value.values.gather(1, order) > last
+    values, tokens = top_tokens(rows, max(1, min(most, vocab)))
+    last = values.gather(1, (wanted - 1).clamp(max=values.shape[1] - 1).unsqueeze(1))
+    top, order = tokens.sort(dim=1)
+    above = values.gather(1, order) > last
     following = torch.where(above, constraint.verify(flat, top), -1)
     valid = following >= 0
     short = (valid.sum(dim=1) < wanted // 2) | (wanted >= vocab)
