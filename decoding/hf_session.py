@@ -146,7 +146,7 @@ class TreeSession(ABC):
 
         Nothing that follows is changed by it. Does nothing where levels are kept.
         """
-        self._collect(None, width=1)
+        self._collect(None, self._tree.width)
 
     def _make_room(self, parents: Tensor) -> None:
         """Let the cache take one more frontier, collecting what is dead where that is due."""

@@ -1,8 +1,8 @@
 """The model behind one adapter: prompts in, next-token logits of a tree of branches out.
 
 Decoders never see transformers, caches or masks. They prefill a batch of prompts once and then advance
-all branches of all queries together; the session keeps one KV entry per written token and shares the
-prompt's KV between all branches of a query.
+all branches of all queries together; the session keeps one KV entry per written token that a branch descends
+from, and shares the prompt's KV between all branches of a query, and a common prefix's between all queries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DecodeSession(Protocol):
         """Keep the branches of every depth, so that any of them may get children later.
 
         To be called before the first step. A session otherwise forgets which branches a frontier had once
-        it has written the next one; their keys and values are held either way.
+        it has written the next one, and may free the keys and values of branches that nothing descends from.
 
         Raises:
             ValueError: branches have been written without.

@@ -54,6 +54,11 @@ class TokenTree:
         """Tail slots per query, n: tokens written and not collected, fillers included."""
         return self._tail_depths.shape[1]
 
+    @property
+    def width(self) -> int:
+        """Branches per query at the last depth, without levels those of the last frontier; 1 of prompts."""
+        return self._paths[self.depth].shape[1] if self.depth else 1
+
     def keep_levels(self) -> None:
         """Keep the branches of every depth, so that any of them may get children later.
 
