@@ -10,150 +10,44 @@ the same length, the end token's included, and `generate` is asked to stop only 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Callable
 
 import pytest
-import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from decoding.beam_search import BeamResult, beam_search
 from decoding.collection import CollectionPolicy
 from decoding.hf_model import HFLanguageModel
 from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
+from tests.generate_peer import (
+    CATALOGUES,
+    FILLER,
+    NUM_TITLES,
+    PENALTIES,
+    PROMPTS,
+    TOLERANCE,
+    VOCAB,
+    Scored,
+    assert_same,
+    check_list,
+    generate,
+    ours,
+    plain,
+    scored,
+    search,
+    truth,
+)
 from tests.tiny_transformers import (
     ARCHITECTURES,
     END,
     FIRST_LETTER,
-    PAD,
     Enumeration,
     ForwardMeter,
-    Row,
     build,
     random_prompts,
     random_titles,
 )
-
-VOCAB = 30
-PROMPTS = random_prompts([9, 4, 1], VOCAB)
-CATALOGUES = {
-    "equal": random_titles(40, (3,), num_letters=5),
-    "mixed": random_titles(40, (1, 2, 3, 4), num_letters=4),
-    "long": random_titles(40, (9,), num_letters=2),
-}
-PENALTIES = (-1.0, 0.5, 1.0, 2.0)
-NUM_TITLES = 40
-TOLERANCE = 1e-4  # float32, sums of up to five log-probabilities
-FILLER = -1e6  # `generate` starts its idle beams at -1e9, and divides that by the length too
-
-
-class Scored(NamedTuple):
-    """A title with its score: the log-probability, where nothing else is asked for."""
-
-    row: Row
-    score: float
-
-
-@cache
-def plain(name: str) -> PreTrainedModel:
-    """The model as transformers runs it."""
-    return build(name, VOCAB)
-
-
-@cache
-def ours(name: str) -> HFLanguageModel:
-    return HFLanguageModel(build(name, VOCAB))
-
-
-@cache
-def truth(name: str, catalogue: str) -> list[Enumeration]:
-    """Exhaustive scores per prompt; no two scores that a beam compares are close to a tie."""
-    enumerations = [Enumeration(plain(name), prompt, CATALOGUES[catalogue]) for prompt in PROMPTS]
-    assert min(enumeration.smallest_gap() for enumeration in enumerations) > 1e-5
-    return enumerations
-
-
-def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
-    """Prefix -> tokens that may follow."""
-    following: defaultdict[Row, set[int]] = defaultdict(set)
-    for row in rows:
-        for depth, token in enumerate(row):
-            following[row[:depth]].add(token)
-    return {prefix: sorted(tokens) for prefix, tokens in following.items()}
-
-
-def generate(
-    model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], beams: int, penalty: float = 0.0
-) -> list[Scored]:
-    """Everything Hugging Face returns for k = beams, filler included."""
-    following = dict_trie(rows)
-    written_from = 1 if model.config.is_encoder_decoder else len(prompt)
-
-    def allowed(_: int, written: Tensor) -> list[int]:
-        # Idle beams run on after their end; `generate` wants some token for them too.
-        return following.get(tuple(written[written_from:].tolist()), [END])
-
-    ids = torch.tensor([list(prompt)])
-    output = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        num_beams=beams,
-        num_return_sequences=beams,
-        do_sample=False,
-        length_penalty=penalty,
-        early_stopping="never",
-        max_new_tokens=max(len(row) for row in rows),
-        prefix_allowed_tokens_fn=allowed,
-        return_dict_in_generate=True,
-        output_scores=True,
-        eos_token_id=END,
-        pad_token_id=PAD,
-    )
-    sequences = output.sequences[:, written_from:].tolist()
-    scores = output.sequences_scores.tolist()
-    return [Scored(cut(sequence), score) for sequence, score in zip(sequences, scores, strict=True)]
-
-
-def cut(sequence: Sequence[int]) -> Row:
-    end = sequence.index(END) + 1 if END in sequence else len(sequence)
-    return tuple(sequence[:end])
-
-
-def search(name: str, catalogue: str, k: int, width: int, penalty: float = 0.0) -> list[BeamResult]:
-    """All prompts in one batch."""
-    rows = CATALOGUES[catalogue]
-    trie = TitleTrie.from_rows(rows, VOCAB)
-    params = [BeamParams(k, width, penalty)] * len(PROMPTS)
-    results = beam_search(ours(name).prefill(PROMPTS), trie, params)
-    for result in results:
-        assert isinstance(result, BeamResult)
-        check_list(result, rows, k, penalty)
-    return results
-
-
-def check_list(result: BeamResult, rows: Sequence[Row], k: int, penalty: float = 0.0) -> None:
-    """No filler, no invalid title, no duplicate, best first, at most k."""
-    found = [hypothesis.token_ids for hypothesis in result.hypotheses]
-    assert len(found) == len(set(found)) <= k
-    assert set(found) <= set(rows)
-    assert [rows[hypothesis.row] for hypothesis in result.hypotheses] == found
-    scores = [hypothesis.score(penalty) for hypothesis in result.hypotheses]
-    assert scores == sorted(scores, reverse=True)
-    assert all(FILLER < score <= 0 for score in scores)
-
-
-def scored(result: BeamResult, penalty: float = 0.0) -> list[Scored]:
-    return [Scored(hypothesis.token_ids, hypothesis.score(penalty)) for hypothesis in result.hypotheses]
-
-
-def assert_same(got: Sequence[Scored], expected: Sequence[Scored]) -> None:
-    assert [entry.row for entry in got] == [entry.row for entry in expected]
-    for mine, theirs in zip(got, expected, strict=True):
-        assert mine.score == pytest.approx(theirs.score, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -14,11 +14,8 @@ import torch
 
 from decoding.beam_search import BeamResult
 from decoding.params import BeamParams
+from tests.beam_batches import LENGTH_PENALTIES, NUM_PER_BATCH, Batch
 from tests.beam_oracles import (
-    LENGTH_PENALTIES,
-    LOGITS,
-    NUM_PER_BATCH,
-    Batch,
     check_certificate,
     close,
     inner_prefixes,
@@ -26,6 +23,7 @@ from tests.beam_oracles import (
     scores_of,
     textbook_beam_search,
 )
+from tests.tables_model import LOGITS
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

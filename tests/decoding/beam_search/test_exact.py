@@ -14,12 +14,8 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from decoding.params import MAX_EXACT_BUDGET, BeamParams
 from decoding.title_trie import TitleTrie
+from tests.beam_batches import END, Batch
 from tests.beam_oracles import (
-    END,
-    VOCAB,
-    Batch,
-    Meter,
-    TablesModel,
     at_most,
     check_certificate,
     close,
@@ -28,6 +24,7 @@ from tests.beam_oracles import (
     kth_score,
     scores_of,
 )
+from tests.tables_model import VOCAB, Meter, TablesModel
 
 SEEDS = range(100, 104)
 

@@ -11,15 +11,8 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.params import MAX_LENGTH_PENALTY, BeamParams
 from decoding.title_trie import TitleTrie
 from decoding.types import Hypothesis
-from tests.beam_oracles import (
-    LENGTH_PENALTIES,
-    Batch,
-    Row,
-    check_list,
-    is_true_top_k,
-    score,
-    scores_of,
-)
+from tests.beam_batches import LENGTH_PENALTIES, Batch
+from tests.beam_oracles import Row, check_list, is_true_top_k, score, scores_of
 from tests.fakes import TableModel
 
 END, A, B, C = 0, 1, 2, 3

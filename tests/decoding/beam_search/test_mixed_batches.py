@@ -12,7 +12,8 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
-from tests.beam_oracles import VOCAB, Batch, TablesModel, random_catalogue
+from tests.beam_batches import Batch, random_catalogue
+from tests.tables_model import VOCAB, TablesModel
 
 SEEDS = range(300, 304)
 
