@@ -31,6 +31,7 @@ from beam_search_figures.free_outputs import free_outputs
 from beam_search_figures.plot import draw
 from beam_search_figures.settings import Setting, SettingType
 from beam_search_figures.shared_prefix import shared_prefix
+from beam_search_figures.tables import tables
 from beam_search_figures.title_search import SETTINGS as TITLE_SETTINGS
 from beam_search_figures.title_search import title_search
 from beam_search_figures.trace import trace
@@ -76,6 +77,12 @@ _SECTIONS = ("titles", "upkeep", "free", "ablation", "trace", "prefix")
 )
 @click.option("--hidden", type=click.IntRange(min=64), default=Sizes().hidden, help="Width of the model.")
 @click.option("--layers", type=click.IntRange(min=1), default=Sizes().layers, help="Depth of the model.")
+@click.option(
+    "--tables",
+    "tables_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write tables there.",
+)
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw `trace` there.")
 def main(
     json_file: Path | None,
@@ -90,6 +97,7 @@ def main(
     prompt: int,
     hidden: int,
     layers: int,
+    tables_file: Path | None,
     plot: Path | None,
 ) -> None:
     """Measure trie beam search."""
@@ -134,6 +142,9 @@ def main(
     if plot:
         draw(plot, figures["trace"])
         click.echo(f"drawn: {plot}")
+    if tables_file:
+        tables_file.write_text(tables(figures), encoding="utf-8")
+        click.echo(f"written: {tables_file}")
     write_json(json_file, command_line(), facts, figures)
     different = [name for name in figures if name in ("titles", "free", "ablation")]
     if any(figures[name]["agreement"]["different"] for name in different):

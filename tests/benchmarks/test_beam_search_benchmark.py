@@ -24,6 +24,17 @@ def run(script: str, *options: str, file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))["figures"]
 
 
+def assert_tables(file: Path, sections: list[str]) -> None:
+    """Every section has tables, and every row as many cells as its head."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert [line.removeprefix("### ") for line in lines if line.startswith("###")] == sections
+    widths = [line.count("|") for line in lines if line.startswith("|")]
+    for place, line in enumerate(lines):
+        if line.startswith("|---"):
+            assert lines[place - 1].count("|") == line.count("|") == lines[place + 1].count("|")
+    assert len(widths) >= 3 * len(sections)
+
+
 def refused(*options: str) -> str:
     """Return what is said of options that make no sense."""
     command = [sys.executable, str(BENCHMARKS / "beam_search.py"), *options]
@@ -40,8 +51,10 @@ def test_what_makes_no_sense_is_refused_by_name() -> None:
 
 @pytest.mark.slow
 def test_lists_agree_with_generate_and_everything_is_reported(tmp_path: Path) -> None:
-    sections = ["--only", "titles", "--only", "upkeep", "--only", "free"]
+    tables = tmp_path / "tables.md"
+    sections = ["--only", "titles", "--only", "upkeep", "--only", "free", "--tables", str(tables)]
     figures = run("beam_search.py", *TINY, *SHORT, *sections, file=tmp_path / "f.json")
+    assert_tables(tables, ["titles", "upkeep", "free"])
     assert figures["titles"]["agreement"] == {
         "compared": 2,
         "different": [],
@@ -66,9 +79,11 @@ def test_lists_agree_with_generate_and_everything_is_reported(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_collection_memory_and_prefixes_with_the_plot(tmp_path: Path) -> None:
-    plot = tmp_path / "kv.png"
-    sections = ["--only", "ablation", "--only", "trace", "--only", "prefix", "--plot", str(plot)]
-    figures = run("beam_search.py", *TINY, *SHORT, *sections, file=tmp_path / "f.json")
+    plot, tables = tmp_path / "kv.png", tmp_path / "tables.md"
+    sections = ["--only", "ablation", "--only", "trace", "--only", "prefix"]
+    outputs = ["--plot", str(plot), "--tables", str(tables)]
+    figures = run("beam_search.py", *TINY, *SHORT, *sections, *outputs, file=tmp_path / "f.json")
+    assert_tables(tables, ["ablation", "trace", "prefix"])
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert figures["ablation"]["agreement"]["different"] == []
     for case in ("titles", "free", "free, default model"):
