@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from decoding.beam_search.candidates import Candidates, PaddedBuilder, likeliest, listed
+from decoding.beam_search.candidates import MAX_CELLS, Candidates, PaddedBuilder, likeliest, listed
 from decoding.beam_search.search import Search
 from decoding.errors import InvalidLogitsError
 from decoding.late_flag import LateFlag
@@ -58,14 +58,14 @@ def trimmed_walk(search: Search) -> None:
 
 
 def static_walk(
-    search: Search, new_flag: Callable[[int, torch.device], LateFlag] = LateFlag, max_cells: int | None = None
+    search: Search, new_flag: Callable[[int, torch.device], LateFlag] = LateFlag, max_cells: int = MAX_CELLS
 ) -> None:
     """Take steps of fixed shapes until the device has said that nothing is left.
 
     Args:
         search: What is searched; its constraint lists its children padded.
         new_flag: Makes what tells the host, late, whether to go on, from a number of booleans and a device.
-        max_cells: Children looked at in one piece; None: as many as a device holds with ease.
+        max_cells: Children looked at in one piece.
 
     Raises:
         TypeError: the constraint cannot list its children padded.
@@ -74,8 +74,7 @@ def static_walk(
     constraint = search.constraint
     if not isinstance(constraint, StaticConstraint):
         raise TypeError(f"{type(constraint).__name__} does not list its children padded")
-    limits = (search.beams.widest + 1, search.finished.most)
-    builder = PaddedBuilder(constraint, *limits, **({} if max_cells is None else {"max_cells": max_cells}))
+    builder = PaddedBuilder(constraint, search.beams.widest + 1, search.finished.most, max_cells)
     flag = new_flag(2, search.device)
     _static_steps(search, builder, flag)
     _goes_on(flag.last())  # raises if what the loop did not live to see was broken

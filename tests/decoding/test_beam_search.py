@@ -16,6 +16,7 @@ from decoding.errors import DeadlineExceededError, DecodingCancelledError, Inval
 from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
 from tests.fakes import TableModel, all_sequences, end_with
+from tests.hashed_model import HashedModel
 
 END = 0
 
@@ -142,3 +143,20 @@ def test_a_cancelled_query_leaves_and_the_others_finish():
 def test_parameters_out_of_range_are_named(arguments):
     with pytest.raises(ValueError, match=f"{next(iter(arguments))} must be an integer in"):
         BeamParams(**arguments)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_parameters_for_another_number_of_queries_are_refused(count):
+    trie = TitleTrie.from_rows({(1, END)}, 3)
+    session = TableModel.random(3, 1).prefill([(1,), (2,)])
+    with pytest.raises(ValueError, match=rf"params must have one entry per query \(2\), got {count}"):
+        beam_search(session, trie, [BeamParams(5)] * count)
+
+
+def test_rows_of_thousands_of_tokens_are_written_out_whole():
+    rows = [(*(1 + (n * i) % 3 for n in range(2000 + i)), END) for i in range(1, 8)]
+    model = HashedModel.random(4, 1)
+    (result,) = beam_search(model.prefill([0]), TitleTrie.from_rows(rows, 4), [BeamParams(7, exact=True)])
+    assert {hypothesis.token_ids for hypothesis in result.hypotheses} == set(rows)
+    for hypothesis in result.hypotheses:
+        assert hypothesis.logprob == pytest.approx(model.logprob(0, hypothesis.token_ids), rel=1e-6)
