@@ -21,12 +21,18 @@ from decoding.collection import CollectionPolicy, Survivors, survivors
 from tests.tree_oracles import PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
 from tests.trie_oracles import needs_cuda
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly, long_and_shallow
 
 TOLERANCES = [(torch.float64, 1e-9), (torch.float32, 1e-4)]
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
-ORDINARY_SEEDS = range(109, 115)
+ORDINARY_SEEDS = range(576, 580)
 SLOW_SEEDS = range(200, 260)
+CAUSAL_WITH_WINDOWS = [
+    (name, window)
+    for name, (_, options) in ARCHITECTURES.items()
+    if "d_model" not in options
+    for window in ((7, 100) if "sliding_window" in options else (None,))
+]
 LONGEST_WINDOW = 7  # of the sliding layers of these models
 
 
@@ -66,6 +72,27 @@ def test_trees_equal_plain_passes(name: str, dtype: torch.dtype, tolerance: floa
 def test_many_trees_equal_plain_passes(name: str, dtype: torch.dtype, tolerance: float) -> None:
     for seed in SLOW_SEEDS:
         assert error_of(name, dtype, seeded(seed)) < tolerance, f"seed {seed}"
+
+
+@pytest.mark.parametrize(("name", "window"), CAUSAL_WITH_WINDOWS)
+def test_long_prompts_and_prefixes(name: str, window: int | None) -> None:
+    """Longer than what is computed at once, with windows that end in the prefix, at its border and behind."""
+    changes = long_and_shallow(name, 1024)
+    if window is not None:
+        changes["sliding_window"] = window
+    rng = random.Random(0)
+    shared = _row(rng, 140)
+    prompts = tuple(shared + _row(rng, rest) for rest in (1, 150, 97))
+    steps = [
+        Grow(0, None, (parents,) * 3, tuple(_row(rng, 3) for _ in prompts))
+        for parents in ((0, 0, 0), (2, 1, 2), (1, 0, -1), (1, 1, 0), (0, 2, 1))
+    ]
+    for prefix in (0, len(shared)):
+        script = Script(prompts, prefix, CollectionPolicy(2), False, tuple(steps))
+        with exactly(torch.float64):
+            answers = play(script, build(name, torch.float64, changes=changes)).answers
+            plain = PlainPasses(build(name, torch.float64, changes=changes))
+            assert plain.largest_error(answers) < 1e-9
 
 
 @pytest.mark.slow
