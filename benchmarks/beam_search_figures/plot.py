@@ -42,10 +42,15 @@ def draw(file: Path, panels: Sequence[dict[str, Any]]) -> None:
 
 
 def _panel(axes: Any, panel: dict[str, Any]) -> None:
+    from matplotlib import ticker
+
     for field, label, style, colour, width in _CURVES:
         column = [value / 1e6 for value in panel["curves"][field]]
         axes.plot(range(len(column)), column, style, color=colour, linewidth=width, label=label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.set_xlabel("tokens written")
     axes.set_title(f"{panel['name']}\nprompt {panel['prompt']}, {panel['beams']} beams", fontsize=9)
     axes.grid(axis="y", color=_GREY, alpha=0.15)
