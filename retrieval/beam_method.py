@@ -8,6 +8,7 @@ all of a query's searches are put together: the rows of each, and the tightest b
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from decoding.beam_search import BeamResult, beam_search
@@ -24,7 +25,7 @@ from retrieval.tallies import Tally, count_entities, credit, rank_by_score
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 # How often, and by what factor, a list of too few entities is searched again with more surface forms and
-# beams; forty beams cost about twice as much as one. A list that is to be proven grows by the same factor.
+# beams; forty beams cost about twice as much as one.
 _MAX_WIDENINGS = 2
 _FACTOR = 4
 
@@ -78,16 +79,20 @@ class _Query:
         self._budget = request.budget
         self._num_widenings = 0
         self._num_steps = self._num_nodes = self._num_exact_nodes = 0
-        listed = request.k
+        self._num_proven = 0  # rows of the longest list that was to be exact
         if index.max_forms > 1:
             # Several surface forms may be one entity's. Those listed beyond it cost next to nothing, complete
-            # the entities' scores and tighten the bound on what was not seen.
-            listed = min(MAX_K, max(2 * request.k, request.width))
-        self.params = self._params(listed, request.width, self._budget)
+            # the entities' scores and tighten the bound on what was not seen. To prove as many would cost far
+            # more: what is to be proven is decided when the scores are known.
+            self.params = self._params(min(MAX_K, max(2 * request.k, request.width)), request.width, 0)
+        else:
+            self.params = self._params(request.k, request.width, self._budget)
 
     def add(self, result: BeamResult | DecodingCancelledError) -> None:
         """Take in what the search by `params` found."""
         is_first, self._last = self._last is None, result
+        if self.params.exact:
+            self._num_proven = self.params.k
         if isinstance(result, DecodingCancelledError):
             return
         for hypothesis in result.hypotheses:
@@ -109,7 +114,7 @@ class _Query:
         """Return what to search for next, now in `params`; None: this is all there will be."""
         if not isinstance(self._last, BeamResult):
             return None
-        following = self._longer(self._last) or self._wider(self._last)
+        following = self._proving(self._last) or self._wider(self._last)
         if following is not None:
             self.params = following
         return following
@@ -125,25 +130,32 @@ class _Query:
             candidates=rank_by_score(
                 self._index, self._tallies, request.k, self._score.of, request.length_penalty
             ),
-            certified=self._is_proven(),
+            certified=self._is_proven(self._unseen),
             num_nodes=self._num_nodes,
             num_exact_nodes=self._num_exact_nodes,
             num_steps=self._num_steps,
         )
 
-    def _longer(self, last: BeamResult) -> BeamParams | None:
-        """Return the search for a longer list, where one is needed to prove the entities and can be had.
+    def _proving(self, last: BeamResult) -> BeamParams | None:
+        """Return the exact search that may prove the entities, where one is needed and can be had.
 
         It begins anew, so its beams are paid for from the budget: about as many tokens as the last ones took.
-        A list that was not full holds all there is, and one that was not certified has used up the budget.
+        An exact list that was not full holds all there is, one that was not certified has used up the budget.
         """
         left = self._budget - (last.num_nodes - last.num_exact_nodes)
-        if not self._request.exact or left <= 0 or not last.certified or not self._is_full(last):
+        if not self._request.exact or left <= 0 or self._is_proven(self._unseen):
             return None
-        listed = min(MAX_K, self.params.k * _FACTOR)
-        if listed == self.params.k or self._is_proven():
+        if self.params.exact and not (last.certified and self._is_full(last)):
             return None
-        return self._params(listed, self.params.width, left)
+        listed = min(MAX_K, max(self._num_needed(), 2 * self._num_proven))
+        return self._params(listed, self.params.width, left) if listed > self._num_proven else None
+
+    def _num_needed(self) -> int:
+        """Return how many rows prove the entities if no better ones turn up: down to one bad enough."""
+        penalty = self._request.length_penalty
+        scores = sorted((row.score(penalty) for row in self._rows.values()), reverse=True)
+        enough = bisect_left(scores, True, key=self._is_proven)
+        return enough + 1 if enough < len(scores) else max(len(scores) + 1, self.params.k)
 
     def _wider(self, last: BeamResult) -> BeamParams | None:
         """Return the search with more rows and beams when forms of few entities crowded out the others.
@@ -178,7 +190,6 @@ class _Query:
     def _is_full(self, result: BeamResult) -> bool:
         return len(result.hypotheses) >= self.params.k
 
-    def _is_proven(self) -> bool:
-        return is_proven(
-            self._index, self._tallies, self._request.k, self._score, self._unseen, self._num_entities
-        )
+    def _is_proven(self, unseen: float) -> bool:
+        """Whether the entities are, if no row that was not found has a better score than `unseen`."""
+        return is_proven(self._index, self._tallies, self._request.k, self._score, unseen, self._num_entities)

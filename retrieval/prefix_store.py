@@ -11,8 +11,10 @@ from decoding.language_model import LanguageModel, PromptPrefix
 from retrieval.errors import InputError
 
 DEFAULT_PREFIX_BYTES = 512 * 2**20
-# Prompts with different beginnings do not share a forward, and a shared beginning is a segment of its own in
-# every layer's attention, in every step. A few tokens are cheaper to run again.
+# Prompts with different beginnings do not share a forward, and a shared one is a segment of its own in every
+# layer's attention, in every step: a few tokens are cheaper to run again. Roughly, on one CPU thread, with
+# models of 5 and 25 M parameters and 12 tokens of query: 8 shared tokens take a lone prompt's prefill to 0.9
+# of its time, 16 to 0.8, 64 to 0.3 or 0.5; that of eight prompts to 0.7, 0.5 or 0.6, and 0.3.
 MIN_PREFIX_TOKENS = 16
 
 _Key = tuple[int, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections import defaultdict
@@ -218,23 +217,23 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[BeamParams]]:
 def test_a_longer_list_is_paid_for_from_the_same_budget(
     indexes: list[Index], searches: list[list[BeamParams]]
 ) -> None:
-    """With sums, rows that are certified do not prove the entities: more of them are listed."""
+    """Rows that turn up may make the list longer that proves the entities."""
     index = indexes[3]
     longer = 0
     for seed in range(10):
         searches.clear()
         model = likely_titles(index, seed, boost=4.0, scale=2.0)
         (result,) = ask(index, model, RetrieveRequest("q", k=2, beam_size=2, exact=True, exact_budget=400))
-        listed = [params.k for (params,) in searches]
-        budgets = [params.exact_budget for (params,) in searches if params.exact]
-        assert listed[0] == 4
-        assert all(after == 4 * before for before, after in itertools.pairwise(listed))
-        assert budgets == sorted(budgets, reverse=True)
-        assert budgets[0] == 400
-        longer += len(searches) > 1
-        # The beams of a longer list may take a little more than those of the list before.
-        assert result.num_exact_nodes <= 400 + 2 * 6 * len(searches)
-    assert longer > 3
+        (first, *others) = [params for (params,) in searches]
+        assert (first.k, first.exact) == (4, False)
+        exact = [params for params in others if params.exact]
+        assert [params.k for params in exact] == sorted({params.k for params in exact})
+        assert [p.exact_budget for p in exact] == sorted({p.exact_budget for p in exact}, reverse=True)
+        assert all(params.exact_budget < 400 for params in exact)
+        longer += len(exact) > 1
+        # The beams of a list may take a little more than those of the list before.
+        assert result.num_exact_nodes <= 400 + 2 * 6 * len(exact)
+    assert longer > 0
 
 
 def test_a_budget_that_is_spent_still_gives_k_entities(indexes: list[Index]) -> None:
