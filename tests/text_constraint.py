@@ -94,10 +94,15 @@ def free_text(vocab_size: int, length: int, is_wide: bool = True) -> Text:
     return Text(allowed, length, END, is_wide)
 
 
-def random_text(seed: int, vocab_size: int, length: int, share: float, is_wide: bool = True) -> Text:
-    """A random subset of the vocabulary after every text; it may end at any length, where that is allowed."""
+def random_text(
+    seed: int, vocab_size: int, length: int, share: float, is_wide: bool = True, end: int | None = END
+) -> Text:
+    """A random subset of the vocabulary after every text; it may end at any length, where that is allowed.
+
+    Without an end token every text has the same length, and any token may be its last.
+    """
     generator = torch.Generator().manual_seed(seed)
     allowed = torch.rand(61, vocab_size, generator=generator) < share
     nothing = ~allowed.any(dim=1)
     allowed[nothing, END] = True
-    return Text(allowed, length, END, is_wide)
+    return Text(allowed, length, end, is_wide)

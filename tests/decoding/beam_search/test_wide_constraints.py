@@ -61,8 +61,9 @@ class Case:
         if rng.random() < 0.3:
             wide, listed = (free_text(vocab_size, length, is_wide) for is_wide in (True, False))
         else:
+            end = rng.choice([END, END, None])
             wide, listed = (
-                random_text(seed, vocab_size, length, share, is_wide) for is_wide in (True, False)
+                random_text(seed, vocab_size, length, share, is_wide, end) for is_wide in (True, False)
             )
         rows = listed.enumerate()
         kinds = [rng.choice(list(LOGITS)) for _ in range(num_queries)]
@@ -105,6 +106,17 @@ def test_certificates_of_wide_constraints_are_the_truth(seed: int) -> None:
             assert all(close(left, right) for left, right in zip(*both, strict=True))
         # Looking at fewer tokens can only lose rows, and what is lost is counted as dropped.
         assert some.best_pruned_score >= every.best_pruned_score or not some.certified or every.certified
+
+
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_a_query_in_a_crowd_gets_what_it_gets_alone(seed: int) -> None:
+    """How many tokens are looked at is each query's own, whatever the others look at."""
+    case = Case.random(seed, num_queries=12)
+    params = random_params(random.Random(seed), 12, exact=True)
+    for query, crowded in enumerate(case.search(case.wide, params)):
+        (alone,) = beam_search(case.model.only([query]).prefill(), case.wide, [params[query]])
+        assert isinstance(alone, BeamResult)
+        assert dataclasses.replace(crowded, num_steps=0) == dataclasses.replace(alone, num_steps=0)
 
 
 @pytest.mark.slow
