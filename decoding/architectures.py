@@ -17,6 +17,8 @@ from decoding.errors import UnsupportedModelError
 VERIFIED = frozenset(
     {
         "bart",
+        "cohere2",
+        "exaone4",
         "gemma",
         "gemma2",
         "gemma3_text",
@@ -24,13 +26,18 @@ VERIFIED = frozenset(
         "gpt_neox",
         "llama",
         "mbart",
+        "ministral",
         "mistral",
         "mt5",
+        "olmo3",
         "phi3",
         "qwen2",
         "qwen3",
+        "smollm3",
+        "starcoder2",
         "t5",
         "umt5",
+        "vaultgemma",
     }
 )
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+
+from decoding.conformance.float64 import exactly as exactly  # what float64 comparisons are made under
 
 VOCAB = 61
 COMMON = {
@@ -50,6 +50,8 @@ T5 = {
     "relative_attention_max_distance": 12,
     "decoder_start_token_id": 0,
 }
+
+SLIDING_AND_FULL = ["sliding_attention", "full_attention", "sliding_attention"]
 
 # name -> configuration class and what differs from the common tiny model. Windows are shorter than prompts.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -104,11 +106,46 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 8,
             "sliding_window": 6,
             "query_pre_attn_scalar": 8,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "layer_types": SLIDING_AND_FULL,
         },
     ),
     "gpt2": ("GPT2Config", {"n_inner": 48, "scale_attn_by_inverse_layer_idx": True}),
     "gpt_neox": ("GPTNeoXConfig", {}),
+    "starcoder2-window": ("Starcoder2Config", {"num_key_value_heads": 2, "sliding_window": 6}),
+    "ministral": ("MinistralConfig", {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5}),
+    # Their full layers are without rotary positions.
+    "cohere2": (
+        "Cohere2Config",
+        {"num_key_value_heads": 2, "sliding_window": 6, "logit_scale": 0.5, "layer_types": SLIDING_AND_FULL},
+    ),
+    "exaone4": (
+        "Exaone4Config",
+        {
+            "num_key_value_heads": 2,
+            "sliding_window": 6,
+            "sliding_window_pattern": 2,
+            "layer_types": SLIDING_AND_FULL,
+        },
+    ),
+    # One layer is without rotary positions.
+    "smollm3-window": (
+        "SmolLM3Config",
+        {
+            "num_key_value_heads": 2,
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "no_rope_layer_interval": 2,
+            "layer_types": SLIDING_AND_FULL,
+        },
+    ),
+    "olmo3": (
+        "Olmo3Config",
+        {"num_key_value_heads": 2, "sliding_window": 6, "layer_types": SLIDING_AND_FULL},
+    ),
+    "vaultgemma": (
+        "VaultGemmaConfig",
+        {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
+    ),
     "bart": ("BartConfig", BART),
     "mbart": ("MBartConfig", BART),
     "t5": ("T5Config", T5),
@@ -116,29 +153,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "mt5": ("MT5Config", T5),
     "umt5": ("UMT5Config", T5),
 }
-
-
-class Float64Throughout(TorchFunctionMode):
-    """Turn the casts to float32 that norms, rotary embeddings and eager softmax hard-code into float64.
-
-    Without it a float64 model of most architectures is only as exact as float32.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func is torch.Tensor.float:
-            return args[0].double()
-        if func in (torch.Tensor.to, torch.nn.functional.softmax):
-            args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
-            if kwargs.get("dtype") is torch.float32:
-                kwargs["dtype"] = torch.float64
-        return func(*args, **kwargs)
-
-
-def exactly(dtype: torch.dtype) -> AbstractContextManager[object]:
-    return Float64Throughout() if dtype == torch.float64 else nullcontext()
 
 
 def long_and_shallow(name: str, num_positions: int) -> dict[str, Any]:
@@ -149,8 +163,8 @@ def long_and_shallow(name: str, num_positions: int) -> dict[str, Any]:
     if "d_model" in options:
         return {"encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": num_positions}
     changes: dict[str, Any] = {"num_hidden_layers": 2, "max_position_embeddings": num_positions}
-    if "layer_types" in options:
-        changes["layer_types"] = options["layer_types"][:2]
+    # What is said of every layer.
+    changes |= {key: value[:2] for key, value in options.items() if isinstance(value, list)}
     if "original_max_position_embeddings" in options:
         # The tree's positions end where the rotary frequencies begin to change.
         original = {"original_max_position_embeddings": num_positions // 2}

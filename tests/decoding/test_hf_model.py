@@ -22,10 +22,10 @@ from transformers import (
     LlamaForCausalLM,
     MambaConfig,
     MistralConfig,
+    MixtralConfig,
     OlmoConfig,
     PreTrainedModel,
     StableLmConfig,
-    Starcoder2Config,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -388,7 +388,7 @@ REFUSED = {
     "falcon": FalconConfig(**TINY, alibi=True),
     "mamba": MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, state_size=4),
     # Not verified and windowed: a check on short prompts could not see a window handled wrongly.
-    "starcoder2": Starcoder2Config(**TINY, intermediate_size=40, sliding_window=4),
+    "mixtral": MixtralConfig(**TINY, intermediate_size=40, num_local_experts=2, sliding_window=4),
     # Its decoder layers do not hand extra arguments to their attention: only the self-check can tell.
     "stablelm": StableLmConfig(**TINY, intermediate_size=40, num_key_value_heads=4),
 }
