@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import click
 import torch
 from harness.beam_contest import Run
+from harness.processes import available_bytes
 from harness.twin_models import FIRST, Twins
 from torch import Tensor
 
@@ -98,7 +98,7 @@ class PeerCost:
 
     def refusal(self, most_seconds: float) -> str | None:
         """Return why it is not run; None: it is."""
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = available_bytes()
         if self.peak_bytes * _MARGIN > free:
             return f"not run: needs about {self.peak_bytes / 1e9:.0f} GB of memory, {free / 1e9:.0f} are free"
         if self.seconds > most_seconds:

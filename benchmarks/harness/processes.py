@@ -78,6 +78,14 @@ def peak_bytes(pid: int | str = "self") -> int:
     return int(marks[0]) * _KIB if marks else 0
 
 
+def available_bytes() -> int:
+    """Return the memory that the machine can give without swapping, file caches that it can drop included."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * _KIB
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 class _Sampler(threading.Thread):
     """Looks at the resident memory of a process and its descendants, again and again."""
 
