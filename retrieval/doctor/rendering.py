@@ -41,10 +41,11 @@ def _facts(place: str, facts: ModelFacts, found: Examination | None) -> str:
         lines.append(("positions", facts.positions or "unknown"))
     if found is not None:
         options, plan = found.options, found.plan
+        trees = "1 tree" if options.trees == 1 else f"{options.trees} trees"
         lines += [
             (
                 "compared",
-                f"{options.trees} trees of 4 queries, {plan.depth} levels of {options.beams} branches, "
+                f"{trees} of 4 queries, {plan.depth} levels of {options.beams} branches, "
                 f"prompts up to {plan.prompt_tokens} tokens, seed {options.seed}",
             ),
             ("with", f"every path alone in a plain forward pass ({facts.own_attention} attention, no cache)"),
@@ -126,7 +127,8 @@ def _verdict(report: Report) -> str:
     if report.verdict == "refused":
         return f"REFUSED all the same: {facts.refusal}. {_measured(found)}"
     partly = "as far as covered: " if found.plan.uncovered else ""
-    return f"EXACT: {partly}{_measured(found)}"
+    word = "AGREES" if found.tolerance.is_relative else "EXACT"
+    return f"{word}: {partly}{_measured(found)}"
 
 
 def _measured(found: Examination) -> str:
@@ -134,7 +136,7 @@ def _measured(found: Examination) -> str:
     what = "the relative difference is" if tolerance.is_relative else "log-probabilities differ by at most"
     relation = "below" if tolerance.holds(overall) else "not below"
     return (
-        f"{what} {tolerance.measure(overall):.1e}, {relation} the {tolerance.bound(overall):.0e} of rounding."
+        f"{what} {tolerance.measure(overall):.1e}, {relation} the {tolerance.bound(overall):.2g} of rounding."
     )
 
 
