@@ -108,9 +108,9 @@ class Tolerance:
 
     def bound(self, difference: Difference) -> float:
         """The bound that a difference has to stay below."""
-        if self.stretched is not None and difference.relative < _NEXT_TO_NOTHING:
-            return self.stretched
-        return self.allowed
+        if self.stretched is None or difference.largest < self.allowed:
+            return self.allowed
+        return self.stretched if difference.relative < _NEXT_TO_NOTHING else self.allowed
 
     def holds(self, difference: Difference) -> bool:
         """Whether rounding explains a difference. NaN is never explained."""
