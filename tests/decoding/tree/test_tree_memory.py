@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoding.collection import CollectionPolicy
 from decoding.hf_model import HFLanguageModel
@@ -154,3 +159,63 @@ def test_one_cache_per_branch_by_hand() -> None:
     for width, expected in ((3, 2 * 3 * 5), (4, 2 * 4 * 6), (1, 2 * 4 * 6), (3, 2 * 4 * 6), (4, 2 * 4 * 9)):
         session.step(torch.zeros(2, width, dtype=torch.int64), torch.full((2, width), 4))
         assert session.usage.per_branch_bytes == expected * token
+
+
+class HeldStorages(TorchDispatchMode):
+    """Adds up the storages of real numbers that are alive, from those given on, and remembers the most.
+
+    Args:
+        parts: Alive at the beginning.
+    """
+
+    def __init__(self, parts: list[Tensor]) -> None:
+        super().__init__()
+        self.most = 0
+        self._now = 0
+        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        for part in parts:
+            self._add(part)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self._add(result)
+        return result
+
+    def _add(self, part: Tensor) -> None:
+        storage = part.untyped_storage()
+        if part.is_floating_point() and storage not in self._known:
+            self._known.add(storage)
+            self._now += storage.nbytes()
+            self.most = max(self.most, self._now)
+            weakref.finalize(storage, self._drop, storage.nbytes())
+
+    def _drop(self, num_bytes: int) -> None:
+        self._now -= num_bytes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_peak_is_the_most_that_was_ever_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    policy = CollectionPolicy(rng.choice([None, 2, 5]), rng.random() < 0.7)
+    session = HFLanguageModel(MODULES["llama-gqa"], collection=policy).prefill([[5, 6, 7], [8]])
+    cache = session._cache
+    layers = [cache.tree_layer(index) for index in range(3)]
+    held = HeldStorages([part for layer in layers for part in layer.prompt])
+
+    def watched(act: Callable[..., None]) -> Callable[..., None]:
+        def watching(*arguments: object) -> None:
+            with held:
+                act(*arguments)
+
+        return watching
+
+    for name in ("make_room", "compact"):
+        monkeypatch.setattr(cache, name, watched(getattr(cache, name)))
+    above = 1
+    for _ in range(20):
+        width = rng.choice([1, 2, rng.randint(1, 20)])
+        parents = torch.tensor([[rng.randrange(above)] * width, [rng.randrange(above)] * width])
+        session.step(parents, parents + 3)
+        above = width
+        assert session.usage.peak_bytes == held.most

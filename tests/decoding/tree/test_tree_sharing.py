@@ -148,6 +148,7 @@ def test_nothing_keeps_another_sessions_buffers_alive(name: str) -> None:
     layer = session._cache.tree_layer(0)
     watched = [weakref.ref(part.untyped_storage()) for part in (*layer.prompt, layer.tail_keys)]
     parts = [select(session) for select in (_bare, _full)]
+    assert None not in [storage() for storage in watched]
     alone = model.prefill([[9, 10]]).usage.held_bytes
     if not model.is_encoder_decoder:
         assert parts[0].usage.held_bytes == alone
