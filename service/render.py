@@ -98,9 +98,10 @@ def _caption(reply: Reply, min_mass: float | None) -> str:
     elif result.no_match:
         parts.append("nothing in the catalogue matched")
     if result.certified is not None:
-        parts.append("proven exact top-k" if result.certified else "not proven exact")
-    if result.num_exact_nodes:
-        parts.append(f"{result.num_exact_nodes:,} tokens to prove it")
+        proof = "proven exact top-k" if result.certified else "not proven exact"
+        if result.num_exact_nodes:
+            proof += f" after {result.num_exact_nodes:,} more tokens"
+        parts.append(proof)
     parts += _mass_parts(result)
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
@@ -109,8 +110,8 @@ def _caption(reply: Reply, min_mass: float | None) -> str:
     if result.kv.peak_bytes:
         branch = "draw" if result.method == "disc" else "beam"
         parts.append(
-            f"KV {_megabytes(result.kv.peak_bytes)}, "
-            f"{_megabytes(result.kv.per_branch_bytes)} with a cache per {branch}"
+            f"{_megabytes(result.kv.peak_bytes)} of keys and values "
+            f"({_megabytes(result.kv.per_branch_bytes)} with a cache per {branch})"
         )
     return "; ".join(parts)
 

@@ -217,10 +217,10 @@ def test_scores_have_a_column_where_they_are_not_the_log_probabilities() -> None
 @pytest.mark.parametrize(
     ("peak", "per_branch", "said"),
     [
-        (412_345, 5_123_456, "KV 0.41 MB, 5.1 MB with a cache per beam"),
-        (9_940_000, 123_456_789, "KV 9.9 MB, 123 MB with a cache per beam"),
-        (61_400_000, 2_023_000_000, "KV 61 MB, 2,023 MB with a cache per beam"),
-        (812, 9_400, "KV 0.00081 MB, 0.0094 MB with a cache per beam"),
+        (412_345, 5_123_456, "0.41 MB of keys and values (5.1 MB with a cache per beam)"),
+        (9_940_000, 123_456_789, "9.9 MB of keys and values (123 MB with a cache per beam)"),
+        (61_400_000, 2_023_000_000, "61 MB of keys and values (2,023 MB with a cache per beam)"),
+        (812, 9_400, "0.00081 MB of keys and values (0.0094 MB with a cache per beam)"),
     ],
 )
 def test_the_table_tells_the_memory_and_what_it_would_have_been(
@@ -232,14 +232,15 @@ def test_the_table_tells_the_memory_and_what_it_would_have_been(
 
 
 def test_an_answer_without_memory_does_not_tell_of_it() -> None:
-    assert "KV" not in table(listed())
+    assert "keys and values" not in table(listed())
 
 
 def test_the_table_tells_what_the_proof_took() -> None:
-    assert "proven exact top-k; 1,234 tokens to prove it; 4 ms" in table(
-        listed(num_exact_nodes=1234), width=200
-    )
-    assert "to prove" not in table(listed())
+    proven = listed(num_exact_nodes=1234)
+    assert "proven exact top-k after 1,234 more tokens; 4 ms" in table(proven, width=200)
+    unproven = replace(proven, result=replace(proven.result, certified=False))
+    assert "not proven exact after 1,234 more tokens; 4 ms" in table(unproven, width=200)
+    assert "more tokens" not in table(listed())
 
 
 def test_json_tells_the_memory_and_what_the_proof_took() -> None:
