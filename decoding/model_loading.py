@@ -84,7 +84,8 @@ def load_config(path_or_hub_id: str | Path, trust_remote_code: bool) -> PreTrain
         ModelLoadError: nothing usable there.
     """
     name = str(path_or_hub_id)
-    _refuse_unsuitable_directory(Path(name), named_as_path=isinstance(path_or_hub_id, Path))
+    named_as_path = isinstance(path_or_hub_id, Path) or name.startswith("./") or name.endswith("/")
+    _refuse_unsuitable_directory(Path(name), named_as_path)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except _LOADING_FAILURES as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from textwrap import fill
@@ -123,6 +124,8 @@ def _verdict(report: Report) -> str:
     if report.verdict == "failed":
         return f"FAILED: token-tree decoding cannot run this model. {found.failure}"
     if report.verdict == "differs":
+        if math.isnan(found.rounding.largest):
+            return "DIFFERS: the model's own plain passes answer NaN, so that nothing agrees with them."
         return f"DIFFERS: {_measured(found)} {_where(found)}"
     if report.verdict == "refused":
         return f"REFUSED all the same: {facts.refusal}. {_measured(found)}"

@@ -107,6 +107,16 @@ def test_a_difference_is_located(bart: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert verdict.endswith("It begins at decoder layer 0 (full attention, cross-attention).")
 
 
+def test_a_broken_checkpoint_is_not_blamed_on_the_token_tree(tmp_path: Path) -> None:
+    model = build("gemma3")
+    next(model.parameters()).data.fill_(float("nan"))
+    model.save_pretrained(tmp_path)
+    done = doctor(tmp_path, *QUICK)
+    assert done.exit_code == 1
+    verdict = " ".join(done.stdout.split("\n\n")[-1].split())
+    assert verdict == "DIFFERS: the model's own plain passes answer NaN, so that nothing agrees with them."
+
+
 def test_a_refused_architecture_is_not_even_loaded(mamba: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((mamba / "config.json").read_text())
     (tmp_path / "model.safetensors").write_bytes(b"never read")
@@ -138,6 +148,8 @@ def test_an_architecture_that_the_check_at_loading_would_refuse(tmp_path: Path) 
     ("arguments", "message"),
     [
         (["nowhere/at/all"], "no such model directory: nowhere/at/all"),
+        (["./nowhere"], "no such model directory: nowhere"),
+        (["nowhere/"], "no such model directory: nowhere"),
         (["{bart}", "--prompt-tokens", "41"], "prompt_tokens must be in [8, 40] for this model, got 41"),
         (["{bart}", "--prompt-tokens", "3"], "prompt_tokens must be at least 8, got 3"),
         (["{bart}", "--depth", "40"], "depth must be below 39"),
