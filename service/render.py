@@ -109,8 +109,10 @@ def _caption(reply: Reply, min_mass: float | None) -> str:
     parts.append(f"index {reply.index.name}")
     if result.kv.peak_bytes:
         branch = "draw" if result.method == "disc" else "beam"
+        shared = result.kv.shared_prefix_bytes
+        beside = f" and {_megabytes(shared)} shared with other requests" if shared else ""
         parts.append(
-            f"{_megabytes(result.kv.peak_bytes)} of keys and values "
+            f"{_megabytes(result.kv.peak_bytes)} of keys and values{beside} "
             f"({_megabytes(result.kv.per_branch_bytes)} with a cache per {branch})"
         )
     return "; ".join(parts)

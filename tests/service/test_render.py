@@ -231,6 +231,12 @@ def test_the_table_tells_the_memory_and_what_it_would_have_been(
     assert f"index sample; {said.replace('beam', 'draw')}" in table(drawn, width=200)
 
 
+def test_the_table_tells_what_is_shared_with_other_requests() -> None:
+    kv = KvShare(412_345, 5_123_456, shared_prefix_bytes=900_000)
+    said = "0.41 MB of keys and values and 0.9 MB shared with other requests (5.1 MB with a cache per beam)"
+    assert said in table(listed(kv=kv), width=200)
+
+
 def test_an_answer_without_memory_does_not_tell_of_it() -> None:
     assert "keys and values" not in table(listed())
 
