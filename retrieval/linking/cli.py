@@ -255,6 +255,8 @@ def _sentence(summary: LinkSummary) -> str:
     text += f"{summary.num_linked:,} linked, {summary.num_nil:,} NIL"
     if summary.num_failed:
         text += f", {summary.num_failed:,} failed"
+    if summary.num_unproven:
+        text += f" ({_counted(summary.num_unproven, 'list')} not proven exact)"
     if summary.num_bad_rows:
         text += f"; {_counted(summary.num_bad_rows, 'bad row')} left out"
     return text

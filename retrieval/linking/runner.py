@@ -84,13 +84,23 @@ class LinkOptions:
 
 @dataclass(slots=True)
 class LinkSummary:
-    """Counts of one run."""
+    """Counts of one run.
+
+    Attributes:
+        num_mentions: Read.
+        num_linked: To an entity.
+        num_nil: To none.
+        num_failed: Ended by an error.
+        num_bad_rows: Lines that were left out.
+        num_unproven: Lists that were to be exact and are not certified.
+    """
 
     num_mentions: int = 0
     num_linked: int = 0
     num_nil: int = 0
     num_failed: int = 0
     num_bad_rows: int = 0
+    num_unproven: int = 0
 
 
 def link_mentions(
@@ -185,6 +195,7 @@ def _row(
         return result
     result["mass"], result["abstained"] = reply.bounded_mass, reply.abstained
     result["certified"] = reply.certified
+    summary.num_unproven += options.exact and not reply.certified
     result["candidates"] = [
         {"entity_id": c.entity_id, "title": c.title, "logprob": c.logprob, "score": c.score}
         for c in reply.candidates

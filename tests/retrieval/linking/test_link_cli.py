@@ -120,6 +120,7 @@ def test_summary_as_json_is_alone_on_stdout(link: Link) -> None:
         "num_nil": 3,
         "num_failed": 0,
         "num_bad_rows": 0,
+        "num_unproven": 0,
         "out": "out.jsonl",
     }
     assert [row["entity_id"] for row in rows("out.jsonl")] == [None] * 3
@@ -173,6 +174,15 @@ def test_links_are_proven_where_that_is_asked_for(link: Link) -> None:
         assert row["score"] == row["candidates"][0]["score"] <= row["logprob"]
     options = json.loads(pq.read_schema("exact.parquet").metadata[b"genret.options"])
     assert (options["exact"], options["exact_budget"], options["aggregate"]) == (True, None, "max")
+
+
+def test_what_could_not_be_proven_is_told(link: Link) -> None:
+    narrow = ("m.jsonl", "--beam-size", "1", "--exact", "--exact-budget", "0")
+    unproven = link(*narrow, "--out", "out.jsonl")
+    assert unproven.exit_code == 0
+    count = sum(not row["certified"] for row in rows("out.jsonl"))
+    assert count > 0
+    assert f" ({count} list{'s' * (count > 1)} not proven exact) in " in unproven.stderr
 
 
 def test_gzip_and_standard_input(link: Link) -> None:

@@ -53,7 +53,9 @@ class Echo:
                 for n in range(request.k)
             ]
         withheld = request.query == "withheld"
-        certified = request.exact if request.method == "beam" else None
+        certified = None
+        if request.method == "beam":
+            certified = request.exact and request.query != "vague"
         return RetrievalResult(
             request.query, request.method, tuple(found), certified=certified, mass=mass, abstained=withheld
         )
@@ -177,6 +179,13 @@ def test_scores_and_proofs_are_asked_for_and_written_down() -> None:
     assert (request.exact, request.exact_budget) == (True, 7)
     assert (request.length_penalty, request.aggregate, request.seed) == (0.5, "max", None)
     assert run.sheet.rows[0]["certified"] is True
+
+
+def test_lists_that_could_not_be_proven_are_counted_where_that_was_asked_for() -> None:
+    asked = Run(["a", "vague", "nothing", "vague", "broken"], exact=True)
+    counted = {"num_mentions": 5, "num_linked": 3, "num_nil": 1, "num_failed": 1}
+    assert asked() == LinkSummary(**counted, num_unproven=2)
+    assert Run(["a", "vague"])() == LinkSummary(num_mentions=2, num_linked=2)
 
 
 def test_threshold_makes_nil_and_keeps_the_candidates() -> None:
