@@ -1,17 +1,18 @@
 """The method `beam`: lists of surface forms by trie beam search, made into ranked entities.
 
 A search lists rows, and entities are what is asked for: one may own many rows, and rows that were not listed
-count for it. So a query may be searched again, for a longer list. Whatever a search says stays true, so
-all of a query's searches are put together: the rows of each, and the tightest bound on what was not seen.
+count for it. So an exact search is told when the entities are proven, which may take fewer rows than it lists
+or many more. Where forms of few entities crowd out the others, a query is searched again, for a longer list.
+Whatever a search says stays true, so a query's searches are put together: the rows of each, and the tightest
+bound on what was not seen.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from decoding.beam_search import BeamResult, beam_search
+from decoding.beam_search import BeamResult, FinishedRows, beam_search
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
@@ -51,6 +52,7 @@ def run_beam(
             list(wanted.values()),
             [cancel[number] for number in wanted],
             [room[number] for number in wanted],
+            [queries[number] if params.exact else None for number, params in wanted.items()],
         )
         for number, result in zip(wanted, results, strict=True):
             queries[number].add(result)
@@ -63,7 +65,8 @@ def run_beam(
 class _Query:
     """What the searches of one query have found, and what is to be searched for next.
 
-    Every further search lists more rows or keeps more beams than the one before, and both have a limit.
+    Of an exact search it is the goal (`decoding.beam_search.goal.Goal`): that the entities are proven. Every
+    further search lists more rows or keeps more beams than the one before, and both have a limit.
     """
 
     def __init__(self, index: Index, request: RetrieveRequest, allowed: EntityFilter | None) -> None:
@@ -76,45 +79,49 @@ class _Query:
         self._rows: dict[int, Hypothesis] = {}
         self._unseen = math.inf  # no row that is not among `_rows` has a better score
         self._last: BeamResult | DecodingCancelledError | None = None
-        self._budget = request.budget
         self._num_widenings = 0
         self._num_steps = self._num_nodes = self._num_exact_nodes = 0
-        self._num_proven = 0  # rows of the longest list that was to be exact
+        listed = request.k
         if index.max_forms > 1:
             # Several surface forms may be one entity's. Those listed beyond it cost next to nothing, complete
-            # the entities' scores and tighten the bound on what was not seen. To prove as many would cost far
-            # more: what is to be proven is decided when the scores are known.
-            self.params = self._params(min(MAX_K, max(2 * request.k, request.width)), request.width, 0)
-        else:
-            self.params = self._params(request.k, request.width, self._budget)
+            # the entities' scores and tighten the bound on what was not seen.
+            listed = min(MAX_K, max(2 * request.k, request.width))
+        self.params = self._params(listed, request.width, request.budget)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that an exact search keeps: what proves entities of one form each are k rows at most."""
+        return MAX_K if self._index.max_forms > 1 else self.params.k
+
+    def reached(self, rows: FinishedRows, unseen: float) -> bool:
+        """Whether the entities are proven, by an exact search that goes on."""
+        places = ((place, row) for place, row in enumerate(rows.row.tolist()) if row not in self._rows)
+        self._credit(
+            Hypothesis(tuple(self._index.row_token_ids(row)), row, float(rows.logprob[place]))
+            for place, row in places
+        )
+        return self._is_proven(unseen)
 
     def add(self, result: BeamResult | DecodingCancelledError) -> None:
         """Take in what the search by `params` found."""
-        is_first, self._last = self._last is None, result
-        if self.params.exact:
-            self._num_proven = self.params.k
+        self._last = result
         if isinstance(result, DecodingCancelledError):
             return
-        for hypothesis in result.hypotheses:
-            if hypothesis.row not in self._rows:
-                self._rows[hypothesis.row] = hypothesis
-                credit(self._index, self._tallies, hypothesis, 0.0, self._allowed)
+        self._credit(result.hypotheses)
         unseen = result.best_pruned_score
-        if self._is_full(result):  # rows that fell off the end of the list
+        most = self.num_rows if self.params.exact else self.params.k
+        if len(result.hypotheses) >= most:  # rows that fell off the end of the list
             unseen = max(unseen, result.hypotheses[-1].score(self.params.length_penalty))
         self._unseen = min(self._unseen, unseen)
         self._num_steps += result.num_steps
         self._num_nodes += result.num_nodes
-        if self.params.exact:
-            spent = result.num_exact_nodes if is_first else result.num_nodes
-            self._num_exact_nodes += spent
-            self._budget -= spent
+        self._num_exact_nodes += result.num_exact_nodes
 
     def next_search(self) -> BeamParams | None:
         """Return what to search for next, now in `params`; None: this is all there will be."""
-        if not isinstance(self._last, BeamResult):
+        if not isinstance(self._last, BeamResult) or self._is_proven(self._unseen):
             return None
-        following = self._proving(self._last) or self._wider(self._last)
+        following = self._wider(self._last)
         if following is not None:
             self.params = following
         return following
@@ -136,39 +143,21 @@ class _Query:
             num_steps=self._num_steps,
         )
 
-    def _proving(self, last: BeamResult) -> BeamParams | None:
-        """Return the exact search that may prove the entities, where one is needed and can be had.
-
-        It begins anew, so its beams are paid for from the budget: about as many tokens as the last ones took.
-        An exact list that was not full holds all there is, one that was not certified has used up the budget.
-        """
-        left = self._budget - (last.num_nodes - last.num_exact_nodes)
-        if not self._request.exact or left <= 0 or self._is_proven(self._unseen):
-            return None
-        if self.params.exact and not (last.certified and self._is_full(last)):
-            return None
-        listed = min(MAX_K, max(self._num_needed(), 2 * self._num_proven))
-        return self._params(listed, self.params.width, left) if listed > self._num_proven else None
-
-    def _num_needed(self) -> int:
-        """Return how many rows prove the entities if no better ones turn up: down to one bad enough."""
-        penalty = self._request.length_penalty
-        scores = sorted((row.score(penalty) for row in self._rows.values()), reverse=True)
-        enough = bisect_left(scores, True, key=self._is_proven)
-        return enough + 1 if enough < len(scores) else max(len(scores) + 1, self.params.k)
-
     def _wider(self, last: BeamResult) -> BeamParams | None:
         """Return the search with more rows and beams when forms of few entities crowded out the others.
 
-        A beam size that was asked for stays.
+        A beam size that was asked for stays. An exact search comes to this only when its budget is spent, and
+        the wider one is not exact.
         """
         if self._num_widenings == _MAX_WIDENINGS:
+            return None
+        if self.params.exact and len(last.hypotheses) >= MAX_K:  # no list is longer
             return None
         if len(self._tallies) >= min(self._request.k, self._num_entities):
             return None
         asked = self._request.beam_size
         lost = last.best_pruned_score > -math.inf and asked is None
-        if not self._is_full(last) and not lost:
+        if len(last.hypotheses) < self.params.k and not lost:
             return None
         beam_size = asked or min(MAX_BEAM_SIZE, self.params.width * _FACTOR)
         wider = self._params(min(MAX_K, self.params.k * _FACTOR), beam_size, 0)
@@ -187,8 +176,11 @@ class _Query:
             exact_budget=budget,
         )
 
-    def _is_full(self, result: BeamResult) -> bool:
-        return len(result.hypotheses) >= self.params.k
+    def _credit(self, hypotheses: Iterable[Hypothesis]) -> None:
+        for hypothesis in hypotheses:
+            if hypothesis.row not in self._rows:
+                self._rows[hypothesis.row] = hypothesis
+                credit(self._index, self._tallies, hypothesis, 0.0, self._allowed)
 
     def _is_proven(self, unseen: float) -> bool:
         """Whether the entities are, if no row that was not found has a better score than `unseen`."""

@@ -5,8 +5,8 @@ ranked by log P_L, for those of one step have one length; finished rows leave th
 P_L over length ** length_penalty. Log-probabilities only fall, which bounds what a prefix may still become
 (`decoding.beam_search.ranking`). So a query is done when its k-th finished row beats every live prefix's
 bound, and its list is the exact top-k when that row also beats the bound of everything that was given up.
-Where asked for, the search goes on through what was given up until that is so
-(`decoding.beam_search.best_first`).
+Where asked for, the search goes on through what was given up until that is so, or until whatever else the
+caller wants to know is (`decoding.beam_search.best_first`, `decoding.beam_search.goal`).
 
 Ties: of equally likely prefixes the beam takes those whose parents rank first, and of one parent's those with
 smaller tokens; of rows with equal scores the list keeps the one finished first, and of one step's the one
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoding.beam_search.best_first import best_first
+from decoding.beam_search.goal import Goal
 from decoding.beam_search.results import BeamResult
 from decoding.beam_search.search import Search
 from decoding.beam_search.walks import static_walk, suits_static, trimmed_walk
@@ -35,6 +36,7 @@ def beam_search(
     params: Sequence[BeamParams],
     cancel: Sequence[CancelToken | None] | None = None,
     room: Sequence[int | None] | None = None,
+    goals: Sequence[Goal | None] | None = None,
 ) -> list[BeamResult | DecodingCancelledError]:
     """Find the best rows of the constraint for every query of a session.
 
@@ -45,19 +47,23 @@ def beam_search(
         cancel: Polled before every step; a cancelled query leaves the batch, the others go on.
         room: Most tokens that may be written per query, None for no bound; prefixes that reach it count
             as pruned.
+        goals: What exact queries go on for, until it is proven or their budget is spent; None for the k best
+            rows. The beam search that comes first is that of k, and the list may become as long as the goal
+            asks for.
 
     Returns:
         One result per query, or the error that ended it.
 
     Raises:
         InvalidLogitsError: the model returned NaN or infinite logits.
-        ValueError: the length of `params`, `cancel` or `room` is not Q.
+        ValueError: the length of `params`, `cancel`, `room` or `goals` is not Q; a query with a goal is not
+            exact, or its goal wants fewer rows than k.
     """
     num_queries = session.root_logits.shape[0]
     if len(params) != num_queries:
         raise ValueError(f"params must have one entry per query ({num_queries}), got {len(params)}")
     stop = StopPoll(num_queries, cancel, room, session.root_logits.device)
-    search = Search(session, constraint, params, stop, room)
+    search = Search(session, constraint, params, stop, room, goals)
     walk = static_walk if suits_static(search) else trimmed_walk
     walk(search)
     best_first(search)

@@ -87,13 +87,18 @@ class Beams:
         self.pruned = torch.maximum(self.pruned, lost)
         self._kill(queries)
 
-    def stop_beaten(self, kth_score: Tensor) -> None:
+    def stop_beaten(self, kth_score: Tensor) -> Tensor:
         """End the queries whose live prefixes cannot enter the list any more.
 
         Args:
             kth_score: Of every query's list, -inf while it is not full. Shape: (Q,), float64.
+
+        Returns:
+            Which queries have no live prefix now. Shape: (Q,), bool.
         """
-        self._kill(kth_score >= self.bound())
+        beaten = kth_score >= self.bound()
+        self._kill(beaten)
+        return beaten
 
     def _kill(self, queries: Tensor) -> None:
         self.logprob = self.logprob.masked_fill(queries.unsqueeze(1), -math.inf)

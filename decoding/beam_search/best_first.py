@@ -2,10 +2,12 @@
 
 A prefix matters as long as its optimistic score exceeds that of the k-th row. Every prefix whose optimistic
 score exceeds the *final* k-th row's has to be computed before the list is certain; the others need not be,
-and the most promising open prefix is never one of those. A forward that computed it alone would waste the
-model, which computes some dozens of tokens at nearly the price of one. So a query goes on where its most
-promising prefix is, and takes along the prefixes of the same length among its `beam_size` most promising: the
-likeliest to be needed as well, at a small risk to the budget.
+and the most promising open prefix is never one of those. With a goal, which needs the best score of anything
+unseen to fall below a mark that nobody knows beforehand, the same is true of the prefixes above that mark;
+the list that rules prefixes out is then as long as the goal asks for. A forward that computed the best one
+alone would waste the model, which computes some dozens of tokens at nearly the price of one. So a query goes
+on where its most promising prefix is, and takes along the prefixes of the same length among its `beam_size`
+most promising: the likeliest to be needed as well, at a small risk to the budget.
 
 What a query does next depends on nothing but the query, so that it gets the same list whatever else is in the
 batch. A forward writes at one depth: it serves the queries that are about to go on there, the others wait.
@@ -44,7 +46,7 @@ class _Rectangle(NamedTuple):
 
 
 def best_first(search: Search) -> None:
-    """Compute open prefixes until every list is certain or its budget is spent.
+    """Compute open prefixes until every list is certain, its goal reached, or its budget spent.
 
     Raises:
         InvalidLogitsError: the model returned NaN or infinite logits.
@@ -64,15 +66,16 @@ def best_first(search: Search) -> None:
 
 
 def _waiting(search: Search) -> list[int]:
-    """Queries whose lists are not certain and that may go on."""
-    kth_score = search.finished.kth_score().tolist()
-    waiting = []
+    """Queries that are not done and that may go on."""
+    last_score = search.finished.last_score().tolist()
+    able = []
     for query, open_nodes in search.open.items():
-        open_nodes.purge(kth_score[query])
+        open_nodes.purge(last_score[query])
         spent = search.num_exact_nodes[query] >= search.params[query].exact_budget
         if len(open_nodes.nodes.depth) and not spent and search.stop.error(query) is None:
-            waiting.append(query)
-    return waiting
+            able.append(query)
+    search.ask_goals(able)
+    return [query for query in able if not search.goals.reached(query)]
 
 
 def _plan(search: Search, waiting: list[int]) -> _Plan:
@@ -105,7 +108,8 @@ def _step(search: Search, session: DecodeSession, members: list[int], plan: _Pla
     # Only the rows of queries that take part are looked at.
     found = listed(search.constraint, frontier.states[rows], frontier.logprob[rows], computed)
     found = found.spread(rows, len(search.params))._replace(slot=found.slot + first)
-    search.finished.take(found, plan.depth + 1)
+    if bool(found.final.any()):
+        search.finished.take(found, plan.depth + 1)
     search.keep_open(found, found.open_logprob(), plan.depth + 1)
 
 

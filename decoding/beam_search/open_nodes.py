@@ -70,17 +70,17 @@ class OpenNodes:
         self.nodes = NO_NODES
         self.forgotten = -math.inf
 
-    def add(self, new: Nodes, kth_score: float) -> None:
+    def add(self, new: Nodes, last_score: float) -> None:
         """Add prefixes, but for those which the list has beaten.
 
         Args:
             new: Some of one length.
-            kth_score: Score of the k-th row of the list, -inf while it is not full.
+            last_score: Score of the last row of the list, -inf while it is not full.
         """
         self._forget(new.optimistic[new.depth >= self._max_depth])
         new = new.take(new.depth < self._max_depth)
         self.nodes = Nodes(*(np.concatenate(columns) for columns in zip(self.nodes, new, strict=True)))
-        self.purge(kth_score)
+        self.purge(last_score)
         surplus = len(self.nodes.optimistic) - self._most
         if surplus > 0:
             # Of equals the first stay: a stable order makes the choice a function of the search alone.
@@ -88,9 +88,9 @@ class OpenNodes:
             self._forget(self.nodes.optimistic[order[self._most :]])
             self.nodes = self.nodes.take(np.sort(order[: self._most]))
 
-    def purge(self, kth_score: float) -> None:
+    def purge(self, last_score: float) -> None:
         """Forget the prefixes that the list has beaten. Scores of lists only rise, so they stay beaten."""
-        beaten = self.nodes.optimistic <= kth_score
+        beaten = self.nodes.optimistic <= last_score
         if beaten.any():
             self._forget(self.nodes.optimistic[beaten])
             self.nodes = self.nodes.take(~beaten)

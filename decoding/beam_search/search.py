@@ -12,6 +12,7 @@ from torch import Tensor
 from decoding.beam_search.beams import Beams
 from decoding.beam_search.candidates import Candidates
 from decoding.beam_search.finished import Finished
+from decoding.beam_search.goal import FinishedRows, Goal, Goals
 from decoding.beam_search.open_nodes import Nodes, OpenNodes
 from decoding.beam_search.ranking import Scoring
 from decoding.beam_search.results import BeamResult
@@ -31,9 +32,11 @@ class Search:
         params: One per query.
         stop: Polled before every step.
         room: Most tokens that may be written per query, None for no bound.
+        goals: What is to be proven of exact queries, None for the k best rows.
 
     Attributes:
-        open: The open prefixes of each query that goes on until it is certified, by query.
+        goals: What exact queries go on for, and how many rows every query keeps.
+        open: The open prefixes of each exact query, by query.
         num_nodes: Tokens computed behind each prompt. Shape: (Q,), int64.
         num_exact_nodes: Those of them that were computed for open prefixes. Length Q.
         num_steps: Forwards of the batch.
@@ -46,12 +49,14 @@ class Search:
         params: Sequence[BeamParams],
         stop: StopPoll,
         room: Sequence[int | None] | None,
+        goals: Sequence[Goal | None] | None = None,
     ) -> None:
         self.session, self.constraint, self.params, self.stop = session, constraint, params, stop
         self.device = session.root_logits.device
         self.scoring = Scoring(params, constraint.max_depth, self.device)
         self.beams = Beams(constraint, params, self.scoring, self.device)
-        self.finished = Finished(params, self.scoring, self.device)
+        self.goals = Goals(goals, params)
+        self.finished = Finished(params, self.scoring, self.device, self.goals.num_rows)
         self.written = Written()
         bounds = [None] * len(params) if room is None else room
         self.open = {
@@ -83,23 +88,25 @@ class Search:
             self.finished.take(candidates, beams.depth + 1)
         selection = beams.advance(candidates)
         beams.count_rejected(selection.rejected, self._counts_rejected)
-        kth_score = self.finished.kth_score()
+        stopped = beams.stop_beaten(self.finished.kth_score())
         if self.open:
-            self.keep_open(candidates, selection.refused(candidates), beams.depth)
-        beams.stop_beaten(kth_score)
+            # What a full list of k rows has beaten may still matter to a goal: it stays open as well.
+            refused = selection.refused(candidates)
+            left = torch.where(stopped.unsqueeze(1), candidates.open_logprob(), refused)
+            self.keep_open(candidates, left, beams.depth)
         return torch.where(beams.states >= 0, selection.parents, -1), selection.tokens
 
     def keep_open(self, candidates: Candidates, logprob: Tensor, depth: int) -> None:
-        """Keep prefixes of queries that go on until they are certified. Waits for the device.
+        """Keep prefixes of exact queries that could still matter. Waits for the device.
 
         Args:
             candidates: What they are among.
             logprob: Of those to be kept, -inf elsewhere. Shape: (Q, C), float64.
             depth: Their length in tokens.
         """
-        kth_score = self.finished.kth_score()
+        last_score = self.finished.last_score()
         optimistic = self.scoring.optimistic(logprob, depth)
-        matters = torch.isfinite(logprob) & (optimistic > kth_score.unsqueeze(1))
+        matters = torch.isfinite(logprob) & (optimistic > last_score.unsqueeze(1))
         matters &= ~self._counts_rejected.unsqueeze(1)
         query, column = torch.nonzero(matters, as_tuple=True)
         edge = candidates.edge[query, column]
@@ -110,9 +117,26 @@ class Search:
         floats = torch.stack([logprob[query, column], optimistic[query, column]]).cpu().numpy()
         lengths = np.full(len(query_of), depth, dtype=np.int64)
         new = Nodes(lengths, parent, token, state, floats[0], floats[1])
-        bars = kth_score.tolist()
+        bars = last_score.tolist()
         for number, open_nodes in self.open.items():
             open_nodes.add(new.take(query_of == number), bars[number])
+
+    def ask_goals(self, queries: Sequence[int]) -> None:
+        """Ask the goals of some queries whether they are reached. Waits for the device where any has one."""
+        asked = [query for query in self.goals.queries if query in queries]
+        if not asked:
+            return
+        pool = self.finished
+        kept = pool.kept()[asked]
+        row = self.constraint.row(pool.state[asked][kept])
+        rows, lengths = torch.stack([row, pool.length[asked][kept]]).cpu().numpy()
+        logprobs = pool.logprob[asked][kept].cpu().numpy()
+        ends = kept.sum(dim=1).cumsum(dim=0).tolist()
+        bounds = torch.maximum(self.beams.pruned, pool.last_score()).tolist()
+        for query, begin, end in zip(asked, [0, *ends], ends, strict=False):
+            mine = slice(begin, end)
+            found = FinishedRows(rows[mine], logprobs[mine], lengths[mine])
+            self.goals.ask(query, found, max(bounds[query], self.open[query].bound()))
 
     def write(self, parents: Tensor, tokens: Tensor) -> Tensor:
         """Compute the live prefixes. Shapes: (Q, B), int64; returns logits (Q, B, V)."""
@@ -123,7 +147,7 @@ class Search:
 
     def results(self) -> list[BeamResult]:
         """Put the lists together. Waits for the device."""
-        found = torch.isfinite(self.finished.score).cpu().numpy()
+        found = self.finished.kept().cpu().numpy()
         query, place = np.nonzero(found)  # in the order of queries, best first
         pool = self.finished
         rows = self.constraint.row(pool.state[query, place]).tolist()
@@ -149,7 +173,7 @@ class Search:
         if query in self.open:
             pruned = max(pruned, self.open[query].bound())
         return BeamResult(
-            hypotheses=tuple(rows[: self.params[query].k]),
+            hypotheses=tuple(rows),
             certified=pruned == -math.inf or pruned <= kth_score,
             best_pruned_score=pruned,
             num_steps=self.num_steps,

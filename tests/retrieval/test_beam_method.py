@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -14,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search import beam_search
+from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
-from decoding.params import MAX_K, BeamParams
+from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
 from decoding.types import Hypothesis
 from retrieval import beam_method
@@ -144,8 +145,9 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
     assert all(c.score <= truth[c.entity_id] + 1e-5 for c in result.candidates)
     if result.certified:
         assert_list_is(result, truth, k)
-    if budget == EVERYTHING:
-        assert result.certified
+    if budget is not None:
+        assert result.num_exact_nodes <= budget
+        assert result.certified or result.num_exact_nodes == budget
     if budget is None:
         assert result.num_exact_nodes == 0
     assert result.num_exact_nodes <= result.num_nodes
@@ -214,26 +216,95 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[list[BeamParams]]:
     return seen
 
 
-def test_a_longer_list_is_paid_for_from_the_same_budget(
-    indexes: list[Index], searches: list[list[BeamParams]]
+@pytest.mark.parametrize("budget", [1, 2, 3, 5, 17, 60])
+def test_a_budget_is_kept_to_the_token_and_used_up(
+    indexes: list[Index], searches: list[list[BeamParams]], budget: int
 ) -> None:
-    """Rows that turn up may make the list longer that proves the entities."""
-    index = indexes[3]
-    longer = 0
-    for seed in range(10):
-        searches.clear()
+    """One search, whose beams are those of a search that is not exact; no token is paid for twice."""
+    spent = 0
+    for index, seed, aggregate in itertools.product(indexes, range(6), ("sum", "max")):
         model = likely_titles(index, seed, boost=4.0, scale=2.0)
-        (result,) = ask(index, model, RetrieveRequest("q", k=2, beam_size=2, exact=True, exact_budget=400))
-        (first, *others) = [params for (params,) in searches]
-        assert (first.k, first.exact) == (4, False)
-        exact = [params for params in others if params.exact]
-        assert [params.k for params in exact] == sorted({params.k for params in exact})
-        assert [p.exact_budget for p in exact] == sorted({p.exact_budget for p in exact}, reverse=True)
-        assert all(params.exact_budget < 400 for params in exact)
-        longer += len(exact) > 1
-        # The beams of a list may take a little more than those of the list before.
-        assert result.num_exact_nodes <= 400 + 2 * 6 * len(exact)
-    assert longer > 0
+        options: dict[str, Any] = {"k": 4, "beam_size": 2, "aggregate": aggregate}
+        (plain,) = ask(index, model, RetrieveRequest("q", **options))
+        num_plain = len(searches)
+        (exact,) = ask(index, model, RetrieveRequest("q", exact=True, exact_budget=budget, **options))
+        exact_searches = [params for (params,) in searches[num_plain:] if params.exact]
+        assert len(exact_searches) == 1
+        assert exact.num_exact_nodes <= budget
+        assert exact.certified or exact.num_exact_nodes == budget
+        if num_plain == len(searches) - num_plain == 1:  # neither list had to be longer
+            assert exact.num_nodes == plain.num_nodes + exact.num_exact_nodes
+        if plain.certified:
+            assert exact.num_exact_nodes == 0
+            assert exact.candidates == plain.candidates
+        spent += exact.num_exact_nodes == budget
+        searches.clear()
+    assert spent > 0
+
+
+def test_a_small_budget_proves_what_little_is_missing(indexes: list[Index]) -> None:
+    """Fewer tokens than a beam search takes are of use already, and more of more use."""
+    proven: list[int] = []
+    below_beams = 0
+    for budget in (0, 2, 4, 8, 16, 32, 64):
+        results = [
+            ask(index, likely_titles(index, seed, boost=4.0, scale=2.0), request)[0]
+            for index in indexes
+            for seed in range(8)
+            for request in [RetrieveRequest("q", k=2, beam_size=2, exact=True, exact_budget=budget)]
+        ]
+        proven.append(sum(result.certified for result in results))
+        below_beams += sum(
+            result.certified
+            and 0 < result.num_exact_nodes <= budget < result.num_nodes - result.num_exact_nodes
+            for result in results
+        )
+    assert below_beams > 5
+    assert proven == sorted(proven)
+    assert proven[0] < proven[1] < proven[2] < proven[3]
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_certified_rows_never_prove_entities_with_fewer_tokens(
+    indexes: list[Index], scoring: tuple[str, float]
+) -> None:
+    """Whatever number of rows one chooses, knowing the answer, to search for after the first list."""
+    aggregate, penalty = scoring
+    score, fewer = EntityScore(aggregate == "max", penalty), 0
+    for index, seed in itertools.product(indexes, range(4)):
+        model = likely_titles(index, seed, boost=4.0, scale=1.0 + seed)
+        options: dict[str, Any] = {"k": 3, "beam_size": 2, "aggregate": aggregate, "length_penalty": penalty}
+        plain, exact = ask(
+            index,
+            model,
+            RetrieveRequest("q", **options),
+            RetrieveRequest("q", exact=True, exact_budget=EVERYTHING, **options),
+        )
+        assert exact.certified
+        if plain.certified:
+            continue
+        params = [
+            BeamParams(k, 2, penalty, exact=True, exact_budget=EVERYTHING)
+            for k in range(1, index.num_rows + 1)
+        ]
+        trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
+        enough = []
+        for one, result in zip(
+            params, beam_search(model.prefill([PROMPT] * len(params)), trie, params), strict=True
+        ):
+            assert isinstance(result, BeamResult)
+            assert result.certified
+            tallies: dict[int, Tally] = {}
+            for row in result.hypotheses:
+                for entity in index.entities_of(row.row):
+                    tallies.setdefault(entity, Tally()).forms[row.row] = row
+            full = len(result.hypotheses) == one.k
+            unseen = result.hypotheses[-1].score(penalty) if full else -math.inf
+            if is_proven(index, tallies, 3, score, unseen, index.num_entities):
+                enough.append(result.num_nodes)
+        assert exact.num_nodes <= plain.num_nodes + min(enough)
+        fewer += exact.num_nodes < plain.num_nodes + min(enough)
+    assert fewer > 5
 
 
 def test_a_budget_that_is_spent_still_gives_k_entities(indexes: list[Index]) -> None:
@@ -270,7 +341,7 @@ def test_the_longest_list_is_the_last(tmp_path: Path, searches: list[list[BeamPa
         (result,) = ask(index, model, request)
     assert [candidate.entity_id for candidate in result.candidates] == ["A"]
     assert not result.certified
-    assert searches[-1][0].k == MAX_K
+    assert len(searches) == 1
 
 
 def test_exact_goes_on_for_those_that_asked_and_leaves_others_alone(indexes: list[Index]) -> None:
