@@ -132,8 +132,12 @@ class TreeCache(Cache):
 
 
 def _roomy(used: int, width: int) -> int:
-    """Slots to hold `used` and go on: twice as many, and enough for some frontiers of `width`."""
-    return used + max(used, INITIAL_DEPTH * width)
+    """Slots to hold `used` and go on: a quarter more, and enough for some frontiers of `width`.
+
+    Geometric, so that moving what is used stays a constant share of the work however long outputs are; and no
+    more than a quarter, since room that long outputs never use is memory all the same.
+    """
+    return used + max(used // 4, INITIAL_DEPTH * width)
 
 
 def _rows(kept: Tensor, heads: int, capacity: int) -> Tensor:

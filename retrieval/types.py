@@ -42,8 +42,8 @@ class RetrieveRequest:
         adaptive: `disc`: judge draws against what is known of P_L(S), and leave out of the second phase what
             the first found to be invalid: more draws are accepted. Excludes `top_m` and a `beam_size` > 1.
         exact: `beam`: go on after the beam search, through what it dropped, until the list of entities is
-            proven or the budget is spent. Where entities have several surface forms that may take a longer
-            list of forms than the first one; it is searched for within the same budget.
+            proven or the budget is spent. Where entities have several surface forms that may take fewer forms
+            than the beam search lists, or many more.
         exact_budget: `exact`: most tokens computed for that, in [0, 1,000,000]; None: 1,024.
         length_penalty: `beam`: surface forms are ranked by logprob / length ** length_penalty, the length in
             tokens with the end token, in [-4, 4]. 0: by log-probability; above 0 favours long ones.
