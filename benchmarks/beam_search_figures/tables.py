@@ -13,10 +13,7 @@ def tables(figures: dict[str, Any]) -> str:
     makers = {
         "titles": lambda found: _contest(found["cells"]),
         "upkeep": _upkeep,
-        "free": lambda found: "\n\n".join(
-            f"{name} model\n\n{_contest(found[name])}\n\n{_live(found[name])}"
-            for name in ("random", "default")
-        ),
+        "free": _free,
         "ablation": _ablation,
         "trace": _trace,
         "prefix": _prefix,

@@ -38,11 +38,6 @@ class RandomTree:
         """Tokens on the deepest branches."""
         return self.tokens.shape[0]
 
-    @property
-    def num_branches(self) -> int:
-        """Branches of all queries that are no padding, the prompts themselves not counted."""
-        return int((self.parents >= 0).sum())
-
     def columns(self, depth: int) -> Tensor:
         """True where a branch is no padding. Shape: (Q, B), bool; (Q, 1) at depth 0."""
         if depth == 0:
