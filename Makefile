@@ -26,6 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) pip
 	@$(PIP) torch
 	@$(PIP) --editable '.[train,eval,plots,numba]' --group dev
+	@$(PIP) --no-deps xgrammar apache-tvm-ffi  # a peer; its dependency triton is 1 GB that only CUDA needs
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## Build the sample index, start the server, run real queries, stop.

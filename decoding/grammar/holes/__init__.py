@@ -1,0 +1,1 @@
+"""Strings that must be one of a catalogue's titles."""

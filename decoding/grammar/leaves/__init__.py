@@ -1,0 +1,1 @@
+"""Regular languages of bytes: what a scalar value or a key may be, quotes included."""

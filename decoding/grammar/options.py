@@ -1,0 +1,70 @@
+"""How a schema is read, and which of the JSON texts it allows may be written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Whitespace = Literal["compact", "spaced", "flexible"]
+PropertyOrder = Literal["schema", "any"]
+Formats = Literal["assert", "annotate"]
+ExtraProperties = Literal["allowed", "declared"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileLimits:
+    """Bounds on compiling one schema; past any of them it is refused.
+
+    Attributes:
+        schema_bytes: Most bytes of the schema's text.
+        depth: Deepest nesting of the schema's text.
+        nodes: Most value nodes and shapes the schema may expand to.
+        automaton_states: Most states of one automaton over texts.
+        seconds: Longest time compiling may take.
+    """
+
+    schema_bytes: int = 1 << 20
+    depth: int = 128
+    nodes: int = 50_000
+    automaton_states: int = 50_000
+    seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarOptions:
+    """Which of the texts of an allowed value may be written. The default admits what a reader would.
+
+    Attributes:
+        whitespace: Between tokens of JSON. "compact": none; "spaced": one blank behind every `,` and `:`, as
+            Python's `json.dumps` writes; "flexible": at every place nothing, one blank, or a line break and
+            up to `max_indent` blanks, so that no text can grow by whitespace without end.
+        max_indent: Most blanks behind a line break, where whitespace is "flexible".
+        property_order: "schema": declared properties in the order the schema names them, others behind them;
+            "any": as they come.
+        formats: "assert": the formats known here are enforced; "annotate": `format` says nothing about
+            validity, as the specification has it by default.
+        extra_properties: "allowed": properties the schema does not mention, wherever it does not forbid them;
+            "declared": only where it says `additionalProperties`, `patternProperties` or the like itself, or
+            declares no properties at all.
+        limits: Bounds on compiling.
+    """
+
+    whitespace: Whitespace = "flexible"
+    max_indent: int = 16
+    property_order: PropertyOrder = "any"
+    formats: Formats = "assert"
+    extra_properties: ExtraProperties = "allowed"
+    limits: CompileLimits = CompileLimits()
+
+    @staticmethod
+    def for_writing(limits: CompileLimits | None = None) -> GrammarOptions:
+        """One text per value, as `json.dumps` writes it, with declared properties in the schema's order.
+
+        What a model should be held to: more of the text is forced, and there are fewer ways to say the same.
+        """
+        return GrammarOptions(
+            whitespace="spaced",
+            property_order="schema",
+            extra_properties="declared",
+            limits=limits or CompileLimits(),
+        )

@@ -1,0 +1,215 @@
+"""What a schema says, without its syntax: conditions on JSON values, joined by and, or, not.
+
+Every condition but `TypeIs` speaks of values of one type and says nothing about the others, as keywords do.
+`Reference` stands for the formula of another place in the schema, so that recursion is a graph. Formulas are
+immutable and hashable; equal ones may be treated as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.text_set import TextSet
+
+
+class JsonType(IntFlag):
+    """Types of JSON values; integers are a set of numbers. Booleans are one bit each."""
+
+    NULL = 1
+    FALSE = 2
+    TRUE = 4
+    NUMBER = 8
+    STRING = 16
+    ARRAY = 32
+    OBJECT = 64
+    ANY = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a condition comes from, for messages.
+
+    Attributes:
+        keyword: The keyword.
+        pointer: JSON pointer of the keyword as a URI fragment: "#/properties/a/minLength".
+    """
+
+    keyword: str
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """All of them; of none: anything. Earlier parts say the order of properties."""
+
+    parts: tuple[Formula, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """At least one of them; of none: nothing."""
+
+    parts: tuple[Formula, ...] = ()
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOne:
+    """`oneOf`. The algebra looks for parts that exclude each other before it negates anything."""
+
+    parts: tuple[Formula, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Not this one."""
+
+    part: Formula
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The formula of another place; `FormulaTable.resolve(target)` returns it. Targets are absolute URIs."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class TypeIs:
+    """The value's type is one of these."""
+
+    types: JsonType
+
+
+@dataclass(frozen=True, slots=True)
+class NumberIn:
+    """A number is in the set."""
+
+    numbers: NumberSet
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class TextIn:
+    """A string is in the set."""
+
+    texts: TextSet
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class TextFromHole:
+    """A string is a member of a named set."""
+
+    name: HoleName
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The first items are as `prefix` says one by one, all others as `rest` says."""
+
+    prefix: tuple[Formula, ...]
+    rest: Formula
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCount:
+    """An array has at least `least` and at most `most` items; None is no bound."""
+
+    least: int
+    most: int | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """Between `least` and `most` items are as `item` says; None is no bound."""
+
+    item: Formula
+    least: int
+    most: int | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueItems:
+    """No two items are equal."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Values of members, by key.
+
+    A key that is named or matches patterns obeys all that apply; any other obeys `additional`.
+
+    Attributes:
+        named: In the schema's order.
+        patterns: Sets of keys, as automata.
+        additional: For keys that are neither named nor match; `And()` where the schema allows anything.
+        says_additional: Whether the schema itself says something of such keys.
+    """
+
+    named: tuple[tuple[str, Formula], ...]
+    patterns: tuple[tuple[Dfa, Formula], ...]
+    additional: Formula
+    says_additional: bool
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """These keys are there."""
+
+    names: tuple[str, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyCount:
+    """An object has at least `least` and at most `most` members; None is no bound."""
+
+    least: int
+    most: int | None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyNames:
+    """Every key is in the set."""
+
+    names: TextSet
+    place: Place
+
+
+Formula = (
+    And
+    | Or
+    | ExactlyOne
+    | Not
+    | Reference
+    | TypeIs
+    | NumberIn
+    | TextIn
+    | TextFromHole
+    | Items
+    | ItemCount
+    | Contains
+    | UniqueItems
+    | Properties
+    | Required
+    | PropertyCount
+    | PropertyNames
+)
+
+ANYTHING = And()
+NOTHING = Or()

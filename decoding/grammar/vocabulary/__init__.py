@@ -1,0 +1,1 @@
+"""Which bytes every token of a tokenizer writes, as a trie to walk."""
