@@ -52,7 +52,7 @@ class SchemaLimitError(SchemaError):
     """The schema, or what it expands to, is larger than the limits allow."""
 
 
-class CompileTimeoutError(GrammarError):
+class CompileTimeoutError(GrammarError, TimeoutError):
     """Compiling took longer than the limit; on a quieter machine it may succeed."""
 
 

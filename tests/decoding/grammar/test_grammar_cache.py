@@ -1,0 +1,202 @@
+"""The cache of grammars: one compilation for all, true bytes, least recently used, refusals kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.grammar.cache import GrammarCache
+from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
+from decoding.grammar.grammar import Grammar
+
+
+class Sized:
+    """Stands for a grammar: all the cache knows of one is how large it is."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+
+
+def sized(num_bytes: int = 1000) -> Grammar:
+    return cast(Grammar, Sized(num_bytes))
+
+
+def ask(cache: GrammarCache, name: str, make: Any = sized, text: str | None = None) -> Grammar:
+    text = name if text is None else text
+    return cache.get(text, len(text), lambda: (("key", name), len(name)), make)
+
+
+def test_the_same_text_is_compiled_once_and_another_spelling_of_it_finds_the_same_grammar() -> None:
+    cache = GrammarCache(1 << 20)
+    first = ask(cache, "a")
+    assert ask(cache, "a") is first
+    assert ask(cache, "a", text=" a ") is first
+    assert ask(cache, "b") is not first
+    stats = cache.stats
+    assert (stats.hits, stats.compilations, stats.entries) == (2, 2, 2)
+
+
+def test_thirty_two_threads_asking_for_one_new_schema_compile_it_once_and_get_one_object() -> None:
+    cache = GrammarCache(1 << 20)
+    compiled = []
+    together = threading.Barrier(32)
+    got: list[Grammar] = []
+
+    def make() -> Grammar:
+        compiled.append(1)
+        time.sleep(0.05)
+        return sized()
+
+    def one() -> None:
+        together.wait()
+        got.append(ask(cache, "same", make))
+
+    threads = [threading.Thread(target=one) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compiled) == 1
+    assert len(got) == 32
+    assert len(set(map(id, got))) == 1
+    assert cache.stats.waits + cache.stats.hits == 31
+
+
+def test_grammars_that_grow_are_counted_when_they_settle_and_when_they_are_hit() -> None:
+    cache = GrammarCache(100_000)
+    old, grown = Sized(10_000), Sized(10_000)
+    ask(cache, "old", lambda: cast(Grammar, old))
+    ask(cache, "grown", lambda: cast(Grammar, grown))
+    before = cache.stats.held_bytes
+    grown.num_bytes = 50_000
+    cache.settle(cast(Grammar, grown))
+    assert cache.stats.held_bytes == before + 40_000
+    grown.num_bytes = 90_000
+    ask(cache, "grown")
+    stats = cache.stats
+    assert stats.held_bytes <= 100_000
+    assert (stats.entries, stats.evictions) == (1, 1)  # the one used least recently made room
+
+
+def test_one_that_outgrows_the_whole_cache_is_dropped_and_those_who_hold_it_keep_it() -> None:
+    cache = GrammarCache(20_000)
+    giant = Sized(1_000)
+    ask(cache, "giant", lambda: cast(Grammar, giant))
+    giant.num_bytes = 1 << 30
+    assert ask(cache, "giant") is cast(Grammar, giant)
+    assert cache.stats.held_bytes == 0
+    assert cache.stats.entries == 0
+
+
+def test_one_larger_than_the_cache_is_returned_and_pushes_nothing_out() -> None:
+    cache = GrammarCache(20_000)
+    small = ask(cache, "small")
+    ask(cache, "large", lambda: sized(50_000))
+    assert ask(cache, "small") is small
+    assert cache.stats.not_kept == 1
+
+
+def test_a_cache_of_no_bytes_keeps_nothing() -> None:
+    cache = GrammarCache(0)
+    assert ask(cache, "a") is not ask(cache, "a")
+    assert cache.stats.held_bytes == 0
+
+
+def test_refusals_are_kept_with_keyword_and_pointer_and_never_compiled_again() -> None:
+    cache = GrammarCache(1 << 20)
+    compiled = []
+
+    def refuse() -> Grammar:
+        compiled.append(1)
+        raise UnsupportedSchemaError("uniqueItems", "#/a/uniqueItems", "not here")
+
+    errors: list[SchemaError] = []
+    for _ in range(3):
+        with pytest.raises(UnsupportedSchemaError) as caught:
+            ask(cache, "bad", refuse)
+        errors.append(caught.value)
+    assert len(compiled) == 1
+    assert {(e.keyword, e.pointer, e.reason) for e in errors} == {
+        ("uniqueItems", "#/a/uniqueItems", "not here")
+    }
+    assert len(set(map(id, errors))) == 3  # tracebacks of one request never hang on another's error
+    assert cache.stats.rejections == 3
+
+
+def test_timeouts_and_bugs_are_not_kept() -> None:
+    cache = GrammarCache(1 << 20)
+
+    def slow() -> Grammar:
+        raise CompileTimeoutError("too long")
+
+    with pytest.raises(CompileTimeoutError):
+        ask(cache, "slow", slow)
+    assert ask(cache, "slow").num_bytes == 1000
+    with pytest.raises(ZeroDivisionError):
+        ask(cache, "bug", lambda: sized(1 // 0))
+    assert ask(cache, "bug").num_bytes == 1000
+    assert cache.stats.timeouts == 1
+
+
+def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_others_may_try_again() -> None:
+    cache = GrammarCache(1 << 20)
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def interrupted() -> Grammar:
+        begun.set()
+        go_on.wait(10)
+        raise KeyboardInterrupt
+
+    def lead() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            ask(cache, "x", interrupted)
+
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            ask(cache, "x")
+        except RuntimeError as error:
+            told.append(error)
+
+    leader, waiter = threading.Thread(target=lead), threading.Thread(target=wait)
+    leader.start()
+    begun.wait(10)
+    waiter.start()
+    while not cache.stats.waits:
+        time.sleep(0.001)
+    go_on.set()
+    leader.join(10)
+    waiter.join(10)
+    assert len(told) == 1
+    assert ask(cache, "x").num_bytes == 1000
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 30_000), st.booleans()), min_size=1, max_size=60
+    )
+)
+def test_the_bound_holds_whatever_is_asked_and_however_grammars_grow(
+    asked: list[tuple[str, int, bool]],
+) -> None:
+    cache = GrammarCache(60_000)
+    live: dict[str, Sized] = {}
+    for name, size, grows in asked:
+        got = cast(Sized, ask(cache, name, lambda size=size: sized(size)))
+        live[name] = got
+        if grows:
+            got.num_bytes += size
+            cache.settle(cast(Grammar, got))
+        stats = cache.stats
+        assert 0 <= stats.held_bytes <= 60_000
+        held = [entry for entry in cache._entries.values() if entry.grammar is not None]
+        assert stats.held_bytes == sum(entry.num_bytes for entry in held)
+        assert set(cache._by_text) == {text for entry in held for text in entry.texts}
