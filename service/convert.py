@@ -1,4 +1,4 @@
-"""Between the wire and the library: with `convert_status`, the only module that touches protobuf messages."""
+"""Between the wire and the library. Only `convert*` modules touch protobuf messages."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def reply_to_proto(
             total_ms=total_ms,
         ),
         index=pb.IndexRef(name=index.name, version=index.version, digest=index.digest),
-        kv_usage=_kv_to_proto(result.kv),
+        kv_usage=kv_to_proto(result.kv),
     )
     if result.certified is not None:
         response.certified = result.certified
@@ -148,20 +148,20 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         query=query,
         method=_METHODS[message.method],
         candidates=tuple(_candidate_from_proto(candidate) for candidate in message.candidates),
-        certified=_optional(message, "certified"),
-        mass=_optional(message, "mass"),
-        mass_stderr=_optional(message, "mass_stderr"),
-        mass_lower=_optional(message, "mass_lower_bound"),
-        mass_upper=_optional(message, "mass_upper_bound"),
+        certified=optional(message, "certified"),
+        mass=optional(message, "mass"),
+        mass_stderr=optional(message, "mass_stderr"),
+        mass_lower=optional(message, "mass_lower_bound"),
+        mass_upper=optional(message, "mass_upper_bound"),
         num_draws=message.num_draws,
         num_accepted=message.num_accepted,
         num_nodes=message.num_nodes,
         num_exact_nodes=message.num_exact_nodes,
         num_steps=message.num_steps,
-        seed=_optional(message, "seed"),
+        seed=optional(message, "seed"),
         abstained=message.abstained,
         timings=Timings(timings.prefill_ms, timings.decode_ms, timings.prefill_ms + timings.decode_ms),
-        kv=_kv_from_proto(message.kv_usage),
+        kv=kv_from_proto(message.kv_usage),
     )
     index = IndexRef(message.index.name, message.index.version, message.index.digest)
     return Reply(result, timings.queue_ms, timings.total_ms, index)
@@ -216,7 +216,8 @@ def index_from_proto(message: index_pb.Index) -> IndexDescription:
     )
 
 
-def _kv_to_proto(kv: KvShare) -> pb.KvUsage:
+def kv_to_proto(kv: KvShare) -> pb.KvUsage:
+    """Return the wire's form of key/value memory."""
     return pb.KvUsage(
         peak_bytes=kv.peak_bytes,
         per_branch_bytes=kv.per_branch_bytes,
@@ -226,7 +227,8 @@ def _kv_to_proto(kv: KvShare) -> pb.KvUsage:
     )
 
 
-def _kv_from_proto(message: pb.KvUsage) -> KvShare:
+def kv_from_proto(message: pb.KvUsage) -> KvShare:
+    """Return the library's form of key/value memory."""
     return KvShare(
         peak_bytes=message.peak_bytes,
         per_branch_bytes=message.per_branch_bytes,
@@ -244,26 +246,27 @@ def _candidate_to_proto(rank: int, candidate: Candidate) -> pb.Candidate:
         logprob=candidate.logprob,
         probability=candidate.probability,
         score=candidate.score,
-        metadata={name: _value_to_proto(value) for name, value in candidate.metadata.items()},
+        metadata={name: value_to_proto(value) for name, value in candidate.metadata.items()},
     )
 
 
 def _candidate_from_proto(message: pb.Candidate) -> Candidate:
     metadata: Mapping[str, MetadataValue] = {
-        name: _value_from_proto(value) for name, value in sorted(message.metadata.items())
+        name: value_from_proto(value) for name, value in sorted(message.metadata.items())
     }
     return Candidate(
         entity_id=message.entity_id,
         title=message.title,
         surface=message.surface,
         logprob=message.logprob,
-        probability=_optional(message, "probability"),
+        probability=optional(message, "probability"),
         metadata=metadata,
         score=message.score,
     )
 
 
-def _value_to_proto(value: MetadataValue) -> pb.MetadataValue:
+def value_to_proto(value: MetadataValue) -> pb.MetadataValue:
+    """Return the wire's form of one value of an entity's metadata."""
     if value is None:
         return pb.MetadataValue()
     if isinstance(value, bool):  # before int: a bool is one
@@ -275,11 +278,13 @@ def _value_to_proto(value: MetadataValue) -> pb.MetadataValue:
     return pb.MetadataValue(string_value=value)
 
 
-def _value_from_proto(message: pb.MetadataValue) -> MetadataValue:
+def value_from_proto(message: pb.MetadataValue) -> MetadataValue:
+    """Return the library's form of one value of an entity's metadata."""
     kind = message.WhichOneof("kind")
     value: MetadataValue = None if kind is None else getattr(message, kind)
     return value
 
 
-def _optional(message: Message, name: str) -> Any:
+def optional(message: Message, name: str) -> Any:
+    """Return a field, None where it is not set."""
     return getattr(message, name) if message.HasField(name) else None

@@ -12,13 +12,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from decoding.grammar.errors import SchemaError
-from decoding.grammar.grammar import Grammar
 
 # What an entry costs beside its grammar and its texts: dictionary slots, counters.
 _ENTRY_BYTES = 1024
 _TEXT_BYTES = 256
+
+
+class Measured(Protocol):
+    """A grammar, or something that holds one."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it holds alone; may grow while it is used. Cheap to ask."""
+
+
+G = TypeVar("G", bound=Measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +61,12 @@ class CacheStats:
     max_bytes: int
 
 
-class _Entry:
+class _Entry(Generic[G]):
     """A grammar, or the error a schema is refused with, and everything that finds it."""
 
     __slots__ = ("grammar", "key", "num_bytes", "rejection", "text_bytes", "texts")
 
-    def __init__(self, key: Hashable, grammar: Grammar | None, rejection: SchemaError | None) -> None:
+    def __init__(self, key: Hashable, grammar: G | None, rejection: SchemaError | None) -> None:
         self.key = key
         self.grammar = grammar
         self.rejection = rejection
@@ -67,7 +78,7 @@ class _Entry:
         return self.text_bytes + (0 if self.grammar is None else self.grammar.num_bytes)
 
 
-class GrammarCache:
+class GrammarCache(Generic[G]):
     """Least recently used grammars go first. Safe to use from any number of threads.
 
     Args:
@@ -81,9 +92,9 @@ class GrammarCache:
         self._max_bytes = max_bytes
         self._max_texts = max_texts
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._by_text: dict[Hashable, _Entry] = {}
-        self._running: dict[Hashable, Future[Grammar]] = {}
+        self._entries: OrderedDict[Hashable, _Entry[G]] = OrderedDict()
+        self._by_text: dict[Hashable, _Entry[G]] = {}
+        self._running: dict[Hashable, Future[G]] = {}
         self._held = 0
         self._counts = dict.fromkeys(
             ("hits", "waits", "compilations", "rejections", "timeouts", "evictions", "not_kept"), 0
@@ -94,8 +105,8 @@ class GrammarCache:
         text: Hashable,
         text_bytes: int,
         key: Callable[[], tuple[Hashable, int]],
-        compile_grammar: Callable[[], Grammar],
-    ) -> Grammar:
+        compile_grammar: Callable[[], G],
+    ) -> G:
         """Return a grammar, compiling it unless it is there or on its way.
 
         Args:
@@ -121,14 +132,14 @@ class GrammarCache:
                 return self._hit(entry)
             running = self._running.get(name)
             if running is None:
-                self._running[name] = mine = Future[Grammar]()
+                self._running[name] = mine = Future[G]()
             else:
                 self._counts["waits"] += 1
         if running is not None:
             return running.result()
         return self._compile(name, key_bytes, (text, text_bytes), compile_grammar, mine)
 
-    def settle(self, grammar: Grammar) -> None:
+    def settle(self, grammar: G) -> None:
         """Count what a grammar has grown by, and make room for it. To be called when a request ends."""
         with self._lock:
             for entry in reversed(self._entries.values()):  # used last, found first
@@ -155,7 +166,7 @@ class GrammarCache:
             self._by_text.clear()
             self._held = 0
 
-    def _hit(self, entry: _Entry) -> Grammar:
+    def _hit(self, entry: _Entry[G]) -> G:
         self._counts["hits"] += 1
         if entry.key in self._entries:  # it may just have outgrown the whole cache
             self._entries.move_to_end(entry.key)
@@ -172,11 +183,11 @@ class GrammarCache:
         name: Hashable,
         key_bytes: int,
         text: tuple[Hashable, int],
-        compile_grammar: Callable[[], Grammar],
-        mine: Future[Grammar],
-    ) -> Grammar:
+        compile_grammar: Callable[[], G],
+        mine: Future[G],
+    ) -> G:
         rejection: SchemaError | None = None
-        grammar: Grammar | None = None
+        grammar: G | None = None
         try:
             grammar = compile_grammar()
         except SchemaError as error:
@@ -188,7 +199,7 @@ class GrammarCache:
                 self._counts["timeouts"] += isinstance(error, TimeoutError)
             mine.set_exception(error if isinstance(error, Exception) else RuntimeError("interrupted"))
             raise
-        entry = _Entry(name, grammar, rejection)
+        entry: _Entry[G] = _Entry(name, grammar, rejection)
         entry.text_bytes += key_bytes
         with self._lock:
             del self._running[name]
@@ -201,7 +212,7 @@ class GrammarCache:
         mine.set_result(grammar)
         return grammar
 
-    def _insert(self, entry: _Entry, text: Hashable, text_bytes: int) -> None:
+    def _insert(self, entry: _Entry[G], text: Hashable, text_bytes: int) -> None:
         if entry.measured() + text_bytes + _TEXT_BYTES > self._max_bytes:
             self._counts["not_kept"] += 1  # alone it would push out everything else, and still not fit
             return
@@ -209,7 +220,7 @@ class GrammarCache:
         self._measure(entry)
         self._remember_text(entry, text, text_bytes)
 
-    def _remember_text(self, entry: _Entry, text: Hashable, text_bytes: int) -> None:
+    def _remember_text(self, entry: _Entry[G], text: Hashable, text_bytes: int) -> None:
         if len(entry.texts) == self._max_texts:
             return
         entry.texts.append(text)
@@ -218,7 +229,7 @@ class GrammarCache:
         self._measure(entry)
         self._make_room()
 
-    def _measure(self, entry: _Entry) -> None:
+    def _measure(self, entry: _Entry[G]) -> None:
         now = entry.measured()
         self._held += now - entry.num_bytes
         entry.num_bytes = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from decoding.grammar.cache import GrammarCache
 from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
-from decoding.grammar.grammar import Grammar
 
 
 class Sized:
@@ -22,17 +21,17 @@ class Sized:
         self.num_bytes = num_bytes
 
 
-def sized(num_bytes: int = 1000) -> Grammar:
-    return cast(Grammar, Sized(num_bytes))
+def sized(num_bytes: int = 1000) -> Sized:
+    return Sized(num_bytes)
 
 
-def ask(cache: GrammarCache, name: str, make: Any = sized, text: str | None = None) -> Grammar:
+def ask(cache: GrammarCache[Sized], name: str, make: Any = sized, text: str | None = None) -> Sized:
     text = name if text is None else text
     return cache.get(text, len(text), lambda: (("key", name), len(name)), make)
 
 
 def test_the_same_text_is_compiled_once_and_another_spelling_of_it_finds_the_same_grammar() -> None:
-    cache = GrammarCache(1 << 20)
+    cache = GrammarCache[Sized](1 << 20)
     first = ask(cache, "a")
     assert ask(cache, "a") is first
     assert ask(cache, "a", text=" a ") is first
@@ -42,12 +41,12 @@ def test_the_same_text_is_compiled_once_and_another_spelling_of_it_finds_the_sam
 
 
 def test_thirty_two_threads_asking_for_one_new_schema_compile_it_once_and_get_one_object() -> None:
-    cache = GrammarCache(1 << 20)
+    cache = GrammarCache[Sized](1 << 20)
     compiled = []
     together = threading.Barrier(32)
-    got: list[Grammar] = []
+    got: list[Sized] = []
 
-    def make() -> Grammar:
+    def make() -> Sized:
         compiled.append(1)
         time.sleep(0.05)
         return sized()
@@ -68,13 +67,13 @@ def test_thirty_two_threads_asking_for_one_new_schema_compile_it_once_and_get_on
 
 
 def test_grammars_that_grow_are_counted_when_they_settle_and_when_they_are_hit() -> None:
-    cache = GrammarCache(100_000)
+    cache = GrammarCache[Sized](100_000)
     old, grown = Sized(10_000), Sized(10_000)
-    ask(cache, "old", lambda: cast(Grammar, old))
-    ask(cache, "grown", lambda: cast(Grammar, grown))
+    ask(cache, "old", lambda: old)
+    ask(cache, "grown", lambda: grown)
     before = cache.stats.held_bytes
     grown.num_bytes = 50_000
-    cache.settle(cast(Grammar, grown))
+    cache.settle(grown)
     assert cache.stats.held_bytes == before + 40_000
     grown.num_bytes = 90_000
     ask(cache, "grown")
@@ -84,17 +83,17 @@ def test_grammars_that_grow_are_counted_when_they_settle_and_when_they_are_hit()
 
 
 def test_one_that_outgrows_the_whole_cache_is_dropped_and_those_who_hold_it_keep_it() -> None:
-    cache = GrammarCache(20_000)
+    cache = GrammarCache[Sized](20_000)
     giant = Sized(1_000)
-    ask(cache, "giant", lambda: cast(Grammar, giant))
+    ask(cache, "giant", lambda: giant)
     giant.num_bytes = 1 << 30
-    assert ask(cache, "giant") is cast(Grammar, giant)
+    assert ask(cache, "giant") is giant
     assert cache.stats.held_bytes == 0
     assert cache.stats.entries == 0
 
 
 def test_one_larger_than_the_cache_is_returned_and_pushes_nothing_out() -> None:
-    cache = GrammarCache(20_000)
+    cache = GrammarCache[Sized](20_000)
     small = ask(cache, "small")
     ask(cache, "large", lambda: sized(50_000))
     assert ask(cache, "small") is small
@@ -102,16 +101,16 @@ def test_one_larger_than_the_cache_is_returned_and_pushes_nothing_out() -> None:
 
 
 def test_a_cache_of_no_bytes_keeps_nothing() -> None:
-    cache = GrammarCache(0)
+    cache = GrammarCache[Sized](0)
     assert ask(cache, "a") is not ask(cache, "a")
     assert cache.stats.held_bytes == 0
 
 
 def test_refusals_are_kept_with_keyword_and_pointer_and_never_compiled_again() -> None:
-    cache = GrammarCache(1 << 20)
+    cache = GrammarCache[Sized](1 << 20)
     compiled = []
 
-    def refuse() -> Grammar:
+    def refuse() -> Sized:
         compiled.append(1)
         raise UnsupportedSchemaError("uniqueItems", "#/a/uniqueItems", "not here")
 
@@ -129,9 +128,9 @@ def test_refusals_are_kept_with_keyword_and_pointer_and_never_compiled_again() -
 
 
 def test_timeouts_and_bugs_are_not_kept() -> None:
-    cache = GrammarCache(1 << 20)
+    cache = GrammarCache[Sized](1 << 20)
 
-    def slow() -> Grammar:
+    def slow() -> Sized:
         raise CompileTimeoutError("too long")
 
     with pytest.raises(CompileTimeoutError):
@@ -144,11 +143,11 @@ def test_timeouts_and_bugs_are_not_kept() -> None:
 
 
 def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_others_may_try_again() -> None:
-    cache = GrammarCache(1 << 20)
+    cache = GrammarCache[Sized](1 << 20)
     begun = threading.Event()
     go_on = threading.Event()
 
-    def interrupted() -> Grammar:
+    def interrupted() -> Sized:
         begun.set()
         go_on.wait(10)
         raise KeyboardInterrupt
@@ -187,14 +186,14 @@ def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_other
 def test_the_bound_holds_whatever_is_asked_and_however_grammars_grow(
     asked: list[tuple[str, int, bool]],
 ) -> None:
-    cache = GrammarCache(60_000)
+    cache = GrammarCache[Sized](60_000)
     live: dict[str, Sized] = {}
     for name, size, grows in asked:
-        got = cast(Sized, ask(cache, name, lambda size=size: sized(size)))
+        got = ask(cache, name, lambda size=size: sized(size))
         live[name] = got
         if grows:
             got.num_bytes += size
-            cache.settle(cast(Grammar, got))
+            cache.settle(got)
         stats = cache.stats
         assert 0 <= stats.held_bytes <= 60_000
         held = [entry for entry in cache._entries.values() if entry.grammar is not None]

@@ -25,6 +25,39 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
     FINISH_REASON_OK: _ClassVar[FinishReason]
     FINISH_REASON_NO_MATCH: _ClassVar[FinishReason]
+
+class AnswerMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ANSWER_METHOD_UNSPECIFIED: _ClassVar[AnswerMethod]
+    ANSWER_METHOD_GREEDY: _ClassVar[AnswerMethod]
+    ANSWER_METHOD_SAMPLE: _ClassVar[AnswerMethod]
+    ANSWER_METHOD_BEAM: _ClassVar[AnswerMethod]
+    ANSWER_METHOD_DISC: _ClassVar[AnswerMethod]
+
+class AnswerWhitespace(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ANSWER_WHITESPACE_UNSPECIFIED: _ClassVar[AnswerWhitespace]
+    ANSWER_WHITESPACE_SPACED: _ClassVar[AnswerWhitespace]
+    ANSWER_WHITESPACE_COMPACT: _ClassVar[AnswerWhitespace]
+    ANSWER_WHITESPACE_FLEXIBLE: _ClassVar[AnswerWhitespace]
+
+class PropertyOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROPERTY_ORDER_UNSPECIFIED: _ClassVar[PropertyOrder]
+    PROPERTY_ORDER_SCHEMA: _ClassVar[PropertyOrder]
+    PROPERTY_ORDER_ANY: _ClassVar[PropertyOrder]
+
+class FormatPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FORMAT_POLICY_UNSPECIFIED: _ClassVar[FormatPolicy]
+    FORMAT_POLICY_ASSERT: _ClassVar[FormatPolicy]
+    FORMAT_POLICY_ANNOTATE: _ClassVar[FormatPolicy]
+
+class ExtraProperties(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXTRA_PROPERTIES_UNSPECIFIED: _ClassVar[ExtraProperties]
+    EXTRA_PROPERTIES_DECLARED: _ClassVar[ExtraProperties]
+    EXTRA_PROPERTIES_ALLOWED: _ClassVar[ExtraProperties]
 RETRIEVAL_METHOD_UNSPECIFIED: RetrievalMethod
 RETRIEVAL_METHOD_BEAM: RetrievalMethod
 RETRIEVAL_METHOD_DISC: RetrievalMethod
@@ -34,6 +67,24 @@ AGGREGATION_MAX: Aggregation
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_OK: FinishReason
 FINISH_REASON_NO_MATCH: FinishReason
+ANSWER_METHOD_UNSPECIFIED: AnswerMethod
+ANSWER_METHOD_GREEDY: AnswerMethod
+ANSWER_METHOD_SAMPLE: AnswerMethod
+ANSWER_METHOD_BEAM: AnswerMethod
+ANSWER_METHOD_DISC: AnswerMethod
+ANSWER_WHITESPACE_UNSPECIFIED: AnswerWhitespace
+ANSWER_WHITESPACE_SPACED: AnswerWhitespace
+ANSWER_WHITESPACE_COMPACT: AnswerWhitespace
+ANSWER_WHITESPACE_FLEXIBLE: AnswerWhitespace
+PROPERTY_ORDER_UNSPECIFIED: PropertyOrder
+PROPERTY_ORDER_SCHEMA: PropertyOrder
+PROPERTY_ORDER_ANY: PropertyOrder
+FORMAT_POLICY_UNSPECIFIED: FormatPolicy
+FORMAT_POLICY_ASSERT: FormatPolicy
+FORMAT_POLICY_ANNOTATE: FormatPolicy
+EXTRA_PROPERTIES_UNSPECIFIED: ExtraProperties
+EXTRA_PROPERTIES_DECLARED: ExtraProperties
+EXTRA_PROPERTIES_ALLOWED: ExtraProperties
 
 class RetrieveRequest(_message.Message):
     __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation")
@@ -219,3 +270,106 @@ class BatchRetrieveResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[BatchRetrieveResult]
     def __init__(self, results: _Optional[_Iterable[_Union[BatchRetrieveResult, _Mapping]]] = ...) -> None: ...
+
+class AnswerRequest(_message.Message):
+    __slots__ = ("index", "query", "schema_json", "schema_name", "method", "max_tokens", "temperature", "seed", "beam_size", "num_draws", "whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt_template")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_NAME_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    WHITESPACE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTY_ORDER_FIELD_NUMBER: _ClassVar[int]
+    FORMATS_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    FORCED_SPANS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    index: str
+    query: str
+    schema_json: str
+    schema_name: str
+    method: AnswerMethod
+    max_tokens: int
+    temperature: float
+    seed: int
+    beam_size: int
+    num_draws: int
+    whitespace: AnswerWhitespace
+    property_order: PropertyOrder
+    formats: FormatPolicy
+    extra_properties: ExtraProperties
+    forced_spans: bool
+    prompt_template: str
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., schema_json: _Optional[str] = ..., schema_name: _Optional[str] = ..., method: _Optional[_Union[AnswerMethod, str]] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., whitespace: _Optional[_Union[AnswerWhitespace, str]] = ..., property_order: _Optional[_Union[PropertyOrder, str]] = ..., formats: _Optional[_Union[FormatPolicy, str]] = ..., extra_properties: _Optional[_Union[ExtraProperties, str]] = ..., forced_spans: bool = ..., prompt_template: _Optional[str] = ...) -> None: ...
+
+class Entity(_message.Message):
+    __slots__ = ("entity_id", "title", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: MetadataValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[MetadataValue, _Mapping]] = ...) -> None: ...
+    ENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    entity_id: str
+    title: str
+    metadata: _containers.MessageMap[str, MetadataValue]
+    def __init__(self, entity_id: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ...) -> None: ...
+
+class AnswerEntity(_message.Message):
+    __slots__ = ("pointer", "index", "title", "entities")
+    POINTER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    pointer: str
+    index: str
+    title: str
+    entities: _containers.RepeatedCompositeFieldContainer[Entity]
+    def __init__(self, pointer: _Optional[str] = ..., index: _Optional[str] = ..., title: _Optional[str] = ..., entities: _Optional[_Iterable[_Union[Entity, _Mapping]]] = ...) -> None: ...
+
+class AnswerResponse(_message.Message):
+    __slots__ = ("json", "entities", "logprob", "method", "num_tokens", "num_forced", "num_drafted", "num_accepted", "num_forwards", "seed", "schema_digest", "compile_ms", "mass", "mass_stderr", "timings", "index", "kv_usage")
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FORCED_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_FORWARDS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    COMPILE_MS_FIELD_NUMBER: _ClassVar[int]
+    MASS_FIELD_NUMBER: _ClassVar[int]
+    MASS_STDERR_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KV_USAGE_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    entities: _containers.RepeatedCompositeFieldContainer[AnswerEntity]
+    logprob: float
+    method: AnswerMethod
+    num_tokens: int
+    num_forced: int
+    num_drafted: int
+    num_accepted: int
+    num_forwards: int
+    seed: int
+    schema_digest: str
+    compile_ms: float
+    mass: float
+    mass_stderr: float
+    timings: Timings
+    index: IndexRef
+    kv_usage: KvUsage
+    def __init__(self, json: _Optional[str] = ..., entities: _Optional[_Iterable[_Union[AnswerEntity, _Mapping]]] = ..., logprob: _Optional[float] = ..., method: _Optional[_Union[AnswerMethod, str]] = ..., num_tokens: _Optional[int] = ..., num_forced: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_forwards: _Optional[int] = ..., seed: _Optional[int] = ..., schema_digest: _Optional[str] = ..., compile_ms: _Optional[float] = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ...) -> None: ...

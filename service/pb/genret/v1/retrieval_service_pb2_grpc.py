@@ -50,6 +50,11 @@ class RetrievalServiceStub(object):
                 request_serializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveRequest.SerializeToString,
                 response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveResponse.FromString,
                 _registered_method=True)
+        self.Answer = channel.unary_unary(
+                '/genret.v1.RetrievalService/Answer',
+                request_serializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerRequest.SerializeToString,
+                response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerResponse.FromString,
+                _registered_method=True)
 
 
 class RetrievalServiceServicer(object):
@@ -76,6 +81,14 @@ class RetrievalServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Answer(self, request, context):
+        """Answers one query with JSON that is valid under a schema. Strings of the schema that name an index are
+        titles of its catalogue, and come back with their entities.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RetrievalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -88,6 +101,11 @@ def add_RetrievalServiceServicer_to_server(servicer, server):
                     servicer.BatchRetrieve,
                     request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveRequest.FromString,
                     response_serializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveResponse.SerializeToString,
+            ),
+            'Answer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Answer,
+                    request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerRequest.FromString,
+                    response_serializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -150,6 +168,33 @@ class RetrievalService(object):
             '/genret.v1.RetrievalService/BatchRetrieve',
             genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveRequest.SerializeToString,
             genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Answer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/genret.v1.RetrievalService/Answer',
+            genret_dot_v1_dot_retrieval__service__pb2.AnswerRequest.SerializeToString,
+            genret_dot_v1_dot_retrieval__service__pb2.AnswerResponse.FromString,
             options,
             channel_credentials,
             insecure,

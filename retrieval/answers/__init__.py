@@ -1,0 +1,1 @@
+"""JSON answers: text written under a compiled schema, checked, and the entities behind its titles."""

@@ -1,0 +1,141 @@
+"""Schemas of answers: named ones, and the grammars of all that were asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from decoding.grammar.cache import CacheStats, GrammarCache
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.errors import GrammarError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.leaves.hole import HoleOpener
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema.document import canonical_text
+from retrieval.answers.checks import schema_text
+from retrieval.answers.errors import user_error
+from retrieval.answers.types import AnswerRequest
+from retrieval.answers.validation import AnswerValidator
+from retrieval.arguments import check_text
+from retrieval.errors import InputError
+
+DEFAULT_GRAMMAR_CACHE_BYTES = 256 * 2**20
+
+
+# A validator holds the schema as Python values, some times as large as its text.
+_VALIDATOR_BYTES_PER_CHARACTER = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledSchema:
+    """A schema that answers can be written under.
+
+    Attributes:
+        grammar: Its grammar.
+        validator: The check of finished answers.
+        digest: Of its canonical text.
+        text_bytes: Memory of the validator, about.
+    """
+
+    grammar: Grammar
+    validator: AnswerValidator
+    digest: str
+    text_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it holds alone, masks that were added later included."""
+        return self.grammar.num_bytes + self.text_bytes
+
+
+class SchemaStore:
+    """Grammars of one model, for any number of threads.
+
+    Args:
+        leaves: Of the model's vocabulary.
+        holes: Opens the indexes that schemas name.
+        max_bytes: Bound on the memory of grammars kept; see `GrammarCache`.
+    """
+
+    def __init__(
+        self, leaves: Leaves, holes: HoleOpener, max_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES
+    ) -> None:
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
+            raise InputError("grammar_cache", f"must be an integer of at least 0, got {max_bytes!r}")
+        self._leaves = leaves
+        self._holes = holes
+        self._cache: GrammarCache[CompiledSchema] = GrammarCache(max_bytes)
+        self._named: dict[str, str] = {}
+
+    @property
+    def stats(self) -> CacheStats:
+        """What the cache of grammars did and holds."""
+        return self._cache.stats
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the schemas that were given one."""
+        return tuple(self._named)
+
+    def name_schema(self, name: str, schema: str | Mapping[str, object] | bool) -> None:
+        """Give a schema a name, and compile it as requests ask for it by default.
+
+        Raises:
+            InputError: the name is empty or taken, or the schema cannot be used; its field is the name.
+        """
+        check_text("schema", name)
+        if not name.strip():
+            raise InputError("schema", "a name must not be empty")
+        if name in self._named:
+            raise InputError("schema", f"two schemas are named {name!r}")
+        request = AnswerRequest("-", schema_text(schema))
+        self.prepare(request)
+        self._named[name] = str(request.schema)
+
+    def prepare(self, request: AnswerRequest) -> CompiledSchema:
+        """Return what a request needs to be answered, compiling its schema unless it is known.
+
+        Raises:
+            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
+            InputError: there is no schema of that name.
+        """
+        text, options = self._text(request), request.options
+        try:
+            return self._cache.get(
+                (text, options),
+                len(text),
+                partial(_key, text, options),
+                partial(self._compile, text, options),
+            )
+        except GrammarError as error:
+            raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
+
+    def settle(self, schema: CompiledSchema) -> None:
+        """Count what a grammar has grown by, once an answer was written under it."""
+        self._cache.settle(schema)
+
+    def _text(self, request: AnswerRequest) -> str:
+        if request.schema_name is None:
+            return str(request.schema)
+        if request.schema_name not in self._named:
+            known = ", ".join(sorted(self._named)) or "none"
+            raise InputError("schema_name", f"no schema named {request.schema_name!r}; known: {known}")
+        return self._named[request.schema_name]
+
+    def _compile(self, text: str, options: GrammarOptions) -> CompiledSchema:
+        grammar = compile_schema(text, self._leaves, options, self._holes)
+        canonical = canonical_text(text)
+        return CompiledSchema(
+            grammar,
+            AnswerValidator(text, options.formats),
+            f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}",
+            len(text) * _VALIDATOR_BYTES_PER_CHARACTER,
+        )
+
+
+def _key(text: str, options: GrammarOptions) -> tuple[tuple[str, GrammarOptions], int]:
+    canonical = canonical_text(text)
+    return (canonical, options), len(canonical)

@@ -1,0 +1,97 @@
+"""A second opinion on every answer: parsed and validated by `jsonschema` before it leaves.
+
+Numbers are read as decimals, so that `multipleOf: 0.01` means what it says and not what binary fractions
+make of it; the grammar counts in decimals too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, cast
+
+from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator, validators
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from referencing.exceptions import Unresolvable
+
+from decoding.grammar.options import Formats
+from retrieval.errors import GenretError
+
+
+class InvalidAnswerError(GenretError):
+    """An answer is not valid under its schema: a bug, whose output must not leave the library."""
+
+
+def _is_integer(_checker: object, instance: object) -> bool:
+    if isinstance(instance, Decimal):
+        return instance == instance.to_integral_value()
+    return isinstance(instance, int) and not isinstance(instance, bool)
+
+
+class AnswerValidator:
+    """Validates documents under one schema.
+
+    Args:
+        schema: The schema's text; it has been compiled, so it is a schema.
+        formats: Whether formats are enforced; those that `jsonschema` knows are checked then.
+    """
+
+    def __init__(self, schema: str, formats: Formats = "assert") -> None:
+        document = json.loads(schema, parse_float=Decimal)
+        known = _dialect(document)
+        checker = known.TYPE_CHECKER.redefine("integer", _is_integer)
+        extend = cast(Any, validators.extend)  # untyped in the stubs
+        kind = extend(known, type_checker=checker)
+        self._validator: Validator = kind(
+            document, format_checker=known.FORMAT_CHECKER if formats == "assert" else None
+        )
+
+    def check(self, text: str) -> None:
+        """Parse and validate one document.
+
+        Raises:
+            InvalidAnswerError: it is no JSON, or not valid; says where and why, without quoting the document.
+        """
+        try:
+            value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise InvalidAnswerError(f"the answer is no JSON: {error}") from error
+        try:
+            self._validator.validate(value)
+        except ValidationError as error:
+            raise InvalidAnswerError(
+                f"the answer is not valid: {error.json_path} breaks {error.validator!r} "
+                f"at #/{'/'.join(map(str, error.absolute_schema_path))}"
+            ) from error
+        except (Unresolvable, RecursionError) as error:
+            raise InvalidAnswerError(f"the answer could not be validated: {error}") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _dialect(schema: Any) -> Any:
+    """The validator of the dialect a schema is read in; without `$schema` legacy keywords tell."""
+    default: Any = Draft202012Validator
+    if isinstance(schema, Mapping) and "$schema" not in schema:
+        default = _legacy_dialect(schema) or default
+    return validators.validator_for(schema, default=default)
+
+
+def _legacy_dialect(schema: Mapping[str, Any]) -> Any:
+    waiting: list[Any] = [schema]
+    found: Any = None
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            if isinstance(value.get("exclusiveMinimum", value.get("exclusiveMaximum")), bool):
+                return Draft4Validator
+            if isinstance(value.get("items"), list) or "dependencies" in value or "additionalItems" in value:
+                found = Draft7Validator
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return found
