@@ -30,7 +30,7 @@ class HoleLeaf(Leaf, Protocol):
         """What the schema asked for."""
 
     def members(self, state: int) -> tuple[int, ...]:
-        """Numbers of the set's members that a final state stands for, ascending; of an index: its entities."""
+        """Numbers of the members that a final state stands for, ascending; of an index: its entities."""
 
 
 class HoleOpener(Protocol):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 
@@ -13,8 +16,8 @@ class Exit(NamedTuple):
 
     Attributes:
         label: Label of the text that has ended.
-        rest: What the tokens write behind it, as a trie of its own; its root is the place right behind the
-            text and has no tokens itself.
+        rest: What the tokens write behind it, as a trie of its own: `Vocabulary.rest`. Its root is the place
+            right behind the text and has no tokens itself.
     """
 
     label: int
@@ -22,16 +25,26 @@ class Exit(NamedTuple):
 
 
 class LeafTokens(NamedTuple):
-    """The tokens that a leaf lets through from one of its states.
+    """The tokens that a leaf lets through from one of its states, below one node of the trie.
+
+    All of whose bytes belong to the leaf, those that end its text exactly among them, are in `few` or in
+    `many`, never in both.
 
     Attributes:
-        inside: Tokens all of whose bytes belong to the leaf, ascending; those that end the text exactly are
-            among them. Shape: (n,), int32.
-        exits: Tokens that write more than the leaf's text, by the label it ends with.
+        few: Ids of such tokens, ascending, where they are few (at most `FEW_TOKENS`).
+        many: A packed mask of them where they are many, laid out as `Vocabulary.empty_mask`; read-only.
+            Shape: (ceil(V / 32),), uint32.
+        exits: Tokens that write at least one byte of the leaf and then more than its text, by the label
+            it ends with; at most one exit for a label, ascending.
     """
 
-    inside: tuple[int, ...]
+    few: tuple[int, ...]
+    many: NDArray[np.uint32] | None
     exits: tuple[Exit, ...]
+
+
+# So many tokens are set bit by bit; more come as a packed mask.
+FEW_TOKENS = 64
 
 
 class Leaf(Protocol):
@@ -73,6 +86,9 @@ class Leaf(Protocol):
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node of the vocabulary's trie that the leaf lets through.
+
+        Where the state itself is final, what may follow the text that has already ended is not among them:
+        the caller knows that from `label`, and goes on with the node.
 
         Args:
             state: Where the leaf stands when the node has been reached.

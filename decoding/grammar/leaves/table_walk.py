@@ -1,0 +1,139 @@
+"""Walking the vocabulary's trie under the table of an automaton: which tokens pass, and where texts end.
+
+Three ways with the same results. Small subtrees are walked in Python. Large ones are walked level by level
+with NumPy or, once `warm_up` has been called where numba is there, by a compiled loop: compiling takes
+seconds, so no request ever does it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens
+from decoding.grammar.leaves.numpy_walk import walk_by_levels
+from decoding.grammar.vocabulary.token_node import TokenNode
+
+if TYPE_CHECKING:
+    from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+# Below so many prefixes a loop in Python is quicker than the first NumPy operations.
+_SMALL = 24
+
+
+class Table(NamedTuple):
+    """An automaton as the walks read it.
+
+    Attributes:
+        next_state: By state and byte, -1 where there is none. Shape: (S, 256), int32, contiguous, read-only.
+        label: By state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
+    """
+
+    next_state: NDArray[np.int32]
+    label: NDArray[np.int32]
+
+    @staticmethod
+    def of(next_state: NDArray[np.int32], label: NDArray[np.int32]) -> Table:
+        """Make the arrays what the compiled loop is compiled for."""
+        states = np.ascontiguousarray(next_state, dtype=np.int32).view()
+        labels = np.ascontiguousarray(label, dtype=np.int32).view()
+        states.flags.writeable = labels.flags.writeable = False
+        return Table(states, labels)
+
+
+class Walked(NamedTuple):
+    """What a walk has met.
+
+    Attributes:
+        tokens: Ids of the tokens that pass, in any order; None where `mask` holds them.
+        mask: The same as a packed mask. Shape: (ceil(V / 32),), uint32.
+        exits: Positions of the flat trie with longer tokens, where a text has ended, by its label.
+    """
+
+    tokens: Sequence[int] | None
+    mask: NDArray[np.uint32] | None
+    exits: dict[int, list[int]]
+
+
+Walk = Callable[[Table, int, tuple[int, ...]], Walked]
+
+
+class TableWalker:
+    """Walks one vocabulary's trie.
+
+    Args:
+        vocabulary: Whose trie.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._large: Walk = self.walk_levels
+
+    def warm_up(self) -> None:
+        """Compile the loop where numba is there, and build what the NumPy walk needs where it is not."""
+        try:
+            from decoding.grammar.leaves.numba_walk import CompiledWalk
+        except ImportError:
+            _ = self._vocabulary.trie.children
+            return
+        self._large = CompiledWalk(self._vocabulary)
+
+    def tokens(self, table: Table, state: int, node: TokenNode) -> LeafTokens:
+        """The tokens below a node that pass from a state on (`Leaf.tokens`)."""
+        walk = self.walk_nodes if node.num_below <= _SMALL else self._large
+        tokens, mask, exits = walk(table, state, node.positions)
+        vocabulary = self._vocabulary
+        rests = tuple([Exit(label, vocabulary.rest(exits[label])) for label in sorted(exits)])
+        if tokens is None:
+            return LeafTokens((), mask, rests)
+        if len(tokens) <= FEW_TOKENS:
+            return LeafTokens(tuple(sorted(tokens)), None, rests)
+        many = vocabulary.packed(tokens)
+        many.flags.writeable = False
+        return LeafTokens((), many, rests)
+
+    def walk_nodes(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
+        """Walk in Python."""
+        trie = self._vocabulary.trie
+        byte, end, begin, ids = trie.byte_view, trie.end_view, trie.token_begin_view, trie.tokens_view
+        next_state, labels = table
+        tokens: list[int] = []
+        exits: dict[int, list[int]] = {}
+        # (where a subtree ends, the state at its root) from the outermost to the one we are in
+        for root in positions:
+            open_roots = [(end[root], state)]
+            position = root + 1
+            while position < end[root]:
+                while position >= open_roots[-1][0]:
+                    open_roots.pop()
+                after = int(next_state[open_roots[-1][1], byte[position]])
+                behind = end[position]
+                if after < 0:
+                    position = behind
+                    continue
+                tokens += ids[begin[position] : begin[position + 1]]
+                if behind > position + 1:
+                    label = int(labels[after])
+                    if label >= 0:
+                        exits.setdefault(label, []).append(position)
+                    open_roots.append((behind, after))
+                position += 1
+        return Walked(tokens, None, exits)
+
+    def walk_levels(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
+        """Walk with NumPy."""
+        tokens, places, ended = walk_by_levels(self._vocabulary.trie, *table, state, positions)
+        exits: dict[int, list[int]] = {}
+        for place, label in zip(places.tolist(), ended.tolist(), strict=True):
+            exits.setdefault(label, []).append(place)
+        if len(tokens) <= FEW_TOKENS:
+            return Walked(tokens.tolist(), None, exits)
+        mask = self._vocabulary.packed(tokens)
+        mask.flags.writeable = False
+        return Walked(None, mask, exits)
