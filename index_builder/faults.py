@@ -26,6 +26,7 @@ FAULT_POINTS = (
     "trie-written",
     "entities-written",
     "postings-written",
+    "title-order-written",
     "manifest-written",
     "staging-synced",
     "version-renamed",

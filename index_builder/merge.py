@@ -27,6 +27,7 @@ from index_builder.row_buckets import RowBucketWriter
 from index_builder.runs import IntArray, Run
 from index_builder.sort import gather_rows, sort_rows
 from index_builder.splitters import cut
+from index_builder.title_order import write_title_order
 from index_builder.version import VersionSpec, WrittenVersion
 from index_builder.version_files import VersionFiles
 from retrieval.errors import SourceError
@@ -53,8 +54,8 @@ def write_version(
     Memory, for R rows, P postings and E entities of all runs, dropped ones included: 4 E for the entities'
     numbers and three batches of 65,536 of them; while merging one range of rows (`block_bytes`), and then,
     one after the other, twice the rows of the largest length, the trie (about 26 R for titles of two-byte
-    tokens) and, unless row r is entity r, 13 P + 4 R for the postings. Disk in `work`: the rows' files and
-    the trie once, and 12 P.
+    tokens), unless row r is entity r, 13 P + 4 R for the postings, and at most 8 E and a quarter of what the
+    budget leaves for the order of titles. Disk in `work`: the rows' files and the trie once, and 12 P.
 
     Args:
         runs: Sorted runs; the entities they keep have different ids.
@@ -97,6 +98,8 @@ def write_version(
     fault_point("entities-written")
     merged.postings.write(files)
     fault_point("postings-written")
+    write_title_order(folder, files, budget.free_bytes // 4)
+    fault_point("title-order-written")
     return merged.written(buckets, files, facts)
 
 

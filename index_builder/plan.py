@@ -245,7 +245,7 @@ def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
 
 
 def _bytes_per_part(written: WrittenVersion | None, share: float) -> dict[str, int]:
-    parts = {"rows": 0, "trie": 0, "entities": 0, "postings": 0}
+    parts = {"rows": 0, "trie": 0, "entities": 0, "postings": 0, "title_order": 0}
     for file in () if written is None else written.files:
         parts[file.name.split("/")[0].split(".")[0]] += file.bytes
     return {name: round(size / share) for name, size in parts.items()}

@@ -28,6 +28,7 @@ from index_builder.version import VersionSpec
 from index_builder.version_run import VersionRun
 from index_builder.workplace import remove_work, shaping_libraries, temporary_work
 from retrieval.errors import SourceError
+from retrieval.index.layout import FORMAT_VERSION
 from retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from retrieval.index.reader import Index
 from retrieval.index.versions import live_version
@@ -122,7 +123,8 @@ def update_index(
             reading.rejects.check(OUTCOME)
             runs = _kept([live, *reading.shards], options.out)
             manifest = None
-            if changes.any and folder is not None:
+            outdated = index.manifest.format_version < FORMAT_VERSION
+            if (changes.any or outdated) and folder is not None:
                 manifest = _write(runs, reading, index, folder, changes, clock)
         version = index.version
         if manifest is not None and folder is not None:

@@ -1,4 +1,4 @@
-"""Names, types and schemas of format version 2: the one place that reader, verifier and builder share.
+"""Names, types and schemas of format version 3: the one place that reader, verifier and builder share.
 
 INDEX/CURRENT                           id of the live version; replaced atomically
 INDEX/versions/<id>/manifest.json       <id> is the digest of this file
@@ -6,6 +6,7 @@ INDEX/versions/<id>/manifest.json       <id> is the digest of this file
                    /trie.arrow          transitions derived from the rows
                    /entities.arrow      titles, aliases, metadata
                    /postings.arrow      rank -> entities; absent when rank r is entity r for every r
+                   /title_order.arrow   entity numbers in the order of their titles' bytes
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Literal
 import pyarrow as pa
 
 FORMAT_NAME = "genret-index"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+# The one before: it has no title_order.arrow, and titles cannot be written inside JSON without it.
+OLDEST_FORMAT_VERSION = 2
 
 CURRENT_FILE = "CURRENT"
 VERSIONS_DIR = "versions"
@@ -25,6 +28,7 @@ MANIFEST_FILE = "manifest.json"
 TRIE_FILE = "trie.arrow"
 ENTITIES_FILE = "entities.arrow"
 POSTINGS_FILE = "postings.arrow"
+TITLE_ORDER_FILE = "title_order.arrow"
 ROWS_DIR = "rows"
 
 VERSION_PATTERN = re.compile(r"[0-9a-f]{32}")
@@ -143,3 +147,8 @@ def postings_schema(form_type: pa.DataType) -> pa.Schema:
     )
     item = pa.field("item", posting, nullable=False)
     return pa.schema([pa.field("postings", pa.list_(item), nullable=False)])
+
+
+def title_order_schema() -> pa.Schema:
+    """Return the schema of title_order.arrow: entity numbers."""
+    return pa.schema([pa.field("entity", ENTITY_TYPE, nullable=False)])

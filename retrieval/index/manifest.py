@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from retrieval.errors import IndexFormatError, IndexVersionError, InputError
-from retrieval.index.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_FILE
+from retrieval.index.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_FILE, OLDEST_FORMAT_VERSION
 from retrieval.index.manifest_entries import (
     MAX_HISTORY,
     Bucket,
@@ -59,6 +59,7 @@ class Manifest:
         files: Every data file, by name.
         history: How the version came about: a build and the updates since, the oldest first.
         built_with: Versions of the libraries that shaped the data.
+        format_version: Of the files.
     """
 
     tokenizer: TokenizerEntry
@@ -71,6 +72,7 @@ class Manifest:
     files: tuple[FileEntry, ...]
     history: tuple[HistoryEntry, ...]
     built_with: Mapping[str, str]
+    format_version: int = FORMAT_VERSION
 
     @property
     def num_bytes(self) -> int:
@@ -88,7 +90,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Serialise; equal manifests give equal bytes."""
-        document = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION, **asdict(self)}
+        document = {"format": FORMAT_NAME, "format_version": self.format_version, **asdict(self)}
         return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
     @classmethod
@@ -107,10 +109,11 @@ class Manifest:
         if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
             raise IndexFormatError(f'{where}: not a manifest: expected "format": "{FORMAT_NAME}"')
         version = document.get("format_version")
-        if type(version) is not int or version != FORMAT_VERSION:  # true and 1.0 equal 1
+        known = range(OLDEST_FORMAT_VERSION, FORMAT_VERSION + 1)
+        if type(version) is not int or version not in known:  # true and 1.0 equal 1
             raise IndexVersionError(
-                f"{where}: format version {version!r}; this library reads version {FORMAT_VERSION}: "
-                "rebuild the index with build-index, or install the matching library"
+                f"{where}: format version {version!r}; this library reads versions {known[0]} to "
+                f"{known[-1]}: rebuild the index with build-index, or install the matching library"
             )
         try:
             return cls._from_document(document)
@@ -134,6 +137,7 @@ class Manifest:
             files=_version_files(document),
             history=_history(document),
             built_with=_typed(document, "built_with", dict),
+            format_version=_typed(document, "format_version", int),
         )
 
 

@@ -22,10 +22,18 @@ from retrieval.errors import (
 from retrieval.index.arrow_files import open_mapped
 from retrieval.index.digests import digest_bytes
 from retrieval.index.entities import EntityTable, Postings
-from retrieval.index.layout import ENTITIES_FILE, MANIFEST_FILE, POSTINGS_FILE, TRIE_FILE, MetadataType
+from retrieval.index.layout import (
+    ENTITIES_FILE,
+    MANIFEST_FILE,
+    POSTINGS_FILE,
+    TITLE_ORDER_FILE,
+    TRIE_FILE,
+    MetadataType,
+)
 from retrieval.index.manifest import Manifest
 from retrieval.index.rows import RowBuckets
 from retrieval.index.small_files import read_small_file
+from retrieval.index.title_order import read_title_order
 from retrieval.index.version_parts import (
     expected_files,
     read_bucket,
@@ -72,6 +80,7 @@ class Index:
         rows: RowBuckets,
         entities: EntityTable,
         postings: Postings | None,
+        title_order: npt.NDArray[np.int32] | None,
     ) -> None:
         self.path = path
         self.manifest = manifest
@@ -88,6 +97,7 @@ class Index:
         self.metadata_types: dict[str, MetadataType] = {c.name: c.type for c in manifest.metadata}
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
+        self._title_order = title_order
         self._forms: npt.NDArray[np.int64] | None = None
         self._max_forms: int | None = None
 
@@ -115,6 +125,7 @@ class Index:
             raise IndexFormatError(f"{folder / MANIFEST_FILE}: files listed and needed differ: {odd}")
         files = {entry.name: open_mapped(folder, entry, verify_digests) for entry in manifest.files}
         counts = manifest.counts
+        order = files.get(TITLE_ORDER_FILE)
         rows = RowBuckets([read_bucket(files[b.file], b, manifest) for b in manifest.buckets])
         if rows.num_rows != counts.rows:
             raise IndexFormatError(f"{folder}: the buckets hold {rows.num_rows} rows, expected {counts.rows}")
@@ -126,6 +137,7 @@ class Index:
             rows=rows,
             entities=read_entities(files[ENTITIES_FILE], manifest),
             postings=read_postings(files.get(POSTINGS_FILE), manifest),
+            title_order=None if order is None else read_title_order(order, counts.entities),
         )
 
     def trie_arrays(self) -> TrieArrays:
@@ -149,6 +161,15 @@ class Index:
         if self._postings is None:
             self._postings = Postings.one_to_one(self.num_rows)
         return self._postings
+
+    @property
+    def title_order(self) -> npt.NDArray[np.int32] | None:
+        """Entity numbers in the order of their titles' UTF-8 bytes, equal titles by number.
+
+        None in an index of format version 2. Shape: (num_entities,), int32, read-only.
+        """
+        self._parts()
+        return self._title_order
 
     @property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:
@@ -250,6 +271,7 @@ class Index:
         """Let go of the files. Closing twice is fine."""
         self._open = None
         self._postings = None
+        self._title_order = None
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Checking a version completely: digests, order, ranks, the trie against its derivation, postings."""
+"""Checking a version completely: digests, order, ranks, the trie against its derivation, postings, titles."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from retrieval.index.layout import (
     POSTINGS_FILE,
     ROWS_DIR,
     TITLE,
+    TITLE_ORDER_FILE,
     TRIE_FILE,
 )
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index, read_manifest
+from retrieval.index.title_order import first_disorder, title_batches
 from retrieval.index.versions import read_version
 
 IntArray = npt.NDArray[np.signedinteger]
@@ -121,6 +123,7 @@ def _broken_content(index: Index) -> Iterator[Problem]:
     if not unreadable:
         yield from _check_entities(index)
         yield from _check_postings(index)
+        yield from _check_title_order(index)
 
 
 def _check_rows(index: Index) -> Iterator[Problem]:
@@ -214,6 +217,13 @@ def _check_postings(index: Index) -> Iterator[Problem]:
         )
     if form.max() > 0 and (form > _num_aliases(index)[entity]).any():
         yield Problem(POSTINGS_FILE, "a posting names an alias that its entity does not have")
+
+
+def _check_title_order(index: Index) -> Iterator[Problem]:
+    if index.title_order is not None:
+        wrong = first_disorder(index.title_order, title_batches(index.entities.column(TITLE)))
+        if wrong is not None:
+            yield Problem(TITLE_ORDER_FILE, f"place {wrong} should not stand behind the one before it")
 
 
 def _unordered_namesakes(index: Index, titled: IntArray, rank: IntArray) -> str | None:

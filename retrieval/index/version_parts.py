@@ -13,7 +13,9 @@ from retrieval.index.entities import EntityTable, Postings
 from retrieval.index.layout import (
     ENTITIES_FILE,
     MANIFEST_FILE,
+    OLDEST_FORMAT_VERSION,
     POSTINGS_FILE,
+    TITLE_ORDER_FILE,
     TRIE_FILE,
     MetadataType,
     entities_schema,
@@ -30,7 +32,8 @@ from retrieval.index.rows import RowBucket
 
 def expected_files(manifest: Manifest) -> set[str]:
     """Return the files every version has, apart from the postings, which are optional."""
-    return {TRIE_FILE, ENTITIES_FILE, *(bucket.file for bucket in manifest.buckets)}
+    ordered = [TITLE_ORDER_FILE] if manifest.format_version > OLDEST_FORMAT_VERSION else []
+    return {TRIE_FILE, ENTITIES_FILE, *ordered, *(bucket.file for bucket in manifest.buckets)}
 
 
 def read_bucket(data: pa.Buffer, bucket: Bucket, manifest: Manifest) -> RowBucket:

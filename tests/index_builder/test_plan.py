@@ -78,7 +78,7 @@ def test_sizes_of_a_large_catalogue_are_estimated_from_a_sample(
     summary = build_index(source, ABC, options)
     assert 0.1 < plan.sample_share < 0.9
     assert (plan.entities, plan.rows) == (4096, 4096)
-    sizes = {"rows": 0, "trie": 0, "entities": 0, "postings": 0}
+    sizes = {"rows": 0, "trie": 0, "entities": 0, "postings": 0, "title_order": 0}
     for file in summary.manifest.files:
         sizes[file.name.removesuffix(".arrow") if ROWS_DIR not in file.name else "rows"] += file.bytes
     for part, size in sizes.items():

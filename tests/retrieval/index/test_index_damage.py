@@ -42,6 +42,7 @@ FILES = (
     "trie.arrow",
     "entities.arrow",
     "postings.arrow",
+    "title_order.arrow",
     "rows/len-00002.arrow",
     "rows/len-00004.arrow",
 )
@@ -140,7 +141,7 @@ def test_another_format_version_is_refused_by_number(summary: BuildSummary) -> N
     document = json.loads(file.read_bytes())
     document["format_version"] = 1
     file.write_text(json.dumps(document))
-    with pytest.raises(IndexVersionError, match="format version 1; this library reads version 2"):
+    with pytest.raises(IndexVersionError, match="format version 1; this library reads versions 2 to 3"):
         Index.open(summary.index)
 
 
@@ -243,6 +244,10 @@ def rewrite(file: Path, change: Callable[[dict[str, list[object]]], object]) -> 
         ("postings.arrow", lambda c: c["postings"][0][0].update(form=7), "does not have"),
         ("postings.arrow", lambda c: max(c["postings"], key=len).reverse(), "not in ascending order"),
         ("postings.arrow", lambda c: max(c["postings"], key=len)[0].update(form=1), "row of its title"),
+        ("title_order.arrow", lambda c: c["entity"].reverse(), "place 1 should not stand behind"),
+        ("title_order.arrow", lambda c: c["entity"].__setitem__(1, 0), "place 1 should not stand behind"),
+        ("title_order.arrow", lambda c: c["entity"].__setitem__(3, 4), "an entity number is outside 0"),
+        ("title_order.arrow", lambda c: c["entity"].__setitem__(0, -1), "an entity number is outside 0"),
     ],
 )
 def test_verify_finds_what_a_faulty_builder_wrote(
@@ -274,6 +279,9 @@ def longer_list(table: pa.Table, name: str) -> pa.Table:
         ("rows/len-00004.arrow", lambda table: table.drop_columns(["t1"])),
         ("postings.arrow", lambda table: table.rename_columns(["x"])),
         ("postings.arrow", lambda table: pa.table({"postings": pa.array([[1]])})),
+        ("title_order.arrow", lambda table: table.slice(0, 3)),
+        ("title_order.arrow", lambda table: table.rename_columns(["x"])),
+        ("title_order.arrow", lambda table: table.cast(pa.schema([("entity", pa.int64())]))),
     ],
 )
 def test_files_of_the_wrong_shape_are_format_errors(
@@ -291,6 +299,22 @@ def test_postings_may_be_left_out_only_when_one_to_one(summary: BuildSummary) ->
     files = tuple(f for f in summary.manifest.files if f.name != "postings.arrow")
     with pytest.raises(IndexFormatError, match=r"postings.arrow: missing"):
         Index.open(republish(summary, replace(summary.manifest, files=files)))
+
+
+def test_only_indexes_of_the_older_format_have_no_title_order(summary: BuildSummary) -> None:
+    files = tuple(f for f in summary.manifest.files if f.name != "title_order.arrow")
+    manifest = replace(summary.manifest, files=files)
+    folder = republish(summary, manifest)
+    with pytest.raises(IndexFormatError, match=r"files listed and needed differ: \['title_order.arrow'\]"):
+        Index.open(folder)
+    older = replace(manifest, format_version=2).to_bytes()
+    (folder / "manifest.json").write_bytes(older)
+    folder = folder.rename(folder.with_name(digest_bytes(older)))
+    assert verify(folder).ok
+    with Index.open(folder) as index:
+        assert index.manifest.to_bytes() == older
+        assert index.title_order is None
+        assert index.entity(0).title == "abc"
 
 
 def test_the_wrong_tokenizer_is_refused_naming_both(summary: BuildSummary) -> None:

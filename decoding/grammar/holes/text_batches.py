@@ -1,0 +1,140 @@
+"""Texts as bytes that lie somewhere in pieces: views that are read in place and never copied as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Longs = npt.NDArray[np.int64]
+
+WORD = 8  # bytes of a text that are compared at once
+
+
+class TextBatches:
+    """Texts in batches of equal size, as UTF-8 bytes: text n is text n % rows of batch n // rows.
+
+    Args:
+        offsets: Per batch where its texts begin in `data`, and where the last one ends. Shape: (n + 1,),
+            int32.
+        data: Per batch the bytes. Shape: (B,), uint8.
+        rows: Texts of every batch but the last, which may have fewer; a power of two.
+
+    Raises:
+        ValueError: the sizes do not fit together, or a text does not lie inside its batch's bytes.
+    """
+
+    def __init__(
+        self, offsets: Sequence[npt.NDArray[np.int32]], data: Sequence[npt.NDArray[np.uint8]], rows: int
+    ) -> None:
+        if rows < 1 or rows & (rows - 1):
+            raise ValueError(f"rows: expected a power of two, got {rows}")
+        if len(offsets) != len(data):
+            raise ValueError(f"expected as many offsets as data, got {len(offsets)} and {len(data)}")
+        for number, (begins, texts) in enumerate(zip(offsets, data, strict=True)):
+            _check(number, begins, texts, rows, number == len(offsets) - 1)
+        self.offsets = tuple(offsets)
+        self.data = tuple(data)
+        self.shift = rows.bit_length() - 1
+        self.num_texts = sum(len(begins) - 1 for begins in offsets)
+        # Compiled loops read the batches at these addresses; the views above keep them valid.
+        self.offset_addresses: Longs = np.array([begins.ctypes.data for begins in offsets], dtype=np.int64)
+        self.data_addresses: Longs = np.array([texts.ctypes.data for texts in data], dtype=np.int64)
+
+    @classmethod
+    def of(cls, texts: Iterable[bytes], rows: int = 1 << 16) -> TextBatches:
+        """Copy texts into batches."""
+        kept = list(texts)
+        offsets, data = [], []
+        for begin in range(0, len(kept), rows):
+            part = kept[begin : begin + rows]
+            offsets.append(np.cumsum([0, *map(len, part)], dtype=np.int32))
+            data.append(np.frombuffer(b"".join(part), dtype=np.uint8))
+        return cls(offsets, data, rows)
+
+    def text(self, number: int) -> bytes:
+        """The bytes of one text."""
+        batch, row = number >> self.shift, number & ((1 << self.shift) - 1)
+        begin, end = self.offsets[batch][row : row + 2].tolist()
+        return self.data[batch][begin:end].tobytes()
+
+    def lengths(self, numbers: npt.NDArray[np.integer]) -> Longs:
+        """Bytes of texts. Shape: (n,), int64."""
+        found = np.empty(len(numbers), dtype=np.int64)
+        for batch, places, rows in self._by_batch(numbers):
+            begins = self.offsets[batch]
+            found[places] = begins[rows + 1] - begins[rows]
+        return found
+
+    def words(
+        self, numbers: npt.NDArray[np.integer], depth: int | Longs
+    ) -> tuple[npt.NDArray[np.uint64], Longs]:
+        """Eight bytes of each text from a depth on, first byte on top, zeros behind the end of the text.
+
+        Args:
+            numbers: Of the texts. Shape: (n,).
+            depth: Bytes to leave out, for all texts or for each; not more than a text has.
+
+        Returns:
+            The words, and how many of their bytes are the text's. Shapes: (n,), uint64; (n,), int64.
+        """
+        words = np.empty(len(numbers), dtype=np.uint64)
+        taken = np.empty(len(numbers), dtype=np.int64)
+        for batch, places, rows in self._by_batch(numbers):
+            begins = self.offsets[batch]
+            at = begins[rows] + (depth if isinstance(depth, int) else depth[places])
+            there = np.minimum(begins[rows + 1] - at, WORD)
+            words[places] = _words(self.data[batch], at, there)
+            taken[places] = there
+        return words, taken
+
+    def _by_batch(
+        self, numbers: npt.NDArray[np.integer]
+    ) -> list[tuple[int, Longs | slice, npt.NDArray[np.integer]]]:
+        """Return (batch, places in `numbers`, rows in the batch) of every batch that has any of them."""
+        rows = numbers & ((1 << self.shift) - 1)
+        if len(self.offsets) == 1:
+            return [(0, slice(None), rows)]
+        batch = (numbers >> self.shift).astype(np.uint16 if len(self.offsets) < 1 << 16 else np.int64)
+        order = np.argsort(batch, kind="stable")
+        counts = np.bincount(batch, minlength=len(self.offsets))
+        ends = np.cumsum(counts)
+        present = np.flatnonzero(counts).tolist()
+        shares = [(number, order[ends[number] - counts[number] : ends[number]]) for number in present]
+        return [(number, places, rows[places]) for number, places in shares]
+
+
+def _check(
+    number: int, begins: npt.NDArray[np.int32], texts: npt.NDArray[np.uint8], rows: int, is_last: bool
+) -> None:
+    if begins.dtype != np.int32 or texts.dtype != np.uint8:
+        raise ValueError(f"batch {number}: expected int32 and uint8, got {begins.dtype} and {texts.dtype}")
+    if not (begins.flags.c_contiguous and texts.flags.c_contiguous):
+        raise ValueError(f"batch {number}: expected contiguous arrays")
+    count = len(begins) - 1
+    if not (1 <= count <= rows if is_last else count == rows):
+        raise ValueError(f"batch {number}: expected {rows} texts, got {count}")
+    if begins[0] < 0 or begins[-1] > len(texts) or bool((begins[1:] < begins[:-1]).any()):
+        raise ValueError(f"batch {number}: a text does not lie inside its {len(texts)} bytes")
+
+
+def _words(
+    data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer], there: npt.NDArray[np.integer]
+) -> npt.NDArray[np.uint64]:
+    """Read words at places where `there` bytes of them count."""
+    if len(data) < WORD:
+        data = np.concatenate([data, np.zeros(WORD - len(data), dtype=np.uint8)])
+    # Every place is the beginning of a word of this view; near the end the word is read early and shifted.
+    view = np.ndarray((len(data) - WORD + 1,), dtype=">u8", buffer=data, strides=(1,))
+    early = np.minimum(at, len(view) - 1)
+    words: npt.NDArray[np.uint64] = view[early].astype(np.uint64)
+    words <<= ((at - early) * 8 % 64).astype(np.uint64)
+    # A text that is read from its end on has no bytes, and shifts by a whole word are not defined.
+    unwanted = ((WORD - there) * 8).astype(np.uint64)
+    half = unwanted // np.uint64(2)
+    words >>= half
+    words >>= unwanted - half
+    words <<= half
+    words <<= unwanted - half
+    return words
