@@ -1,0 +1,232 @@
+"""Grammar engines behind one face: ours, xgrammar and llguidance, over the same tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.errors import GrammarError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+
+class RefusedError(Exception):
+    """An engine does not compile a schema; the text says why."""
+
+
+class Matcher(Protocol):
+    """One walk through one document."""
+
+    def mask(self) -> object:
+        """Make the mask of the next token available."""
+
+    def allows(self, token: int) -> bool:
+        """Whether the mask made last allows a token."""
+
+    def advance(self, token: int) -> bool:
+        """Take a token; False where it is refused."""
+
+    def is_complete(self) -> bool:
+        """Whether the document may end here."""
+
+
+class Engine(Protocol):
+    """Compiles schemas."""
+
+    name: str
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        """Compile a schema anew and return what starts a walk. Raises RefusedError."""
+
+
+class TokenizerFile:
+    """A tokenizer for all engines.
+
+    Args:
+        file: Its `tokenizer.json`.
+        end_token: Name of its end token; added where the file has none of that name.
+    """
+
+    def __init__(self, file: Path, end_token: str = "<|endoftext|>") -> None:
+        self.tokenizer = Tokenizer.from_file(str(file))
+        if self.tokenizer.token_to_id(end_token) is None:
+            self.tokenizer.add_special_tokens([end_token])
+        self.text = self.tokenizer.to_str()
+        self.end_token_id = int(self.tokenizer.token_to_id(end_token))
+        self.vocab_size = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a document."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+class _OurMatcher:
+    __slots__ = ("_allowed", "_grammar", "_state")
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._state = grammar.start
+        self._allowed: Any = None
+
+    def mask(self) -> object:
+        self._allowed = self._grammar.mask(self._state)
+        return self._allowed
+
+    def allows(self, token: int) -> bool:
+        return bool(int(self._allowed[token >> 5]) >> (token & 31) & 1)
+
+    def advance(self, token: int) -> bool:
+        self._state = self._grammar.advance(self._state, token)
+        return self._state >= 0
+
+    def is_complete(self) -> bool:
+        return self._grammar.is_complete(self._state)
+
+
+class Ours:
+    """genret's grammars.
+
+    Args:
+        file: The tokenizer.
+        options: How schemas are read and written.
+        leaves: Of another engine for the same tokenizer; None: made, and warmed up.
+    """
+
+    name = "genret"
+
+    def __init__(
+        self, file: TokenizerFile, options: GrammarOptions | None = None, leaves: Leaves | None = None
+    ) -> None:
+        self._options = options or GrammarOptions()
+        if leaves is None:
+            vocabulary = Vocabulary.from_tokenizer(file.text, file.end_token_id, file.vocab_size)
+            leaves = Leaves(vocabulary)
+            leaves.warm_up()
+        self.leaves = leaves
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        """Compile a schema; see `Engine`."""
+        try:
+            grammar = compile_schema(schema, self.leaves, self._options)
+        except GrammarError as error:
+            raise RefusedError(f"{type(error).__name__}: {error}") from error
+        return lambda: _OurMatcher(grammar)
+
+
+class _XgrammarMatcher:
+    def __init__(self, module: Any, compiled: Any, vocab_size: int) -> None:
+        self._matcher = module.GrammarMatcher(compiled)
+        self._bits = module.allocate_token_bitmask(1, vocab_size)
+
+    def mask(self) -> object:
+        self._matcher.fill_next_token_bitmask(self._bits)
+        return self._bits
+
+    def allows(self, token: int) -> bool:
+        return bool((int(self._bits[0, token >> 5]) & 0xFFFFFFFF) >> (token & 31) & 1)
+
+    def advance(self, token: int) -> bool:
+        return bool(self._matcher.accept_token(token))
+
+    def is_complete(self) -> bool:
+        return bool(self._matcher.is_completed())
+
+
+class Xgrammar:
+    """xgrammar, with nothing kept between schemas.
+
+    Args:
+        file: The tokenizer.
+        strict: Its `strict_mode`: objects are closed unless the schema says otherwise.
+    """
+
+    def __init__(self, file: TokenizerFile, strict: bool = True) -> None:
+        import xgrammar
+
+        self.name = "xgrammar" if strict else "xgrammar, as the specification reads"
+        self._module = xgrammar
+        self._strict = strict
+        self._vocab_size = file.vocab_size
+        vocabulary = file.tokenizer.get_vocab(with_added_tokens=True)
+        names = [""] * file.vocab_size
+        for name, number in vocabulary.items():
+            names[number] = name
+        info = xgrammar.TokenizerInfo(
+            names,
+            vocab_type=_xgrammar_kind(xgrammar, file.text),
+            vocab_size=file.vocab_size,
+            stop_token_ids=[file.end_token_id],
+        )
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        """Compile a schema; see `Engine`."""
+        try:
+            compiled = self._compiler.compile_json_schema(schema, strict_mode=self._strict)
+        except Exception as error:  # it raises whatever its C++ throws
+            raise RefusedError(f"{type(error).__name__}: {str(error)[:200]}") from error
+        return lambda: _XgrammarMatcher(self._module, compiled, self._vocab_size)
+
+
+def _xgrammar_kind(module: Any, tokenizer: str) -> Any:
+    decoder = json.dumps(json.loads(tokenizer).get("decoder"))
+    byte_fallback = "ByteFallback" in decoder
+    return module.VocabType.BYTE_FALLBACK if byte_fallback else module.VocabType.BYTE_LEVEL
+
+
+class _LlguidanceMatcher:
+    def __init__(self, module: Any, made: Any, vocab_size: int) -> None:
+        self._module = module
+        self._matcher = made.deep_copy()
+        self._bits = np.zeros((1, (vocab_size + 31) // 32), dtype=np.int32)
+
+    def mask(self) -> object:
+        self._module.numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
+        return self._bits
+
+    def allows(self, token: int) -> bool:
+        return bool((int(self._bits[0, token >> 5]) & 0xFFFFFFFF) >> (token & 31) & 1)
+
+    def advance(self, token: int) -> bool:
+        return bool(self._matcher.consume_token(token))
+
+    def is_complete(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+
+class Llguidance:
+    """llguidance.
+
+    Args:
+        file: The tokenizer.
+    """
+
+    name = "llguidance"
+
+    def __init__(self, file: TokenizerFile) -> None:
+        import llguidance
+        import llguidance.numpy
+
+        self._module = llguidance
+        self._vocab_size = file.vocab_size
+        self._tokenizer = llguidance.LLTokenizer(file.text, eos_token=file.end_token_id)
+
+    def compile(self, schema: str) -> Callable[[], Matcher]:
+        """Compile a schema; see `Engine`."""
+        matcher_class = self._module.LLMatcher
+        try:
+            grammar = matcher_class.grammar_from_json_schema(schema)
+        except Exception as error:
+            raise RefusedError(str(error)[:200]) from error
+        made = matcher_class(self._tokenizer, grammar, log_level=0)
+        if made.is_error():
+            raise RefusedError(str(made.get_error())[:200])
+        return lambda: _LlguidanceMatcher(self._module, made, self._vocab_size)
