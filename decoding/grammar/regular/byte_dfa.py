@@ -2,24 +2,258 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.grammar.regular.finite_texts import automaton_of
+from decoding.grammar.regular.minimise import Edge, Row, bottom_up, canonical, renumbered
+from decoding.grammar.regular.nfa import Nfa
+from decoding.grammar.regular.product import product
 
-@dataclass(frozen=True, slots=True, eq=False)
+_Label = Callable[[int, int], int]
+
+
 class ByteDfa:
     """Trimmed (every state is reachable and can reach a final one), minimal, numbered canonically, start 0.
 
-    Equal automata have equal `digest`.
+    Equal automata have equal `digest`. The empty language is one state without edges or label. Make one with
+    `from_rows`, `from_table`, `from_nfa` or `literals`, which bring any automaton into this form. Immutable.
 
     Attributes:
-        table: Next state by state and byte, -1 where there is none. Shape: (S, 256), int32.
-        labels: Label of the text that ends in a state, -1 where none does. Shape: (S,), int32.
+        rows: By state, edges (first byte, last byte, next state), sorted, none that could be joined.
+        ends: By state, the label of the text that ends there, -1 where none does.
         digest: Of the contents.
     """
 
-    table: NDArray[np.int32]
-    labels: NDArray[np.int32]
-    digest: bytes
+    __slots__ = ("_labels", "_table", "digest", "ends", "rows")
+
+    def __init__(self, rows: tuple[Row, ...], ends: tuple[int, ...], digest: bytes) -> None:
+        """Not to be called: the other constructors make what is given here minimal and canonical."""
+        self.rows = rows
+        self.ends = ends
+        self.digest = digest
+        self._table: NDArray[np.int32] | None = None
+        self._labels: NDArray[np.int32] | None = None
+
+    @property
+    def table(self) -> NDArray[np.int32]:
+        """Next state by state and byte, -1 where there is none; made when first asked for.
+
+        A kibibyte per state: `rows` are far smaller. Shape: (S, 256), int32, read-only.
+        """
+        if self._table is None:
+            table = np.full((len(self.rows), 256), -1, dtype=np.int32)
+            for targets, row in zip(table, self.rows, strict=True):
+                for first, last, target in row:
+                    targets[first : last + 1] = target
+            table.flags.writeable = False
+            self._table = table
+        return self._table
+
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """Label of the text that ends in a state, -1 where none does. Shape: (S,), int32, read-only."""
+        if self._labels is None:
+            labels = np.array(self.ends, dtype=np.int32)
+            labels.flags.writeable = False
+            self._labels = labels
+        return self._labels
+
+    @staticmethod
+    def from_rows(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> ByteDfa:
+        """Any deterministic automaton, start 0.
+
+        Args:
+            rows: For every state its edges (first byte, last byte, next state), sorted and disjoint.
+            labels: For every state the label of a text that ends there, -1 where none does.
+        """
+        return _made(*canonical(rows, labels))
+
+    @staticmethod
+    def from_minimal_rows(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> ByteDfa:
+        """As `from_rows`, for an automaton in which no two live states have the same future."""
+        return _made(*renumbered(rows, labels))
+
+    @staticmethod
+    def from_table(table: NDArray[np.int32], labels: Sequence[int]) -> ByteDfa:
+        """Any deterministic automaton, start 0, by its table of next states. Shape: (S, 256), int32."""
+        rows: list[list[Edge]] = []
+        for targets in table:
+            cuts = np.flatnonzero(np.diff(targets)) + 1
+            firsts = [0, *cuts.tolist()]
+            lasts = [*(cuts - 1).tolist(), 255]
+            edges = zip(firsts, lasts, targets[firsts].tolist(), strict=True)
+            rows.append([edge for edge in edges if edge[2] >= 0])
+        return ByteDfa.from_rows(rows, labels)
+
+    @staticmethod
+    def from_nfa(nfa: Nfa, start: int) -> ByteDfa:
+        """What a nondeterministic automaton over bytes accepts, with the labels of its states."""
+        return _made(*nfa.determinise([start]))
+
+    @staticmethod
+    def literals(texts: Iterable[tuple[bytes, int]]) -> ByteDfa:
+        """A finite set of texts with their labels.
+
+        Raises:
+            ValueError: a text has two labels, or a label is negative.
+        """
+        labelled: dict[bytes, int] = {}
+        for text, label in texts:
+            if labelled.setdefault(text, label) != label or label < 0:
+                raise ValueError(f"every text must have one label of 0 or more, got {text!r} with {label}")
+        ordered = sorted(labelled)
+        if not ordered:
+            return ByteDfa.from_rows([[]], [-1])
+        rows, labels = automaton_of(ordered, [labelled[text] for text in ordered])
+        top = len(rows) - 1
+        turned = [[(first, last, top - target) for first, last, target in row] for row in reversed(rows)]
+        return _made(*renumbered(turned, list(reversed(labels))))
+
+    def __or__(self, other: ByteDfa) -> ByteDfa:
+        """Texts of either; one that both know keeps its label of the left one."""
+        return self._combined(other, _first_label, left_alone=True, right_alone=True)
+
+    def __and__(self, other: ByteDfa) -> ByteDfa:
+        """Texts of both, with their labels of the left one."""
+        return self._combined(other, _left_if_right, left_alone=False, right_alone=False)
+
+    def __sub__(self, other: ByteDfa) -> ByteDfa:
+        """Texts the other one does not accept."""
+        return self._combined(other, _left_unless_right, left_alone=True, right_alone=False)
+
+    def _combined(self, other: ByteDfa, label: _Label, *, left_alone: bool, right_alone: bool) -> ByteDfa:
+        """A Boolean combination."""
+        return _made(
+            *product(
+                self.rows,
+                self.ends,
+                other.rows,
+                other.ends,
+                label,
+                left_alone=left_alone,
+                right_alone=right_alone,
+            )
+        )
+
+    def then(self, *others: ByteDfa) -> ByteDfa:
+        """Texts of this set with texts of the others behind them, in order; all with label 0."""
+        nfa = Nfa()
+        start = joint = nfa.state()
+        for part in (self, *others):
+            first, ends = nfa.embed(part.rows, part.ends)
+            nfa.step(joint, first)
+            joint = nfa.state()
+            for end in ends:
+                nfa.step(end, joint)
+        nfa.set_label(joint, 0)
+        return ByteDfa.from_nfa(nfa, start)
+
+    @property
+    def num_states(self) -> int:
+        """States, S."""
+        return len(self.rows)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no text in it."""
+        return not self.rows[0] and self.ends[0] < 0
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it has finitely many texts."""
+        return bottom_up(self.rows) is not None
+
+    def count(self) -> int | None:
+        """How many texts are in it; None: infinitely many."""
+        order = bottom_up(self.rows)
+        if order is None:
+            return None
+        counts = [0] * len(self.rows)
+        for state in order:
+            counts[state] = (self.ends[state] >= 0) + sum(
+                (last - first + 1) * counts[target] for first, last, target in self.rows[state]
+            )
+        return counts[0]
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after one byte, -1 if it is not allowed."""
+        for first, last, target in self.rows[state]:
+            if first <= byte <= last:
+                return target
+        return -1
+
+    def label_of(self, text: bytes) -> int:
+        """Label of a text, -1 if it is not in the set."""
+        state = 0
+        for byte in text:
+            state = self.step(state, byte)
+            if state < 0:
+                return -1
+        return self.ends[state]
+
+    def accepts(self, text: bytes) -> bool:
+        """Whether the text is in it."""
+        return self.label_of(text) >= 0
+
+    def distances(self) -> list[int]:
+        """By state, the fewest bytes that end a text; -1 only in the empty language."""
+        sources: list[list[int]] = [[] for _ in self.rows]
+        for state, row in enumerate(self.rows):
+            for _, _, target in row:
+                sources[target].append(state)
+        distances = [0 if label >= 0 else -1 for label in self.ends]
+        order = [state for state, label in enumerate(self.ends) if label >= 0]
+        for state in order:
+            for source in sources[state]:
+                if distances[source] < 0:
+                    distances[source] = distances[state] + 1
+                    order.append(source)
+        return distances
+
+    def shortest(self, state: int = 0) -> bytes:
+        """A shortest text that leads from the state to a final one, of those the first in byte order.
+
+        Raises:
+            ValueError: the language is empty.
+        """
+        if self.is_empty:
+            raise ValueError("an empty language has no shortest text")
+        distances = self.distances()
+        out = bytearray()
+        while distances[state]:
+            for first, _, target in self.rows[state]:
+                if distances[target] == distances[state] - 1:
+                    out.append(first)
+                    state = target
+                    break
+        return bytes(out)
+
+
+def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
+    """From rows and labels that are minimal and canonical."""
+    flat = array("i", labels)
+    for row in rows:
+        flat.append(len(row))
+        for edge in row:
+            flat.extend(edge)
+    return ByteDfa(tuple(rows), tuple(labels), blake2b(flat.tobytes(), digest_size=16).digest())
+
+
+def _first_label(left: int, right: int) -> int:
+    """The left label, else the right one."""
+    return left if left >= 0 else right
+
+
+def _left_if_right(left: int, right: int) -> int:
+    """The left label where there is a right one."""
+    return left if right >= 0 else -1
+
+
+def _left_unless_right(left: int, right: int) -> int:
+    """The left label where there is no right one."""
+    return left if right < 0 else -1

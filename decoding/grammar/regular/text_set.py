@@ -2,22 +2,226 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.ranges import Ranges, complement, intersection, union
+
+# Stands for "no bound" in ranges of lengths; far above the length of any text.
+_ENDLESS = 1 << 62
+_ALL_LENGTHS: Ranges = ((0, _ENDLESS),)
 
 
 class TextSet:
     """A set of texts. Closed under `&`, `|`, `-`, `~`; hashable; equal sets made alike are equal.
 
-    Lengths stay two numbers as long as nothing else is said, so that `maxLength: 65536` costs nothing.
+    Lengths stay numbers as long as nothing else is said, so that `maxLength: 65536` costs nothing. A set is
+    either some ranges of lengths or an automaton, never both.
     """
+
+    __slots__ = ("_dfa", "_ranges")
+
+    def __init__(self, ranges: Ranges, dfa: Dfa | None) -> None:
+        """Not to be called: `of` brings a set into its only form."""
+        self._ranges = ranges
+        self._dfa = dfa
 
     @staticmethod
     def of(least: int = 0, most: int | None = None, automaton: Dfa | None = None) -> TextSet:
-        """Texts of `least` to `most` code points (None: no bound) that the automaton accepts."""
+        """Texts of `least` to `most` code points (None: no bound) that the automaton accepts.
+
+        Raises:
+            AutomatonLimitError: an automaton that counts that far has too many states.
+        """
+        top = _ENDLESS if most is None else most
+        ranges: Ranges = ((max(least, 0), top),) if max(least, 0) <= top else ()
+        if automaton is None:
+            return TextSet(ranges, None)
+        return _limited(automaton, ranges)
+
+    @staticmethod
+    def everything() -> TextSet:
+        """All texts."""
+        return _EVERYTHING
+
+    @staticmethod
+    def nothing() -> TextSet:
+        """No text."""
+        return _NOTHING
 
     @property
     def lengths(self) -> tuple[int, int | None] | None:
         """The bounds, where there is no automaton; None where there is one."""
+        if self._dfa is not None or len(self._ranges) != 1:
+            return None
+        least, most = self._ranges[0]
+        return least, None if most == _ENDLESS else most
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no text in it."""
+        return self._dfa is None and not self._ranges
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every text is in it."""
+        return self._dfa is None and self._ranges == _ALL_LENGTHS
 
     def automaton(self) -> Dfa:
         """The set as one automaton. Raises `AutomatonLimitError` when that has too many states."""
+        if self._dfa is not None:
+            return self._dfa
+        return _dfa_of_lengths(self._ranges)
+
+    def count(self) -> int | None:
+        """How many texts are in it; None: infinitely many."""
+        if self._dfa is not None:
+            return self._dfa.count()
+        if self._ranges and self._ranges[-1][1] == _ENDLESS:
+            return None
+        chars = 0x110000 - 0x800
+        total = 0
+        for least, most in self._ranges:
+            # c^least + ... + c^most.
+            total += (int(chars ** (most + 1)) - int(chars**least)) // (chars - 1)
+        return total
+
+    def shortest_length(self) -> int | None:
+        """Code points of a shortest text; None if there is none."""
+        if self._dfa is None:
+            return self._ranges[0][0] if self._ranges else None
+        bounds = self._dfa.lengths()
+        return None if bounds is None else bounds[0]
+
+    def accepts(self, text: str) -> bool:
+        """Whether the text is in it."""
+        if self._dfa is not None:
+            return self._dfa.accepts(text)
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            return False
+        return any(least <= len(text) <= most for least, most in self._ranges)
+
+    def __and__(self, other: TextSet) -> TextSet:
+        if self._dfa is None and other._dfa is None:
+            return TextSet(intersection(self._ranges, other._ranges), None)
+        if self._dfa is None:
+            return _limited(other.automaton(), self._ranges)
+        if other._dfa is None:
+            return _limited(self._dfa, other._ranges)
+        return _of_dfa(self._dfa & other._dfa)
+
+    def __or__(self, other: TextSet) -> TextSet:
+        if self._dfa is None and other._dfa is None:
+            return TextSet(union(self._ranges, other._ranges), None)
+        if self.is_empty or other.is_everything:
+            return other
+        if other.is_empty or self.is_everything:
+            return self
+        return _of_dfa(self.automaton() | other.automaton())
+
+    def __sub__(self, other: TextSet) -> TextSet:
+        if other._dfa is None:
+            return self & ~other
+        if self.is_empty:
+            return self
+        if self.is_everything:
+            return ~other
+        finite = other._dfa.lengths()
+        if self._dfa is None and finite is not None and finite[1] is not None:
+            # Only lengths that the other set has can differ; the rest must not be counted up to.
+            near = intersection(self._ranges, ((finite[0], finite[1]),))
+            if not near:
+                return self
+        return _of_dfa(self.automaton() - other._dfa)
+
+    def __invert__(self) -> TextSet:
+        if self._dfa is None:
+            return TextSet(complement(self._ranges, _ALL_LENGTHS), None)
+        return _of_dfa(~self._dfa)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TextSet):
+            return NotImplemented
+        return self._ranges == other._ranges and self._dfa == other._dfa
+
+    def __hash__(self) -> int:
+        return hash((self._ranges, self._dfa))
+
+    def __repr__(self) -> str:
+        if self._dfa is not None:
+            return f"TextSet({self._dfa!r})"
+        shown = ", ".join(f"{least}-{'' if most == _ENDLESS else most}" for least, most in self._ranges)
+        return f"TextSet(lengths {shown or 'none'})"
+
+
+_EVERYTHING = TextSet(_ALL_LENGTHS, None)
+_NOTHING = TextSet((), None)
+
+
+def _of_dfa(dfa: Dfa) -> TextSet:
+    """An automaton's set; one that says nothing but lengths is left to them."""
+    if dfa.is_empty:
+        return _NOTHING
+    if dfa.is_everything:
+        return _EVERYTHING
+    ranges = _lengths_alone(dfa)
+    return TextSet((), dfa) if ranges is None else TextSet(ranges, None)
+
+
+def _lengths_alone(dfa: Dfa) -> Ranges | None:
+    """The lengths of an automaton's texts, if it accepts all texts of those lengths and nothing changes
+    from some length on; None otherwise."""
+    state = 0
+    ranges: list[tuple[int, int]] = []
+    finals = dfa.finals
+    for depth in range(len(finals)):
+        if finals[state]:
+            ranges.append((depth, depth))
+        row = dfa.rows[state]
+        if not row:
+            return union(ranges)
+        if (
+            len(row) != 2
+            or row[0][2] != row[1][2]
+            or row[0][:2] != (0, 0xD7FF)
+            or row[1][:2] != (0xE000, 0x10FFFF)
+        ):
+            return None
+        if row[0][2] == state:
+            return union(ranges, ((depth, _ENDLESS),)) if finals[state] else union(ranges)
+        if row[0][2] < state:
+            return None
+        state = row[0][2]
+    return None
+
+
+def _limited(dfa: Dfa, ranges: Ranges) -> TextSet:
+    """Texts of an automaton with some lengths; nothing is counted that the automaton bounds itself."""
+    bounds = dfa.lengths()
+    if bounds is None or not ranges:
+        return _NOTHING
+    top = _ENDLESS if bounds[1] is None else bounds[1]
+    wanted = intersection(ranges, ((bounds[0], top),))
+    if not wanted:
+        return _NOTHING
+    if wanted == ((bounds[0], top),):
+        return _of_dfa(dfa)
+    if wanted[-1][1] == top:
+        # What the automaton bounds above is not counted again.
+        wanted = (*wanted[:-1], (wanted[-1][0], _ENDLESS))
+    return _of_dfa(dfa & _dfa_of_lengths(wanted))
+
+
+def _dfa_of_lengths(ranges: Ranges) -> Dfa:
+    """All texts of some lengths."""
+    if not ranges:
+        return Dfa.nothing()
+    least, most = ranges[0]
+    if len(ranges) == 1:
+        return Dfa.of_lengths(least, None if most == _ENDLESS else most)
+    endless = ranges[-1][1] == _ENDLESS
+    last = ranges[-1][0] if endless else ranges[-1][1]
+    inside = Dfa.of_lengths(0, None if endless else last)
+    for (_, below), (above, _) in pairwise(ranges):
+        inside = inside - Dfa.of_lengths(below + 1, above - 1)
+    return inside - Dfa.of_lengths(0, least - 1) if least else inside

@@ -1,0 +1,233 @@
+"""The one smallest deterministic automaton of a language.
+
+States are numbered in the order in which a breadth-first walk from low to high symbols meets them.
+States are rows of edges `(first, last, next)`: sorted, disjoint, inclusive ranges of symbols. A state's label
+is -1 where no text ends. State 0 is the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from decoding.grammar.budget import current_budget
+from decoding.grammar.regular.ranges import Ranges, atoms
+
+Edge = tuple[int, int, int]
+Row = tuple[Edge, ...]
+
+
+def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """Trim, minimise and number an automaton; the automaton of no text is one state without edges.
+
+    Args:
+        rows: Edges of every state; ranges that touch and lead to the same state may be apart.
+        labels: Label of every state, -1 where no text ends.
+    """
+    live = _live_states(rows, labels)
+    if not live[0]:
+        return [()], [-1]
+    classes = _acyclic_classes(rows, labels, live) or _refined_classes(rows, labels, live)
+    return _numbered(rows, labels, live, classes)
+
+
+def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[bool]:
+    """Which states can be reached and can reach the end of a text."""
+    sources: list[list[int]] = [[] for _ in rows]
+    reached = [False] * len(rows)
+    reached[0] = True
+    stack = [0]
+    ends: list[int] = []
+    while stack:
+        state = stack.pop()
+        if labels[state] >= 0:
+            ends.append(state)
+        for _, _, target in rows[state]:
+            sources[target].append(state)
+            if not reached[target]:
+                reached[target] = True
+                stack.append(target)
+    live = [False] * len(rows)
+    for state in ends:
+        live[state] = True
+    while ends:
+        for source in sources[ends.pop()]:
+            if not live[source]:
+                live[source] = True
+                ends.append(source)
+    return live
+
+
+def joined(edges: Sequence[Edge]) -> Row:
+    """Sorted edges, where those that touch and lead to the same state are one."""
+    out: list[Edge] = []
+    last_end = -2
+    last_target = -1
+    for edge in edges:
+        first, last, target = edge
+        if first == last_end + 1 and target == last_target:
+            out[-1] = (out[-1][0], last, target)
+        else:
+            out.append(edge)
+        last_end = last
+        last_target = target
+    return tuple(out)
+
+
+def _acyclic_classes(
+    rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool]
+) -> list[int] | None:
+    """Class of every live state, found from the ends backwards; None where there is a cycle."""
+    classes = [-1] * len(rows)
+    known: dict[tuple[int, Row], int] = {}
+    open_states = [False] * len(rows)
+    stack = [0]
+    while stack:
+        state = stack[-1]
+        if classes[state] >= 0:
+            stack.pop()
+            continue
+        if open_states[state]:
+            stack.pop()
+            row = [(f, t, classes[n]) for f, t, n in rows[state] if live[n]]
+            if len(row) > 1:
+                row = list(joined(row))
+            classes[state] = known.setdefault((labels[state], tuple(row)), len(known))
+            continue
+        open_states[state] = True
+        for _, _, target in rows[state]:
+            if live[target] and classes[target] < 0:
+                if open_states[target]:
+                    return None
+                stack.append(target)
+    return classes
+
+
+def _charsets(
+    rows: Sequence[Sequence[Edge]], live: list[bool]
+) -> tuple[list[list[tuple[int, int]]], list[Ranges]]:
+    """For every state the live edges into it as (source, number of a set of symbols), and those sets."""
+    incoming: list[list[tuple[int, int]]] = [[] for _ in rows]
+    numbers: dict[Ranges, int] = {}
+    for state, row in enumerate(rows):
+        if not live[state]:
+            continue
+        by_target: dict[int, list[tuple[int, int]]] = {}
+        for first, last, target in row:
+            if live[target]:
+                ranges = by_target.get(target)
+                if ranges is None:
+                    by_target[target] = [(first, last)]
+                elif ranges[-1][1] == first - 1:
+                    ranges[-1] = (ranges[-1][0], last)
+                else:
+                    ranges.append((first, last))
+        for target, ranges in by_target.items():
+            incoming[target].append((state, numbers.setdefault(tuple(ranges), len(numbers))))
+    return incoming, list(numbers)
+
+
+def _refined_classes(rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool]) -> list[int]:
+    """Class of every live state by Hopcroft's refinement over classes of symbols: n log n steps."""
+    incoming, charsets = _charsets(rows, live)
+    _, parts_of = atoms(charsets)
+    by_label: dict[int, int] = {}
+    classes = [-1] * len(rows)
+    blocks: list[set[int]] = []
+    for state, label in enumerate(labels):
+        if live[state]:
+            block = by_label.setdefault(label, len(blocks))
+            if block == len(blocks):
+                blocks.append(set())
+            blocks[block].add(state)
+            classes[state] = block
+    # The dead state is a block of its own that is never split, so all others are to be tried as splitters.
+    waiting = list(range(len(blocks)))
+    is_waiting = [True] * len(blocks)
+    budget = current_budget()
+    steps = 0
+    while waiting:
+        splitter = waiting.pop()
+        is_waiting[splitter] = False
+        by_symbol: dict[int, list[int]] = {}
+        for target in blocks[splitter]:
+            for source, charset in incoming[target]:
+                for part in parts_of[charset]:
+                    by_symbol.setdefault(part, []).append(source)
+        steps += 1
+        if not steps & 255:
+            budget.check_time()
+        for sources in by_symbol.values():
+            _split(sources, classes, blocks, waiting, is_waiting)
+    return classes
+
+
+def _split(
+    sources: list[int],
+    classes: list[int],
+    blocks: list[set[int]],
+    waiting: list[int],
+    is_waiting: list[bool],
+) -> None:
+    """Part every block into the states among the sources and the others."""
+    touched: dict[int, list[int]] = {}
+    for source in sources:
+        touched.setdefault(classes[source], []).append(source)
+    for block, hit in touched.items():
+        rest = blocks[block]
+        if len(hit) == len(rest):
+            continue
+        rest.difference_update(hit)
+        new = len(blocks)
+        blocks.append(set(hit))
+        for state in hit:
+            classes[state] = new
+        if is_waiting[block] or len(hit) <= len(rest):
+            waiting.append(new)
+            is_waiting.append(True)
+        else:
+            waiting.append(block)
+            is_waiting[block] = True
+            is_waiting.append(False)
+
+
+def _numbered(
+    rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool], classes: list[int]
+) -> tuple[list[Row], list[int]]:
+    """One state per class, in the order of a breadth-first walk that takes edges from low to high symbols."""
+    numbers = {classes[0]: 0}
+    order = [0]
+    out_rows: list[Row] = []
+    for state in order:
+        row: list[Edge] = []
+        for first, last, target in rows[state]:
+            if live[target]:
+                number = numbers.setdefault(classes[target], len(order))
+                if number == len(order):
+                    order.append(target)
+                row.append((first, last, number))
+        out_rows.append(joined(row) if len(row) > 1 else tuple(row))
+    return out_rows, [labels[state] for state in order]
+
+
+def renumbered(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """Trim and number an automaton that is minimal but for dead states."""
+    live = _live_states(rows, labels)
+    if not live[0]:
+        return [()], [-1]
+    return _numbered(rows, labels, live, list(range(len(rows))))
+
+
+def bottom_up(rows: Sequence[Row]) -> list[int] | None:
+    """All states, each behind those it leads to; None if there is a cycle."""
+    missing = [len({target for _, _, target in row}) for row in rows]
+    sources: list[set[int]] = [set() for _ in rows]
+    for state, row in enumerate(rows):
+        for _, _, target in row:
+            sources[target].add(state)
+    order = [state for state, number in enumerate(missing) if not number]
+    for state in order:
+        for source in sources[state]:
+            missing[source] -= 1
+            if not missing[source]:
+                order.append(source)
+    return order if len(order) == len(rows) else None

@@ -1,0 +1,101 @@
+"""Sets of code points or bytes as sorted, disjoint, inclusive ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Ranges = tuple[tuple[int, int], ...]
+
+SCALAR_VALUES: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
+BYTES: Ranges = ((0, 255),)
+
+
+def union(*parts: Iterable[tuple[int, int]]) -> Ranges:
+    """What is in any of the parts, whose ranges may overlap and come in any order."""
+    ordered = sorted(pair for part in parts for pair in part)
+    out: list[tuple[int, int]] = []
+    for first, last in ordered:
+        if out and first <= out[-1][1] + 1:
+            if last > out[-1][1]:
+                out[-1] = (out[-1][0], last)
+        else:
+            out.append((first, last))
+    return tuple(out)
+
+
+def intersection(left: Ranges, right: Ranges) -> Ranges:
+    """What is in both."""
+    out: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        first = max(left[i][0], right[j][0])
+        last = min(left[i][1], right[j][1])
+        if first <= last:
+            out.append((first, last))
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(out)
+
+
+def complement(ranges: Ranges, universe: Ranges = SCALAR_VALUES) -> Ranges:
+    """What is in the universe, but not in the set."""
+    gaps: list[tuple[int, int]] = []
+    position = universe[0][0]
+    for first, last in ranges:
+        if position < first:
+            gaps.append((position, first - 1))
+        position = last + 1
+    if position <= universe[-1][1]:
+        gaps.append((position, universe[-1][1]))
+    return intersection(tuple(gaps), universe)
+
+
+def scalar(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The set without surrogates, its ranges sorted and joined."""
+    return intersection(union(ranges), SCALAR_VALUES)
+
+
+def contains(ranges: Ranges, value: int) -> bool:
+    """Whether the value is in the set."""
+    return any(first <= value <= last for first, last in ranges)
+
+
+def atoms(sets: Sequence[Ranges]) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
+    """Split the union of the sets into the largest parts that no set cuts.
+
+    Args:
+        sets: Distinct sets.
+
+    Returns:
+        The ranges of every part, sorted, and for every set the parts it is made of.
+    """
+    if len(sets) == 1:
+        return [list(sets[0])], [[0]]
+    events: dict[int, int] = {}
+    for index, ranges in enumerate(sets):
+        bit = 1 << index
+        for first, last in ranges:
+            events[first] = events.get(first, 0) ^ bit
+            events[last + 1] = events.get(last + 1, 0) ^ bit
+    part_of: dict[int, int] = {}
+    parts: list[list[tuple[int, int]]] = []
+    members: list[list[int]] = [[] for _ in sets]
+    mask = 0
+    start = 0
+    for position in sorted(events):
+        if mask:
+            part = part_of.get(mask)
+            if part is None:
+                part = part_of[mask] = len(parts)
+                parts.append([])
+                rest = mask
+                while rest:
+                    low = rest & -rest
+                    members[low.bit_length() - 1].append(part)
+                    rest ^= low
+            parts[part].append((start, position - 1))
+        mask ^= events[position]
+        start = position
+    return parts, members
