@@ -1,4 +1,4 @@
-"""The pass that writes one frontier of branches, as the token tree's attention sees it."""
+"""The pass that writes one frontier of branches, or the next tokens of chains, as attention sees it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from decoding.chain_step import ChainStep
 from decoding.segment_attention import Rule, Segment, attend, bias_by_distance
 from decoding.tree_cache import TreeCache
 from decoding.tree_step import TreeStep
 
-# Biases of prefix, prompts and tail. Shape of each: (Q or 1, H, 1, n).
+# Biases of prefix, prompts and tail. Shape of each: (Q or 1, H, B or 1, n).
 _Biases = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -25,7 +26,7 @@ class BranchPass:
         biases: Biases of this pass by owner, shared between layers.
     """
 
-    step: TreeStep
+    step: TreeStep | ChainStep
     cache: TreeCache
     shared_bias: nn.Module | None
     biases: dict[nn.Module, _Biases] = field(default_factory=dict)
@@ -65,9 +66,7 @@ def _biases(tree: BranchPass, rule: Rule) -> _Biases:
         return None, None, None
     if owner not in tree.biases:
         table = bias_by_distance(owner, tree.step.largest_position, tree.step.positions.device)
-        # (H, Q or 1, n) to (Q or 1, H, 1, n)
-        prefix, prompt, tail = (
-            table[:, distances].transpose(0, 1)[:, :, None] for distances in tree.step.distances()
-        )
+        # (H, Q or 1, B or 1, n) to (Q or 1, H, B or 1, n)
+        prefix, prompt, tail = (table[:, distances].transpose(0, 1) for distances in tree.step.distances())
         tree.biases[owner] = (prefix, prompt, tail)
     return tree.biases[owner]

@@ -21,8 +21,8 @@ from decoding.hf_session import TreeModel, TreeSession, accepts, at_least_float3
 from decoding.prompt_attention import PromptPass
 from decoding.prompt_layout import PromptLayout
 
-# Position of the frontier, for decoders that would otherwise number positions by cache slot. Set for one
-# call in one thread, so that sessions in different threads do not meet.
+# Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. Set for one
+# call in one thread, so that sessions in different threads do not meet. Shape: (Q, B).
 _FRONTIER_POSITIONS: ContextVar[Tensor | None] = ContextVar("genret_frontier_positions", default=None)
 
 
@@ -89,7 +89,7 @@ class EncoderDecoderSession(TreeSession):
         return at_least_float32(logits[:, -1])
 
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
-        with _frontier_at(positions[0]):
+        with _frontier_at(positions):
             return self._run_decoder(token_ids, positions, tree)
 
     def _run_decoder(self, token_ids: Tensor, positions: Tensor, tree: PromptPass | BranchPass) -> Tensor:
@@ -108,7 +108,7 @@ class EncoderDecoderSession(TreeSession):
 
 
 def use_true_positions(embedding: nn.Module) -> None:
-    """Let a decoder's position embedding take the frontier's position instead of cache slot numbers.
+    """Let a decoder's position embedding take the pass's positions instead of cache slot numbers.
 
     BART's decoder numbers positions by slots and takes no `position_ids` from outside. Branches lie side
     by side in the slots, so those numbers are wrong from the second branch on, and run past the table's
@@ -116,6 +116,7 @@ def use_true_positions(embedding: nn.Module) -> None:
     """
     if not getattr(embedding, "takes_frontier_positions", False):
         embedding.register_forward_pre_hook(_replace_positions, with_kwargs=True)
+        embedding.register_forward_hook(_shape_as_positions)
         embedding.takes_frontier_positions = True  # type: ignore[assignment]
 
 
@@ -123,12 +124,18 @@ def _replace_positions(
     _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     positions = _FRONTIER_POSITIONS.get()
-    return (args, kwargs) if positions is None else (args, {**kwargs, "position_ids": positions})
+    # The embedding takes one row of positions for all queries of a batch, and these differ by query.
+    return (args, kwargs) if positions is None else (args, {**kwargs, "position_ids": positions.flatten()})
+
+
+def _shape_as_positions(_: nn.Module, __: tuple[Any, ...], embedded: Tensor) -> Tensor:
+    positions = _FRONTIER_POSITIONS.get()
+    return embedded if positions is None else embedded.view(*positions.shape, -1)
 
 
 @contextmanager
 def _frontier_at(positions: Tensor) -> Iterator[None]:
-    """Say at which position the frontier stands. `positions` shape: (B,), int64."""
+    """Say at which positions the tokens of a pass stand. `positions` shape: (Q, B), int64."""
     token = _FRONTIER_POSITIONS.set(positions)
     try:
         yield

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from decoding import architectures
+from decoding.chain_session import TreeChains
 from decoding.collection import DEFAULT_COLLECTION, CollectionPolicy
 from decoding.encoder_decoder_session import EncoderDecoderSession, use_true_positions
 from decoding.errors import PromptTooLongError, UnsupportedModelError
@@ -171,6 +172,15 @@ class HFLanguageModel:
         made_here = checked_prefix(prefix, self._model)
         check_continuations(made_here, prompts)
         return CausalSession(self._tree, prompts, made_here)
+
+    def prefill_chains(
+        self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
+    ) -> TreeChains:
+        """Run every prompt once and return the session in which one text per query is written behind it.
+
+        Args and errors are those of `prefill`.
+        """
+        return TreeChains(self.prefill(prompts, prefix))
 
     def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         """Run tokens that many prompts begin with, for `prefill`.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from decoding.branch_attention import BranchPass
+from decoding.chain_step import ChainStep
 from decoding.collection import CollectionPolicy
 from decoding.errors import PromptTooLongError
 from decoding.kv_usage import KvUsage, PerBranchCost
@@ -203,9 +204,49 @@ class TreeSession(ABC):
             other._steps_since_collection = 0
         return other
 
+    @property
+    def prompts(self) -> PromptLayout:
+        """What the decoder reads before the first branch."""
+        return self._tree.prompts
+
+    @property
+    def position_limit(self) -> int | None:
+        """Positions of the decoder, None without bound."""
+        return self._model.position_limit
+
+    @property
+    def capacity(self) -> int:
+        """Tail slots per query for which the cache has room."""
+        return self._cache.capacity
+
+    def make_room(self, width: int) -> None:
+        """Let the cache take `width` more slots per query."""
+        self._cache.make_room(width)
+
+    def compact(self, kept: Tensor, width: int) -> None:
+        """Keep some tail slots; see `TreeCache.compact`. For chains, which know what of theirs is dead."""
+        self._cache.compact(kept, width)
+        self._num_collections += 1
+
+    def run_chains(self, token_ids: Tensor, step: ChainStep) -> Tensor:
+        """Write the next tokens of chains, for which there is room, without branches of the tree.
+
+        Args:
+            token_ids: Shape: (Q, L), int64.
+            step: What they may look at.
+
+        Returns:
+            Logits in the model's type. Shape: (Q, L, V).
+        """
+        logits = self._forward(
+            token_ids, step.positions, BranchPass(step, self._cache, self._model.shared_bias)
+        )
+        self._per_branch.note(1, step.largest_position + 1 - self._tree.prompts.longest)
+        return logits
+
     @abstractmethod
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
-        """Logits of one frontier in the model's type. Shape: (Q, B, V)."""
+        """Logits of one pass in the model's type; `positions` shape: (Q, B), int64. Shape: (Q, B, V)."""
 
 
 class CausalSession(TreeSession):

@@ -89,6 +89,62 @@ class DecodeSession(Protocol):
         """Key/value memory of this session. Never waits for the device."""
 
 
+class ChainSession(Protocol):
+    """One text per query, written several tokens at a time and taken back where it was wrong. Q queries.
+
+    A session is used by one thread and thrown away after the batch.
+    """
+
+    @property
+    def root_logits(self) -> Tensor:
+        """Next-token logits after each prompt. Shape: (Q, V), float32."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens that every query has written and not taken back. Length Q."""
+
+    def extend(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        """Write tokens behind what each query has written, in one forward.
+
+        Positions and attention are exactly as if every query ran alone and token by token.
+
+        Args:
+            token_ids: What every query writes; queries may write different numbers of tokens, and some of
+                them none. Length Q.
+
+        Returns:
+            Next-token logits after each new token, those of a query first; the rows behind a query's last
+            token are meaningless, but finite. Shape: (Q, longest, V), float32.
+
+        Raises:
+            PromptTooLongError: a query would need more positions than the model has.
+            ValueError: not one list per query, or no token at all.
+        """
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        """Forget everything behind some written tokens, as if it had never been written.
+
+        Args:
+            lengths: Tokens that every query keeps, at most as many as it has. Length Q.
+
+        Raises:
+            ValueError: a query has written fewer.
+        """
+
+    def select(self, queries: Sequence[int]) -> ChainSession:
+        """Return a new session over some of the queries with what they have written, in that order.
+
+        Nothing is run again; this session stays as it is.
+
+        Args:
+            queries: Numbers of queries of this session, at least one.
+        """
+
+    @property
+    def usage(self) -> KvUsage:
+        """Key/value memory of this session. Never waits for the device."""
+
+
 class LanguageModel(Protocol):
     """An autoregressive model with shared-prompt decoding."""
 
@@ -124,6 +180,14 @@ class LanguageModel(Protocol):
         Raises:
             PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
             ValueError: a prompt does not begin with the prefix, or ends with it.
+        """
+
+    def prefill_chains(
+        self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
+    ) -> ChainSession:
+        """Run every prompt once and return the session in which one text per query is written behind it.
+
+        Args and errors are those of `prefill`.
         """
 
     def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:

@@ -83,13 +83,14 @@ class TreeStep:
         """How far the slots of prefix, prompts and tail lie behind the new tokens, 0 where they do not.
 
         Returns:
-            Shapes: (Q, S), (1, T) and (Q, n), int64, each in [0, `largest_position`].
+            Shapes: (Q, 1, S), (1, 1, T) and (Q, 1, n), int64, each in [0, `largest_position`].
         """
         device = self.positions.device
         prefix = self.positions[:, None] - torch.arange(self._prompts.prefix_length, device=device)
         width = self._prompts.width
         prompt = torch.arange(width + self._depth - 1, self._depth - 1, -1, device=device)[None]
-        return prefix, prompt, (self._depth - self._tail_depths).clamp_(min=0)
+        tail = (self._depth - self._tail_depths).clamp_(min=0)
+        return prefix[:, None], prompt[:, None], tail[:, None]
 
     def _prefix(self, window: int) -> Sight:
         prompts = self._prompts

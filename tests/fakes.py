@@ -96,6 +96,59 @@ class TableSession:
         return KvUsage()
 
 
+class TableChains:
+    """Chains over a function (prompt, written tokens) -> logits (`decoding.language_model.ChainSession`).
+
+    Rows without a token hold zeros.
+
+    Attributes:
+        forwards: Tokens that every query wrote, of every pass.
+    """
+
+    def __init__(self, model: TableModel, prompts: Sequence[Sequence[int]]) -> None:
+        self._model = model
+        self._prompts = [tuple(prompt) for prompt in prompts]
+        self._texts: list[list[int]] = [[] for _ in prompts]
+        self.forwards: list[list[int]] = []
+
+    @property
+    def root_logits(self) -> Tensor:
+        return torch.stack([self._model.logits(prompt, ()) for prompt in self._prompts])
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(map(len, self._texts))
+
+    @property
+    def usage(self) -> KvUsage:
+        return KvUsage()
+
+    def extend(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        if len(token_ids) != len(self._texts) or not any(token_ids):
+            raise ValueError(f"one list per query with a token in one of them, got {token_ids}")
+        self.forwards.append([len(tokens) for tokens in token_ids])
+        logits = torch.zeros(len(token_ids), max(map(len, token_ids)), self._model.vocab_size)
+        for query, (prompt, text, tokens) in enumerate(
+            zip(self._prompts, self._texts, token_ids, strict=True)
+        ):
+            for place, token in enumerate(tokens):
+                text.append(token)
+                logits[query, place] = self._model.logits(prompt, tuple(text))
+        return logits
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        for text, length in zip(self._texts, lengths, strict=True):
+            if not 0 <= length <= len(text):
+                raise ValueError(f"cannot keep {length} of {len(text)} tokens")
+            del text[length:]
+
+    def select(self, queries: Sequence[int]) -> TableChains:
+        other = TableChains(self._model, [self._prompts[query] for query in queries])
+        other._texts = [list(self._texts[query]) for query in queries]
+        other.forwards = self.forwards
+        return other
+
+
 @dataclass(frozen=True, slots=True)
 class TablePrefix:
     """Tokens that prompts begin with; a table has nothing to share."""
@@ -140,6 +193,12 @@ class TableModel:
             ):
                 raise ValueError(f"prompt {prompt} does not go on after the prefix {prefix.token_ids}")
         return TableSession(self, prompts)
+
+    def prefill_chains(
+        self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
+    ) -> TableChains:
+        self.prefill(prompts, prefix)  # refuses what goes on behind no prefix
+        return TableChains(self, prompts)
 
     def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
         return TablePrefix(tuple(token_ids))

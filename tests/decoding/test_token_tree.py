@@ -111,7 +111,7 @@ def check(tree: TokenTree, walk: Walk, step: Frontier, window: int | None) -> No
     prompts = tree.prompts
     grown = tree.grow(torch.tensor(step.parents), step.depth)
     sights = grown.sights(window)
-    distances = grown.distances()
+    distances = [behind[:, 0] for behind in grown.distances()]
     assert grown.positions.tolist() == [length + step.depth - 1 for length in prompts.lengths]
     assert grown.largest_position == prompts.longest + step.depth - 1
     for query, row in enumerate(walk.grow(step)):
@@ -280,7 +280,8 @@ def test_distances_count_positions_not_slots() -> None:
     step = tree.grow(torch.tensor([[1], [0]]))
     prefix, prompt, tail = step.distances()
     # Prompts end at the same slot; then two slots of the first frontier, and the new token.
-    assert (prefix.shape, prompt.tolist(), tail.tolist()) == ((2, 0), [[4, 3, 2]], [[1, 1, 0], [1, 1, 0]])
+    assert prefix.shape == (2, 1, 0)
+    assert (prompt.tolist(), tail.tolist()) == ([[[4, 3, 2]]], [[[1, 1, 0]], [[1, 1, 0]]])
 
 
 def test_distances_to_deeper_slots_are_clamped() -> None:
@@ -289,7 +290,7 @@ def test_distances_to_deeper_slots_are_clamped() -> None:
     for _ in range(3):
         tree.grow(torch.tensor([[0]]))
     _, prompt, tail = tree.grow(torch.tensor([[0]]), 1).distances()
-    assert (prompt.tolist(), tail.tolist()) == ([[2, 1]], [[0, 0, 0, 0]])
+    assert (prompt.tolist(), tail.tolist()) == ([[[2, 1]]], [[[0, 0, 0, 0]]])
 
 
 def test_parents_of_the_first_step_are_ignored() -> None:

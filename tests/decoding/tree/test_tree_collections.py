@@ -67,7 +67,7 @@ class TaggedTree:
         everything, near = grown.sights(None)[2].hidden, grown.sights(window)[2].hidden
         assert everything is not None
         assert near is not None
-        distances = grown.distances()[2]
+        distances = grown.distances()[2][:, 0]
         depth = self.truth.depth if step.depth is None else step.depth
         width = len(step.parents[0])
         for query, slots in enumerate(self.slots):

@@ -1,0 +1,193 @@
+"""Chains equal plain forward passes over the same texts, however they are cut, taken back and selected."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from decoding.chain_session import TreeChains
+from decoding.errors import PromptTooLongError
+from decoding.hf_model import HFLanguageModel
+from tests.tree_oracles import Answer, PlainPasses
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
+
+# Rotary positions with windows and without, learned ones in two kinds, relative ones.
+OF_EVERY_KIND = ["llama-gqa", "gemma3", "gpt2", "bart", "t5"]
+PREFIX = (7, 3, 11, 5)
+
+
+@dataclass(slots=True)
+class Drive:
+    """A session and what its queries have written, held to plain passes over prompt and text."""
+
+    session: TreeChains
+    prompts: list[tuple[int, ...]]
+    texts: list[list[int]]
+    answers: list[Answer] = field(default_factory=list)
+
+    def extend(self, chunks: list[list[int]]) -> None:
+        logits = self.session.extend(chunks)
+        assert logits.shape[:2] == (len(chunks), max(map(len, chunks)))
+        assert logits.isfinite().all()
+        for query, chunk in enumerate(chunks):
+            for place, token in enumerate(chunk):
+                self.texts[query].append(token)
+                self._note(query, logits[query, place])
+        assert self.session.lengths == tuple(map(len, self.texts))
+
+    def rewind(self, lengths: list[int]) -> None:
+        self.session.rewind(lengths)
+        for text, length in zip(self.texts, lengths, strict=True):
+            del text[length:]
+        assert self.session.lengths == tuple(lengths)
+
+    def select(self, queries: list[int]) -> None:
+        self.session = self.session.select(queries)
+        self.prompts = [self.prompts[query] for query in queries]
+        self.texts = [list(self.texts[query]) for query in queries]
+
+    def _note(self, query: int, logits: Tensor) -> None:
+        self.answers.append(Answer(self.prompts[query], tuple(self.texts[query]), logits))
+
+
+def drive(model: HFLanguageModel, seed: int, steps: int, share: bool) -> Drive:
+    rng = random.Random(seed)
+    prompts = [
+        (*(PREFIX if share else ()), *(rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 9))))
+        for _ in range(rng.randint(2, 4))
+    ]
+    prefix = model.share_prefix(PREFIX) if share else None
+    run = Drive(model.prefill_chains(prompts, prefix), prompts, [[] for _ in prompts])
+    longest = 20
+    for _ in range(steps):
+        chunks = [
+            [rng.randrange(3, VOCAB) for _ in range(min(rng.choice((0, 1, 1, 2, 5)), longest - len(text)))]
+            for text in run.texts
+        ]
+        if any(chunks):
+            run.extend(chunks)
+        if rng.random() < 0.5:
+            run.rewind([rng.randint(max(len(text) - 5, 0), len(text)) for text in run.texts])
+        if rng.random() < 0.15 and len(run.texts) > 1:
+            run.select(rng.sample(range(len(run.texts)), len(run.texts) - 1))
+    return run
+
+
+def error_of(name: str, dtype: torch.dtype, seed: int, share: bool = False, steps: int = 14) -> float:
+    run = drive(HFLanguageModel(build(name, dtype)), seed, steps, share)
+    assert len(run.answers) > 10
+    return PlainPasses(build(name, dtype)).largest_error(run.answers)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_chains_equal_plain_passes(name: str) -> None:
+    with exactly(torch.float64):
+        for seed in range(2):
+            assert error_of(name, torch.float64, seed) < 1e-9
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "bart" not in name and "t5" not in name])
+def test_chains_behind_a_shared_prefix_equal_plain_passes(name: str) -> None:
+    with exactly(torch.float64):
+        assert error_of(name, torch.float64, 5, share=True) < 1e-9
+
+
+@pytest.mark.parametrize("name", OF_EVERY_KIND)
+def test_chains_equal_plain_passes_in_float32(name: str) -> None:
+    assert error_of(name, torch.float32, 3) < 1e-4
+
+
+@pytest.mark.parametrize("name", OF_EVERY_KIND)
+def test_chunks_equal_the_tree_one_token_at_a_time(name: str) -> None:
+    prompts = [[5, 9, 11, 4], [40, 3]]
+    texts = torch.tensor([[8, 30, 17, 50, 21, 33, 6, 12], [3, 44, 9, 13, 27, 5, 51, 8]])
+    with exactly(torch.float64):
+        model = HFLanguageModel(build(name, torch.float64))
+        tree, chains = model.prefill(prompts), model.prefill_chains(prompts)
+        steps = [tree.step(torch.zeros(2, 1, dtype=torch.int64), column[:, None]) for column in texts.T]
+        one_by_one = torch.cat(steps, dim=1)
+        first = chains.extend(texts[:, :3].tolist())
+        chains.extend([[9, 9, 9], [9]])
+        chains.rewind([3, 3])
+        rest = chains.extend(texts[:, 3:].tolist())
+    assert torch.equal(tree.root_logits, chains.root_logits)
+    assert float((torch.cat([first, rest], dim=1) - one_by_one).abs().max()) < 1e-9
+
+
+def test_a_token_that_was_not_taken_back_matters() -> None:
+    """The comparison can fail: a text that is wrong in its second token is told from the right one."""
+    model = HFLanguageModel(build("llama-gqa"))
+    run = Drive(model.prefill_chains([(5, 9)]), [(5, 9)], [[]])
+    run.extend([[8, 30, 17]])
+    run.rewind([1])
+    run.texts[0].append(30)
+    run.session.extend([[31]])
+    run.answers.clear()
+    logits = run.session.extend([[4]])
+    wrong = Answer((5, 9), (8, 30, 4), logits[0, 0])
+    assert PlainPasses(build("llama-gqa")).largest_error([wrong]) > 1e-3
+    right = Answer((5, 9), (8, 31, 4), logits[0, 0])
+    assert PlainPasses(build("llama-gqa")).largest_error([right]) < 1e-4
+
+
+def test_dead_slots_are_collected() -> None:
+    """What is taken back again and again takes no more room than a constant share of what is kept."""
+    model = HFLanguageModel(build("llama-gqa", changes={"max_position_embeddings": 400}))
+    chains = model.prefill_chains([[5, 9, 11], [40]])
+    before = chains.usage.used_bytes
+    for length in range(1, 150):
+        chains.extend([[4, 5, 6, 7, 8], [9]])
+        chains.rewind([length, length // 2])
+    usage = chains.usage
+    per_slot = before // 3
+    assert usage.num_collections > 0
+    assert usage.used_bytes <= before + per_slot * (150 * 5 // 4 + 40)
+    assert usage.held_bytes <= before + per_slot * 2 * 150
+    logits = chains.extend([[12], []])
+    answer = Answer((5, 9, 11), (*[4] * 149, 12), logits[0, 0])
+    plain = PlainPasses(build("llama-gqa", changes={"max_position_embeddings": 400}))
+    assert plain.largest_error([answer]) < 1e-4
+
+
+def test_selected_chains_go_on_and_leave_the_others_alone() -> None:
+    model = HFLanguageModel(build("gpt2"))
+    run = Drive(model.prefill_chains([(5, 9), (4,), (8, 8, 8)]), [(5, 9), (4,), (8, 8, 8)], [[], [], []])
+    run.extend([[3], [4, 5], []])
+    other = Drive(run.session.select([2, 0]), [(8, 8, 8), (5, 9)], [[], [3]])
+    other.extend([[7, 7], [9]])
+    run.rewind([0, 1, 0])
+    run.extend([[6], [6], [6]])
+    other.extend([[5], [5, 5, 5]])
+    assert PlainPasses(build("gpt2")).largest_error(run.answers + other.answers) < 1e-4
+
+
+def test_what_chains_refuse() -> None:
+    model = HFLanguageModel(build("gpt2", changes={"max_position_embeddings": 16}))
+    chains = model.prefill_chains([[5] * 10, [4]])
+    with pytest.raises(ValueError, match="one list per query, 2, got 1"):
+        chains.extend([[3]])
+    with pytest.raises(ValueError, match="at least one token"):
+        chains.extend([[], []])
+    chains.extend([[3, 3], [3]])
+    with pytest.raises(ValueError, match=r"lengths must be in \[0, \[2, 1\]\], got \[2, 2\]"):
+        chains.rewind([2, 2])
+    with pytest.raises(ValueError, match="lengths must be in"):
+        chains.rewind([-1, 0])
+    with pytest.raises(PromptTooLongError, match="position 17 of 16: the prompt has 10 tokens and 2 were"):
+        chains.extend([[3] * 5, [3]])
+    chains.extend([[3] * 4, [3]])
+    assert chains.lengths == (6, 2)
+
+
+def test_a_query_at_the_limit_does_not_hold_up_the_others() -> None:
+    prompts = [(5,) * 10, (4,)]
+    model = HFLanguageModel(build("gpt2", changes={"max_position_embeddings": 12}))
+    run = Drive(model.prefill_chains(prompts), list(prompts), [[], []])
+    run.extend([[3, 3], [3]])
+    run.extend([[], [3, 6, 8, 9]])
+    plain = PlainPasses(build("gpt2", changes={"max_position_embeddings": 12}))
+    assert plain.largest_error(run.answers) < 1e-4
