@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
 
+from decoding.grammar.budget import AutomatonLimitError
 from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.number_lattice import (
+    ALL_NUMBERS,
+    INTEGERS,
+    NO_NUMBER,
+    Exact,
+    Lattices,
+    complement,
+    count_between,
+    holds,
+    meet,
+)
+from decoding.grammar.regular.number_texts import spell
+
+MAX_DIGITS = 5_000
+"""Most decimal places before or behind the point of a number in a schema."""
+
+
+def exact(number: Decimal | int | float) -> Exact:
+    """The number without rounding, a float as the decimal it prints as.
+
+    Raises:
+        ValueError: Not a finite number.
+        AutomatonLimitError: More than `MAX_DIGITS` decimal places on one side of the point.
+    """
+    if isinstance(number, int):
+        return int(number)
+    decimal = Decimal(repr(number)) if isinstance(number, float) else number
+    if not decimal.is_finite():
+        raise ValueError(f"{decimal} is not a JSON number")
+    exponent = decimal.as_tuple().exponent
+    if decimal.adjusted() > MAX_DIGITS or (isinstance(exponent, int) and exponent < -MAX_DIGITS):
+        if not decimal:
+            return 0
+        raise AutomatonLimitError(f"it has a number of more than {MAX_DIGITS:,} digits")
+    fraction = Fraction(decimal)
+    return fraction.numerator if fraction.denominator == 1 else fraction
 
 
 class NumberSet:
-    """A set of JSON numbers by value. Closed under `&`, `|`, `-`, `~`; hashable."""
+    """A set of JSON numbers by value. Closed under `&`, `|`, `-`, `~`; immutable and hashable.
+
+    The line is cut at finitely many points. Of each point it is known whether it belongs to the set, and
+    between two of them a condition of divisibility decides. Sets made alike are equal; different
+    descriptions of one set, such as integers above 0 and integers from 1, may be unequal, which
+    `(a - b).is_empty and (b - a).is_empty` decides exactly.
+    """
+
+    __slots__ = ("_between", "_cuts", "_hash", "_points")
+
+    def __init__(
+        self, cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...]
+    ) -> None:
+        """Use `of` and `of_values`.
+
+        Args:
+            cuts: Where the line is cut, ascending.
+            points: Whether each cut itself belongs to the set.
+            between: Condition below the first cut, between each two, and above the last.
+        """
+        self._cuts, self._points, self._between = _simplified(cuts, points, between)
+        self._hash = hash((self._cuts, self._points, self._between))
 
     @staticmethod
     def of(
@@ -20,7 +82,174 @@ class NumberSet:
         below: Decimal | None = None,
         multiple_of: Decimal | None = None,
     ) -> NumberSet:
-        """Numbers x with least <= x <= most, above < x < below, that are integers and multiples where asked."""
+        """Numbers x with least <= x <= most, above < x < below, that are integers and multiples where asked.
 
-    def spelled(self) -> ByteDfa:
-        """The texts of its numbers. Raises `AutomatonLimitError` when they are too many states."""
+        Raises:
+            ValueError: `multiple_of` is not positive, or a number is not finite.
+            AutomatonLimitError: A number has too many digits.
+        """
+        lattices = INTEGERS if integers else ALL_NUMBERS
+        if multiple_of is not None:
+            if not multiple_of > 0:
+                raise ValueError(f"multiple_of is {multiple_of}, but must be positive")
+            lattices = meet(lattices, ((exact(multiple_of), 1),))
+        numbers = NumberSet((), (), (lattices,))
+        for bound, closed in ((least, True), (above, False)):
+            if bound is not None:
+                numbers &= NumberSet((exact(bound),), (closed,), (NO_NUMBER, ALL_NUMBERS))
+        for bound, closed in ((most, True), (below, False)):
+            if bound is not None:
+                numbers &= NumberSet((exact(bound),), (closed,), (ALL_NUMBERS, NO_NUMBER))
+        return numbers
+
+    @staticmethod
+    def of_values(values: Iterable[Decimal | int | float]) -> NumberSet:
+        """These numbers. Raises ValueError for one that is not finite, AutomatonLimitError for a long one."""
+        cuts = tuple(sorted({exact(value) for value in values}))
+        return NumberSet(cuts, (True,) * len(cuts), (NO_NUMBER,) * (len(cuts) + 1))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no number in it."""
+        return self._between == (NO_NUMBER,) and not self._cuts
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all numbers are in it."""
+        return self._between == (ALL_NUMBERS,)
+
+    def count(self) -> int | None:
+        """How many numbers are in it; None: infinitely many."""
+        total = sum(self._points)
+        for condition, low, high in zip(self._between, (None, *self._cuts), (*self._cuts, None), strict=True):
+            count = count_between(condition, low, high)
+            if count is None:
+                return None
+            total += count
+        return total
+
+    def contains(self, number: Decimal | int | float) -> bool:
+        """Whether the number is in it; a float counts as the decimal it prints as.
+
+        Raises:
+            ValueError: Not a finite number.
+            AutomatonLimitError: The number has too many digits.
+        """
+        return self._holds(exact(number))
+
+    def _holds(self, number: Exact) -> bool:
+        index = bisect_left(self._cuts, number)
+        if index < len(self._cuts) and self._cuts[index] == number:
+            return self._points[index]
+        return holds(self._between[index], number)
+
+    def spelled(self, canonical: bool = False) -> ByteDfa:
+        """The JSON texts of its numbers: never a text of another number, but not every spelling of its own.
+
+        Admitted are
+        * every JSON number, where the set holds all numbers, and every one without a minus sign and `-0`,
+          where it holds all that are not negative;
+        * plain decimals with any number of zeros at the end of the fraction: `5`, `5.0`, `-0.50`, `-0`;
+        * one digit from 1 to 9, possibly a fraction, and an exponent, as programs print large and small
+          numbers: `1e+16`, `1.5E20`, `1e-07`. Between two bounds with a condition of divisibility this needs
+          either that the exponent alone decides it: at least 0 for integers without a fraction, at least
+          16 with one of up to 16 digits, and likewise for every step that divides a power of ten; or that
+          the number is smaller than every step.
+        Refused are all others: exponents behind other mantissas, `10e3`, `0e0`, `12.5e+1`.
+
+        Args:
+            canonical: One text for each number: plain decimals without zeros at the end of the fraction and
+                without `-0`.
+
+        Raises:
+            AutomatonLimitError: It would be too many states.
+        """
+        return _spelled(self, canonical)
+
+    def __and__(self, other: NumberSet) -> NumberSet:
+        if self is other or other.is_everything:
+            return self
+        if self.is_everything:
+            return other
+        return _combined(self, other, meet, lambda left, right: left and right)
+
+    def __or__(self, other: NumberSet) -> NumberSet:
+        return ~(~self & ~other)
+
+    def __sub__(self, other: NumberSet) -> NumberSet:
+        return self & ~other
+
+    def __invert__(self) -> NumberSet:
+        return NumberSet(
+            self._cuts, tuple(not point for point in self._points), tuple(map(complement, self._between))
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NumberSet):
+            return NotImplemented
+        return self._cuts == other._cuts and self._points == other._points and self._between == other._between
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"NumberSet(cuts={self._cuts}, points={self._points}, between={self._between})"
+
+
+def _simplified(
+    cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...]
+) -> tuple[tuple[Exact, ...], tuple[bool, ...], tuple[Lattices, ...]]:
+    """The same set with conditions that nothing meets made `NO_NUMBER`
+
+    (or `ALL_NUMBERS` where all do), and without cuts that cut nothing."""
+    lows, highs = (None, *cuts), (*cuts, None)
+    cleared = [
+        _cleared(condition, low, high) for condition, low, high in zip(between, lows, highs, strict=True)
+    ]
+    kept_cuts: list[Exact] = []
+    kept_points: list[bool] = []
+    kept_between = [cleared[0]]
+    for cut, point, condition in zip(cuts, points, cleared[1:], strict=True):
+        if condition == kept_between[-1] and point == holds(condition, cut):
+            continue
+        kept_cuts.append(cut)
+        kept_points.append(point)
+        kept_between.append(condition)
+    return tuple(kept_cuts), tuple(kept_points), tuple(kept_between)
+
+
+def _cleared(condition: Lattices, low: Exact | None, high: Exact | None) -> Lattices:
+    if condition in (NO_NUMBER, ALL_NUMBERS):
+        return condition
+    if count_between(condition, low, high) == 0:
+        return NO_NUMBER
+    return ALL_NUMBERS if count_between(complement(condition), low, high) == 0 else condition
+
+
+def _combined(
+    left: NumberSet,
+    right: NumberSet,
+    between: Callable[[Lattices, Lattices], Lattices],
+    points: Callable[[bool, bool], bool],
+) -> NumberSet:
+    """Both sets cut at the cuts of both, combined piece by piece."""
+    cuts = tuple(sorted({*left._cuts, *right._cuts}))
+    conditions = [between(left._between[0], right._between[0])]
+    kept = []
+    for cut in cuts:
+        kept.append(points(left._holds(cut), right._holds(cut)))
+        conditions.append(
+            between(left._between[_above(left._cuts, cut)], right._between[_above(right._cuts, cut)])
+        )
+    return NumberSet(cuts, tuple(kept), tuple(conditions))
+
+
+def _above(cuts: tuple[Exact, ...], cut: Exact) -> int:
+    """Index of the condition right above a number."""
+    index = bisect_left(cuts, cut)
+    return index + 1 if index < len(cuts) and cuts[index] == cut else index
+
+
+@lru_cache(maxsize=1024)
+def _spelled(numbers: NumberSet, canonical: bool) -> ByteDfa:
+    return spell(numbers._cuts, numbers._points, numbers._between, canonical)

@@ -1,0 +1,220 @@
+"""Reading numbers as one digit, possibly a fraction, and an exponent, against a set of magnitudes.
+
+Such a number lies above another one if its exponent is larger, or equal with a larger mantissa. So all that a
+mantissa has to remember is between which mantissas of cuts it lies, and possibly how many digits its fraction
+has; that gives a set of exponents, which is read as a number of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from functools import lru_cache
+
+from decoding.grammar.regular.number_lattice import Exact
+from decoding.grammar.regular.number_magnitudes import Magnitudes
+
+MANTISSA_DIGITS = 16
+"""Most digits behind the point of a mantissa whose exponent alone may decide about divisibility."""
+
+Side = tuple[bool, tuple[int, ...]]
+"""A set of numbers from 0 up: whether 0 is in it, and where, ascending, membership changes."""
+
+Exponents = tuple[Side, Side]
+"""Exponents from 0 up, and from 0 down without their sign."""
+
+MANTISSA, POINT, FRACTION, MARK, SIGN, ZEROS, NEAR, FAR = range(10, 18)
+
+
+class MantissaReader:
+    """Reads normalised mantissas from 1 to 9.99... until the exponent is to come.
+
+    A state is (phase, whether it may still become or is a cut's mantissa, digits or rank, number of digits,
+    digits of the fraction as far as they matter). Ranks are odd for the mantissas of cuts, even between them.
+
+    Args:
+        numbers: The set.
+    """
+
+    __slots__ = ("_cap", "_exponents", "_keys", "_length", "_mantissas", "_numbers")
+
+    def __init__(self, numbers: Magnitudes) -> None:
+        self._numbers = numbers
+        texts = [str(cut) for cut in numbers.cuts[1:]]
+        self._length = max((len(text.rstrip("0")) for text in texts), default=1)
+        mantissas = [int(text.rstrip("0").ljust(self._length, "0")) for text in texts]
+        self._mantissas = sorted(set(mantissas))
+        self._keys = [
+            (len(text) - 1 - numbers.places, 2 * bisect_left(self._mantissas, mantissa) + 1)
+            for text, mantissa in zip(texts, mantissas, strict=True)
+        ]
+        self._cap = self._fraction_cap()
+        self._exponents: dict[tuple[int, int], Exponents | None] = {}
+
+    def first(self, digit: int) -> tuple[object, ...] | None:
+        """The state behind the first digit; None behind 0."""
+        return self._read(MANTISSA, digit, 1, 0) if digit else None
+
+    def point(self, state: tuple) -> tuple[object, ...] | None:  # type: ignore[type-arg]
+        """The state behind the point."""
+        return (POINT, *state[1:]) if state[0] == MANTISSA else None
+
+    def step(self, state: tuple, digit: int) -> tuple[object, ...] | None:  # type: ignore[type-arg]
+        """The state behind one more digit of the fraction."""
+        phase, near, digits, count, fraction = state
+        if phase == MANTISSA:
+            return None
+        fraction = min(fraction + 1, self._cap)
+        if not near:
+            return (FRACTION, False, digits, 0, fraction)
+        if count < self._length:
+            return self._read(FRACTION, digits * 10 + digit, count + 1, fraction)
+        if not digit:
+            return (FRACTION, True, digits, count, fraction)
+        return (FRACTION, False, 2 * bisect_right(self._mantissas, digits), 0, fraction)
+
+    def exponents(self, state: tuple) -> Exponents | None:  # type: ignore[type-arg]
+        """The exponents that may follow the mantissa; None where there are none."""
+        phase, near, rank, count, fraction = state
+        if phase == POINT:
+            return None
+        if near:
+            mantissa = rank * 10 ** (self._length - count)
+            index = bisect_left(self._mantissas, mantissa)
+            equal = index < len(self._mantissas) and self._mantissas[index] == mantissa
+            rank = 2 * index + equal
+        key = (rank, fraction)
+        if key not in self._exponents:
+            self._exponents[key] = self._allowed(rank, fraction)
+        return self._exponents[key]
+
+    def _read(self, phase: int, digits: int, count: int, fraction: int) -> tuple[object, ...]:
+        unit = 10 ** (self._length - count)
+        index = bisect_left(self._mantissas, digits * unit)
+        if index < len(self._mantissas) and self._mantissas[index] < (digits + 1) * unit:
+            return (phase, True, digits, count, fraction)
+        return (phase, False, 2 * index, 0, fraction)
+
+    def _fraction_cap(self) -> int:
+        """How far digits of the fraction are to be counted."""
+        deciding = [
+            condition.exponents + MANTISSA_DIGITS
+            for condition in self._numbers.conditions
+            if condition.exponents is not None
+        ]
+        if not deciding:
+            return 0
+        ends_early = not self._numbers.between[-1] and self._keys[-1][0] < min(deciding)
+        return 1 if ends_early else MANTISSA_DIGITS + 1
+
+    def _allowed(self, rank: int, fraction: int) -> Exponents | None:
+        changes = {0}
+        changes.update(exponent for exponent, _ in self._keys)
+        for condition in self._numbers.conditions:
+            if condition.smallest is not None:
+                changes.add(_small_below(condition.smallest))
+                if condition.exponents is not None:
+                    changes.add(condition.exponents)
+                    changes.add(condition.exponents + MANTISSA_DIGITS)
+        points = sorted(changes | {change + 1 for change in changes})
+        inside = [self._holds(point, rank, fraction) for point in points]
+        below = self._holds(points[0] - 1, rank, fraction)
+        zero = points.index(0)
+        up = [
+            point
+            for point, before, now in zip(points[zero + 1 :], inside[zero:], inside[zero + 1 :], strict=False)
+            if before != now
+        ]
+        down = []
+        now = inside[zero]
+        for index in range(zero - 1, -2, -1):
+            member = inside[index] if index >= 0 else below
+            if member != now:
+                # All exponents from this point up to the next one are alike.
+                down.append(1 - points[index + 1])
+                now = member
+        exponents = ((inside[zero], tuple(up)), (inside[zero], tuple(down)))
+        return None if exponents == ((False, ()), (False, ())) else exponents
+
+    def _holds(self, exponent: int, rank: int, fraction: int) -> bool:
+        """Whether numbers with that exponent, mantissa and length of the fraction are known to be in the set."""
+        numbers = self._numbers
+        index = bisect_left(self._keys, (exponent, rank))
+        if index < len(self._keys) and self._keys[index] == (exponent, rank):
+            return numbers.points[index + 1]
+        condition = numbers.conditions[numbers.between[index]]
+        if condition.smallest is None:
+            return condition.otherwise
+        if exponent < _small_below(condition.smallest):
+            return condition.otherwise
+        if condition.exponents is None or fraction > MANTISSA_DIGITS or (fraction and self._cap == 1):
+            return False
+        decided = condition.exponents + (MANTISSA_DIGITS if fraction else 0)
+        return exponent >= decided and condition.on_all
+
+
+@lru_cache(maxsize=1024)
+def _small_below(step: Exact) -> int:
+    """An exponent below which numbers are smaller than the step."""
+    return len(str(step.numerator)) - len(str(step.denominator)) - 1
+
+
+class ExponentReader:
+    """Reads what follows `e`: a sign, zeros, and a number of a set.
+
+    States are (MARK, both sides), (SIGN, side), (ZEROS, side), (NEAR, digits, number of digits, side) and
+    (FAR, entries), entries as in `PlainReader`, but True or False.
+    """
+
+    @staticmethod
+    def step(state: tuple, byte: int) -> tuple[object, ...] | None:  # type: ignore[type-arg]
+        """The state behind a sign or a digit."""
+        phase = state[0]
+        if phase == MARK:
+            up, down = state[1]
+            if byte == 0x2B:
+                return (SIGN, up)
+            if byte == 0x2D:
+                return (SIGN, down)
+            return ExponentReader._digit((SIGN, up), byte - 0x30)
+        return ExponentReader._digit(state, byte - 0x30)
+
+    @staticmethod
+    def is_final(state: tuple) -> bool:  # type: ignore[type-arg]
+        """Whether the exponent may end here."""
+        if state[0] == ZEROS:
+            return bool(state[1][0])
+        if state[0] == NEAR:
+            return _member(state[3], state[1])
+        return state[0] == FAR and state[1][0]
+
+    @staticmethod
+    def _digit(state: tuple, digit: int) -> tuple[object, ...] | None:  # type: ignore[type-arg]
+        phase = state[0]
+        if phase in (SIGN, ZEROS):
+            return _near(digit, 1, state[1]) if digit else (ZEROS, state[1])
+        if phase == NEAR:
+            return _near(state[1] * 10 + digit, state[2] + 1, state[3])
+        entries = state[1][1:] or state[1]
+        return (FAR, entries) if any(entries) else None
+
+
+def _member(side: Side, number: int) -> bool:
+    return side[0] ^ bool(bisect_right(side[1], number) & 1)
+
+
+@lru_cache(maxsize=4096)
+def _near(digits: int, count: int, side: Side) -> tuple[object, ...] | None:
+    """The state behind `count` digits, the first one not 0."""
+    changes = side[1]
+    entries = []
+    unit = 1
+    for _ in range(count, len(str(changes[-1])) + 1 if changes else 1):
+        low, high = bisect_right(changes, digits * unit), bisect_left(changes, (digits + 1) * unit)
+        if low != high:
+            return (NEAR, digits, count, side)
+        entries.append(side[0] ^ bool(low & 1))
+        unit *= 10
+    entries.append(side[0] ^ bool(len(changes) & 1))
+    while len(entries) > 1 and entries[-1] == entries[-2]:
+        entries.pop()
+    return (FAR, tuple(entries)) if any(entries) else None
