@@ -1,0 +1,254 @@
+"""The text of a schema, parsed: order kept, numbers exact, nothing said twice.
+
+Parsed values are dict, list, str, int, Decimal, bool and None; an int is a number written without fraction and
+exponent, a Decimal any other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
+from decoding.grammar.options import CompileLimits
+
+Json = Any
+"""A parsed JSON value."""
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class _Duplicates:
+    """Makes objects of pairs and remembers in which of them a key came twice."""
+
+    __slots__ = ("found",)
+
+    def __init__(self) -> None:
+        self.found: list[tuple[dict[str, Json], str]] = []
+
+    def __call__(self, pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            keys = [key for key, _ in pairs]
+            self.found.append((made, next(key for n, key in enumerate(keys) if key in keys[:n])))
+        return made
+
+
+def pointer_step(name: str) -> str:
+    """One step of a JSON pointer in a URI fragment, without its slash."""
+    if name.isalnum() and name.isascii():
+        return name
+    name = name.replace("~", "~0").replace("/", "~1")
+    if _PLAIN.fullmatch(name):
+        return name
+    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in _utf8(c)) for c in name)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@?\-]*")
+
+
+def _utf8(character: str) -> bytes:
+    return character.encode("utf-8", "surrogatepass")
+
+
+def parse_document(schema: str | bytes | Mapping[str, Any] | bool, limits: CompileLimits) -> Json:
+    """Read a schema.
+
+    Args:
+        schema: Its text (bytes are UTF-8), or an already parsed object or boolean.
+        limits: Bounds on bytes and nesting.
+
+    Returns:
+        The parsed schema; any JSON value, so whether it is a schema has yet to be looked at.
+
+    Raises:
+        InvalidSchemaError: it is no JSON, has a key twice, or a lone surrogate in a string.
+        SchemaLimitError: it is too long or nested too deeply.
+    """
+    if isinstance(schema, str | bytes):
+        return _parse_text(schema, limits)
+    if isinstance(schema, bool | Mapping):
+        return _Copy(limits).value(schema, "#", 1)
+    raise InvalidSchemaError("", "#", f"a schema is an object or a boolean, not {type(schema).__name__}")
+
+
+def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
+    if isinstance(schema, bytes):
+        _check_size(len(schema), limits)
+        try:
+            text = schema.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidSchemaError("", "#", f"the schema is not UTF-8: byte {error.start}") from None
+    else:
+        text = schema
+        _check_size(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")), limits)
+    if text.count("{") + text.count("[") > limits.depth:
+        _check_depth(text, limits)
+    duplicates = _Duplicates()
+    try:
+        parsed = json.loads(
+            text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=duplicates
+        )
+    except json.JSONDecodeError as error:
+        raise InvalidSchemaError(
+            "", "#", f"the schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        ) from None
+    except ValueError:
+        raise SchemaLimitError("", "#", "a number of the schema has too many digits") from None
+    if duplicates.found:
+        _refuse_duplicate(parsed, duplicates.found)
+    if "\\u" in text or not text.isascii():
+        _check_surrogates(parsed)
+    return parsed
+
+
+def _check_size(size: int, limits: CompileLimits) -> None:
+    if size > limits.schema_bytes:
+        raise SchemaLimitError("", "#", f"the schema has {size:,} bytes; {limits.schema_bytes:,} are allowed")
+
+
+def _check_depth(text: str, limits: CompileLimits) -> None:
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        if match.group(1):
+            depth += 1
+            if depth > limits.depth:
+                raise _too_deep(limits)
+        elif match.group(2):
+            depth -= 1
+
+
+def _too_deep(limits: CompileLimits) -> SchemaLimitError:
+    return SchemaLimitError("", "#", f"the schema is nested deeper than {limits.depth} levels")
+
+
+def _refuse_constant(name: str) -> Json:
+    raise InvalidSchemaError("", "#", f"the schema is not JSON: {name} is no JSON number")
+
+
+def _refuse_duplicate(parsed: Json, found: list[tuple[dict[str, Json], str]]) -> None:
+    keys = {id(made): key for made, key in found}
+    for value, pointer in _places(parsed):
+        key = keys.get(id(value))
+        if key is not None:
+            raise InvalidSchemaError(
+                key, f"{pointer}/{pointer_step(key)}", "the key comes twice in one object"
+            )
+    made, key = found[0]
+    raise InvalidSchemaError(key, "#", "the key comes twice in one object, inside a key that comes twice")
+
+
+def _check_surrogates(parsed: Json) -> None:
+    for value, pointer in _places(parsed):
+        texts = value if isinstance(value, dict) else (value,) if isinstance(value, str) else ()
+        if any(_SURROGATE.search(text) for text in texts):
+            raise InvalidSchemaError(
+                "", pointer, "a string holds half a surrogate pair, which is no character"
+            )
+
+
+def _places(parsed: Json) -> list[tuple[Json, str]]:
+    """All values with their pointers, containers before what they hold."""
+    places = [(parsed, "#")]
+    for value, pointer in places:
+        if isinstance(value, dict):
+            places.extend((inner, f"{pointer}/{pointer_step(key)}") for key, inner in value.items())
+        elif isinstance(value, list):
+            places.extend((inner, f"{pointer}/{n}") for n, inner in enumerate(value))
+    return places
+
+
+class _Copy:
+    """Makes parsed JSON of Python values, within the limits."""
+
+    def __init__(self, limits: CompileLimits) -> None:
+        self._limits = limits
+        self._size = 0
+
+    def value(self, value: object, pointer: str, depth: int) -> Json:
+        """Copy one value; `depth` counts from 1."""
+        if value is None or isinstance(value, bool):
+            self._count(5)
+            return value
+        if isinstance(value, str):
+            return self._text(value, pointer)
+        if isinstance(value, int | float | Decimal):
+            return self._number(value, pointer)
+        if not isinstance(value, Mapping | list | tuple):
+            raise InvalidSchemaError("", pointer, f"{type(value).__name__} is no JSON value")
+        if depth > self._limits.depth:
+            raise _too_deep(self._limits)
+        self._count(2)
+        if isinstance(value, Mapping):
+            return self._object(value, pointer, depth)
+        return [self.value(inner, f"{pointer}/{n}", depth + 1) for n, inner in enumerate(value)]
+
+    def _object(self, value: Mapping[Any, Any], pointer: str, depth: int) -> dict[str, Json]:
+        copied: dict[str, Json] = {}
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise InvalidSchemaError("", pointer, f"a key is a string, not {type(key).__name__}")
+            self._text(key, pointer)
+            copied[key] = self.value(inner, f"{pointer}/{pointer_step(key)}", depth + 1)
+        return copied
+
+    def _text(self, text: str, pointer: str) -> str:
+        self._count(len(text) + 3)
+        if not text.isascii() and _SURROGATE.search(text):
+            raise InvalidSchemaError(
+                "", pointer, "a string holds half a surrogate pair, which is no character"
+            )
+        return text
+
+    def _number(self, value: float | Decimal, pointer: str) -> int | Decimal:
+        self._count(2)
+        if isinstance(value, int):
+            return int(value)
+        number = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
+        if not number.is_finite():
+            raise InvalidSchemaError("", pointer, f"{value} is no JSON number")
+        return number
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._size > self._limits.schema_bytes:
+            _check_size(self._size, self._limits)
+
+
+def canonical_text(schema: Json) -> str:
+    """Write a parsed schema so that equal texts mean the same schema to the compiler.
+
+    The order of properties is kept, because it is the order in which they are written; blanks and the spelling
+    of strings are not. Numbers stay as they were written, up to the spelling of exponents: `1` and `1.0` differ.
+    """
+    pieces: list[str] = []
+    _write(schema, pieces.append)
+    return "".join(pieces)
+
+
+def _write(value: Json, put: Any) -> None:
+    if isinstance(value, str):
+        put(encode_basestring_ascii(value))
+    elif value is None or value is True or value is False:
+        put("null" if value is None else "true" if value else "false")
+    elif isinstance(value, dict):
+        separator = "{"
+        for key, inner in value.items():
+            put(separator + encode_basestring_ascii(key) + ":")
+            _write(inner, put)
+            separator = ","
+        put("}" if value else "{}")
+    elif isinstance(value, list):
+        separator = "["
+        for inner in value:
+            put(separator)
+            _write(inner, put)
+            separator = ","
+        put("]" if value else "[]")
+    else:
+        put(str(value))

@@ -1,0 +1,102 @@
+"""A schema as formulas: the root's, and those that references lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from decoding.grammar.budget import current_budget
+from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema.dialects import UNDECLARED
+from decoding.grammar.schema.document import Json, parse_document
+from decoding.grammar.schema.formula import And, ExactlyOne, Formula, Not, Or, Reference
+from decoding.grammar.schema.handlers import handlers_of
+from decoding.grammar.schema.resources import SchemaIndex
+from decoding.grammar.schema.translation import Translation
+
+
+class FormulaTable:
+    """The formulas of one schema; those behind references are made when they are asked for, once.
+
+    Args:
+        schema: Text or parsed.
+        options: How it is read.
+
+    Raises:
+        SchemaError: it cannot be read; names keyword and JSON pointer.
+        CompileTimeoutError: it took too long.
+    """
+
+    def __init__(
+        self, schema: str | bytes | Mapping[str, Any] | bool, options: GrammarOptions | None = None
+    ) -> None:
+        options = options or GrammarOptions()
+        budget = current_budget()
+        self.document: Json = parse_document(schema, options.limits)
+        try:
+            index = SchemaIndex(self.document, UNDECLARED, budget)
+            self.translation = Translation(index, options, budget, handlers_of)
+            self._scope = self.translation.enter(index.root, {}, 0)
+            self.root: Formula = self.translation.formula(self.document, "#", self._scope)
+        except RecursionError:
+            raise _too_deep() from None
+        self._formulas: dict[str, Formula] = {}
+        self._grounded: set[str] = set()
+        if self.translation.targets:
+            self._check_grounded(self.root, [])
+
+    @property
+    def dialect(self) -> str:
+        """The version of JSON Schema that the document is read as."""
+        return self._scope.dialect.name
+
+    def resolve(self, target: str) -> Formula:
+        """The formula that a `Reference` of this table stands for.
+
+        Raises:
+            SchemaError: the schema behind it cannot be read.
+        """
+        formula = self._formulas.get(target)
+        if formula is None:
+            formula = self._translated(target)
+            self._check_grounded(Reference(target), [])
+        return formula
+
+    def _translated(self, target: str) -> Formula:
+        formula = self._formulas.get(target)
+        if formula is None:
+            spot, scope = self.translation.targets[target]
+            try:
+                formula = self.translation.conditions(spot.schema, spot.pointer, scope)
+            except RecursionError:
+                raise _too_deep() from None
+            self._formulas[target] = formula
+        return formula
+
+    def _check_grounded(self, formula: Formula, path: list[str]) -> None:
+        """Refuse references that lead back to themselves without looking into the value.
+
+        A validator would never end on them, and the specification leaves open what they mean.
+        """
+        if isinstance(formula, And | Or | ExactlyOne):
+            for part in formula.parts:
+                self._check_grounded(part, path)
+        elif isinstance(formula, Not):
+            self._check_grounded(formula.part, path)
+        elif isinstance(formula, Reference) and formula.target not in self._grounded:
+            target = formula.target
+            if target in path:
+                raise UnsupportedSchemaError(
+                    "$ref",
+                    target.partition(" ")[0],
+                    "the schema refers to itself without looking into the value, so it says nothing",
+                )
+            path.append(target)
+            self._check_grounded(self._translated(target), path)
+            path.pop()
+            self._grounded.add(target)
+
+
+def _too_deep() -> SchemaLimitError:
+    return SchemaLimitError("", "#", "schemas are nested too deeply in one another")

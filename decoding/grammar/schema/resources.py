@@ -1,0 +1,273 @@
+"""The schemas of a document, checked for their form, with their URIs and names.
+
+One walk over a document checks every keyword's value and notes which schemas have names, so that references
+are found by dictionary and translating a schema need not look at forms again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+from decoding.grammar.budget import CompileBudget
+from decoding.grammar.errors import InvalidSchemaError, UnsupportedSchemaError
+from decoding.grammar.schema.dialects import Dialect, dialect_of
+from decoding.grammar.schema.document import Json, pointer_step
+from decoding.grammar.schema.keywords import Holds, Keyword, is_name_list
+
+RECURSIVE = "$recursive"
+"""Stands for `$recursiveAnchor`, which has no name; no anchor can be called like this."""
+
+
+@dataclass(slots=True, eq=False)
+class Resource:
+    """A schema with a URI of its own, and what is in it up to the next such schema.
+
+    Attributes:
+        uri: Without fragment; "" for a document that does not say.
+        dialect: The version of JSON Schema it is written in.
+        schema: Its root.
+        pointer: Where the root stands, in the document as it was given.
+        dynamic: Names that `$dynamicRef` may find, and the pointers of what they name.
+    """
+
+    uri: str
+    dialect: Dialect
+    schema: Json
+    pointer: str
+    dynamic: dict[str, str] = field(default_factory=dict)
+
+
+class Spot(NamedTuple):
+    """A schema and where it stands."""
+
+    schema: Json
+    pointer: str
+    resource: Resource
+
+
+class SchemaIndex:
+    """All resources of a document, and of the official metaschemas it refers to.
+
+    Args:
+        document: The parsed schema.
+        dialect: The version it is written in, where it does not say.
+        budget: Polled while walking.
+
+    Raises:
+        InvalidSchemaError: a keyword's value has the wrong form.
+        UnsupportedSchemaError: it is written in an unknown dialect.
+    """
+
+    def __init__(self, document: Json, dialect: Dialect, budget: CompileBudget) -> None:
+        self._budget = budget
+        self._resources: dict[str, Resource] = {}
+        self._anchors: dict[str, Spot] = {}
+        self._ambiguous: set[str] = set()
+        self._checked: set[int] = set()
+        self._found: dict[tuple[str, str], Spot] = {}
+        self.spots: dict[str, Spot] = {}
+        self.embedded: dict[int, Resource] = {}
+        self.root = self._add_document(document, "", "#", dialect)
+
+    def _add_document(self, document: Json, uri: str, pointer: str, dialect: Dialect) -> Resource:
+        resource = Resource(uri, dialect_of(document, pointer, dialect), document, pointer)
+        self._resources[uri] = resource
+        self._visit(document, pointer, resource)
+        return self.embedded.get(id(document), resource)
+
+    def _visit(self, schema: Json, pointer: str, resource: Resource) -> None:
+        """Check a schema and all in it."""
+        if type(schema) is not dict:
+            if isinstance(schema, bool) and (
+                resource.dialect.has_boolean_schemas or pointer.endswith(_BOOLEAN_ANYWAY)
+            ):
+                return
+            raise InvalidSchemaError("", pointer, f"expected a schema, got {_kind(schema)}")
+        if id(schema) in self._checked:
+            return
+        self._checked.add(id(schema))
+        dialect = resource.dialect
+        if not dialect.locating.isdisjoint(schema):
+            resource = self._name(schema, pointer, resource)
+            dialect = resource.dialect
+        known = dialect.keywords
+        for name, value in schema.items():
+            keyword = known.get(name)
+            if keyword is None:
+                continue
+            if not keyword.check(value):
+                raise InvalidSchemaError(
+                    name,
+                    f"{pointer}/{pointer_step(name)}",
+                    f"expected {keyword.expected}, got {_kind(value)}",
+                )
+            if keyword.holds:
+                self._visit_inner(keyword, value, f"{pointer}/{name}", resource)
+
+    def _visit_inner(self, keyword: Keyword, value: Json, pointer: str, resource: Resource) -> None:
+        holds = keyword.holds
+        if holds == Holds.SCHEMA:
+            self._visit(value, pointer, resource)
+        elif holds == Holds.SCHEMA_BY_NAME:
+            self._budget.check_time()
+            for name, inner in value.items():
+                self._visit(inner, f"{pointer}/{pointer_step(name)}", resource)
+        elif isinstance(value, list):
+            for n, inner in enumerate(value):
+                self._visit(inner, f"{pointer}/{n}", resource)
+        elif holds == Holds.SCHEMA_OR_NAMES:
+            for name, inner in value.items():
+                place = f"{pointer}/{pointer_step(name)}"
+                if not isinstance(inner, list):
+                    self._visit(inner, place, resource)
+                elif not is_name_list(inner) or not (inner or resource.dialect.has_boolean_schemas):
+                    raise InvalidSchemaError(
+                        keyword.name, place, "expected a schema or an array of distinct strings"
+                    )
+        else:
+            self._visit(value, pointer, resource)
+
+    def _name(self, schema: dict[str, Json], pointer: str, resource: Resource) -> Resource:
+        """Note the names a schema gives itself; return the resource it belongs to."""
+        dialect = resource.dialect
+        written = schema.get(dialect.id_keyword)
+        if isinstance(written, str) and not (dialect.ref_stands_alone and "$ref" in schema):
+            resource = self._identify(schema, written, pointer, resource)
+        spot = Spot(schema, pointer, resource)
+        for name in ("$anchor", "$dynamicAnchor"):
+            anchor = schema.get(name)
+            if isinstance(anchor, str) and name in resource.dialect.keywords:
+                self._add_anchor(resource.uri, anchor, spot)
+                if name == "$dynamicAnchor":
+                    resource.dynamic.setdefault(anchor, pointer)
+                    self.spots[pointer] = spot
+        if schema.get("$recursiveAnchor") is True and "$recursiveAnchor" in resource.dialect.keywords:
+            resource.dynamic.setdefault(RECURSIVE, pointer)
+            self.spots[pointer] = spot
+        return resource
+
+    def _identify(self, schema: dict[str, Json], written: str, pointer: str, resource: Resource) -> Resource:
+        keyword = resource.dialect.id_keyword
+        try:
+            uri, fragment = urldefrag(join(resource.uri, written))
+        except ValueError as error:
+            raise InvalidSchemaError(
+                keyword, f"{pointer}/{keyword}", f"{written!r} is no URI: {error}"
+            ) from None
+        if uri != resource.uri:
+            dialect = dialect_of(schema, pointer, resource.dialect)
+            resource = Resource(uri, dialect, schema, pointer)
+            if uri in self._resources:
+                self._ambiguous.add(uri)
+            self._resources[uri] = resource
+            self.embedded[id(schema)] = resource
+        if fragment and not fragment.startswith("/"):
+            self._add_anchor(uri, fragment, Spot(schema, pointer, resource))
+        return resource
+
+    def _add_anchor(self, uri: str, anchor: str, spot: Spot) -> None:
+        full = f"{uri}#{anchor}"
+        if self._anchors.setdefault(full, spot).schema is not spot.schema:
+            self._ambiguous.add(full)
+
+    def locate(self, reference: str, resource: Resource, keyword: str, pointer: str) -> Spot:
+        """Find what a reference means.
+
+        Args:
+            reference: As it is written.
+            resource: Where it stands.
+            keyword: Which keyword it is the value of, for errors.
+            pointer: Where that keyword stands, for errors.
+
+        Raises:
+            InvalidSchemaError: there is nothing, or no schema.
+            UnsupportedSchemaError: it is in another document.
+        """
+        key = (resource.uri, reference)
+        spot = self._found.get(key)
+        if spot is None:
+            try:
+                uri, fragment = urldefrag(join(resource.uri, reference))
+                fragment = unquote(fragment, errors="strict")
+            except ValueError as error:
+                raise InvalidSchemaError(keyword, pointer, f"{reference!r} is no URI: {error}") from None
+            spot = self._found[key] = self._find(uri, fragment, Spot(reference, pointer, resource), keyword)
+        return spot
+
+    def _find(self, uri: str, fragment: str, asking: Spot, keyword: str) -> Spot:
+        target = self._resources.get(uri) or self._metaschema(uri)
+        if target is None:
+            raise UnsupportedSchemaError(
+                keyword, asking.pointer, f"{uri!r} is another document, and nothing is fetched"
+            )
+        full = f"{uri}#{fragment}"
+        if uri in self._ambiguous or full in self._ambiguous:
+            raise InvalidSchemaError(keyword, asking.pointer, f"several schemas are called {asking.schema!r}")
+        if not fragment:
+            return Spot(target.schema, target.pointer, target)
+        if fragment.startswith("/"):
+            found = self._follow(fragment, target)
+        else:
+            found = self._anchors.get(full)
+        if found is None:
+            raise InvalidSchemaError(keyword, asking.pointer, f"{asking.schema!r} leads nowhere")
+        return found
+
+    def _follow(self, fragment: str, resource: Resource) -> Spot | None:
+        """Go along a JSON pointer; what it finds outside of known keywords is checked now."""
+        value, pointer = resource.schema, resource.pointer
+        for step in fragment[1:].split("/"):
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and _is_position(name) and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                return None
+            pointer = f"{pointer}/{pointer_step(name)}"
+            resource = self.embedded.get(id(value), resource)
+        self._visit(value, pointer, resource)
+        return Spot(value, pointer, self.embedded.get(id(value), resource))
+
+    def _metaschema(self, uri: str) -> Resource | None:
+        """An official metaschema; they come with jsonschema."""
+        if "json-schema.org/" not in uri:
+            return None
+        # Few schemas refer to them, and the package reads twenty files when it is imported.
+        from jsonschema_specifications import REGISTRY
+
+        found = REGISTRY.get(uri)
+        if found is None:
+            return None
+        dialect = dialect_of(found.contents, uri + "#", self.root.dialect)
+        return self._add_document(found.contents, uri, uri + "#", dialect)
+
+
+_BOOLEAN_ANYWAY = ("/additionalProperties", "/additionalItems")
+
+
+def join(base: str, reference: str) -> str:
+    """Resolve a URI reference (RFC 3986); bases that are not hierarchical keep what stands before `#`."""
+    if reference.startswith("#"):
+        return urldefrag(base).url + reference
+    return urljoin(base, reference)
+
+
+def _is_position(step: str) -> bool:
+    return step.isascii() and step.isdigit() and (step == "0" or step[0] != "0")
+
+
+def _kind(value: Json) -> str:
+    """What a value is, in few words."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array" if value else "an empty array"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

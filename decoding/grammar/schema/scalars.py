@@ -1,0 +1,220 @@
+"""Types, numbers and strings."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import lru_cache
+
+from decoding.grammar.budget import AutomatonLimitError
+from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.schema.document import Json
+from decoding.grammar.schema.formula import (
+    ANYTHING,
+    And,
+    Formula,
+    JsonType,
+    NumberIn,
+    Place,
+    TextFromHole,
+    TextIn,
+    TypeIs,
+)
+from decoding.grammar.schema.translation import Schema, Scope, Translation
+
+TYPES = tuple(TypeIs(JsonType(mask)) for mask in range(128))
+"""`TypeIs` for every set of types, so that none has to be made."""
+NUMBER, STRING, ARRAY, OBJECT, ANY = 8, 16, 32, 64, 127
+_MASKS = {
+    "null": 1,
+    "boolean": 6,
+    "integer": NUMBER,
+    "number": NUMBER,
+    "string": STRING,
+    "array": ARRAY,
+    "object": OBJECT,
+}
+_BY_NAME = {name: TYPES[mask] for name, mask in _MASKS.items()}
+NUMERIC = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_INTEGERS = NumberSet.of(integers=True)
+
+
+def allows_type(schema: Schema, name: str) -> bool:
+    """Whether a schema's `type` names this one."""
+    types = schema.get("type")
+    return types == name or (isinstance(types, list) and name in types)
+
+
+def is_only_integers(schema: Schema) -> bool:
+    """Whether a schema's `type` lets integers through and no other numbers."""
+    types = schema.get("type")
+    return types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
+
+
+def types(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`type`; integers are a set of numbers, unless a bound on numbers says so anyway."""
+    named = schema["type"]
+    if isinstance(named, str):
+        condition = _BY_NAME[named]
+    else:
+        mask = 0
+        for name in named:
+            mask |= _MASKS[name]
+        condition = TYPES[mask]
+    if not is_only_integers(schema) or not NUMERIC.isdisjoint(schema):
+        return condition
+    return And((condition, NumberIn(_INTEGERS, Place("type", f"{pointer}/type"))))
+
+
+def numbers(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """All bounds on numbers, `integer` included, as one set."""
+    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    if isinstance(above, bool):
+        least, above = (None, least) if above else (least, None)
+    if isinstance(below, bool):
+        most, below = (None, most) if below else (most, None)
+    step = schema.get("multipleOf")
+    if least is None and above is None and most is None and below is None and step is None:
+        # Draft 4's word on a bound that is not there.
+        return NumberIn(_INTEGERS, Place("type", f"{pointer}/type")) if is_only_integers(schema) else ANYTHING
+    place = Place(keyword, f"{pointer}/{keyword}")
+    try:
+        texts = _number_set(is_only_integers(schema), least, above, most, below, step)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, place.pointer, str(error)) from None
+    return NumberIn(texts, place)
+
+
+@lru_cache(maxsize=1024)
+def _number_set(
+    integers: bool,
+    least: Decimal | None,
+    above: Decimal | None,
+    most: Decimal | None,
+    below: Decimal | None,
+    step: Decimal | None,
+) -> NumberSet:
+    bounds = [None if bound is None else Decimal(bound) for bound in (least, above, most, below, step)]
+    return NumberSet.of(
+        integers=integers,
+        least=bounds[0],
+        above=bounds[1],
+        most=bounds[2],
+        below=bounds[3],
+        multiple_of=bounds[4],
+    )
+
+
+MAX_COUNT_DIGITS = 18
+
+
+def count(schema: Schema, keyword: str, pointer: str) -> int | None:
+    """The value of a keyword that counts something; None where it is absent."""
+    value = schema.get(keyword)
+    if value is None or type(value) is int:
+        return value
+    if value.adjusted() > MAX_COUNT_DIGITS:
+        raise SchemaLimitError(
+            keyword, f"{pointer}/{keyword}", f"a count of more than {MAX_COUNT_DIGITS} digits"
+        )
+    return int(value)
+
+
+def texts(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """Lengths, `pattern` and `format` as one set."""
+    least, most = count(schema, "minLength", pointer), count(schema, "maxLength", pointer)
+    pattern = schema.get("pattern")
+    format_name = schema.get("format") if t.options.formats == "assert" else None
+    allowed: TextSet | None = None
+    if format_name is not None:
+        allowed = format_set(format_name, f"{pointer}/format")
+    if least is not None or most is not None or pattern is not None:
+        said = _text_set(least, most, pattern, pointer)
+        allowed = said if allowed is None else _both(allowed, said, keyword, pointer)
+    if allowed is None or allowed.is_everything:
+        return ANYTHING
+    return TextIn(allowed, Place(keyword, f"{pointer}/{keyword}"))
+
+
+def _both(one: TextSet, other: TextSet, keyword: str, pointer: str) -> TextSet:
+    try:
+        return one & other
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
+
+
+def _text_set(least: int | None, most: int | None, pattern: str | None, pointer: str) -> TextSet:
+    automaton = None if pattern is None else pattern_dfa(pattern, "pattern", f"{pointer}/pattern")
+    if most is not None and most < (least or 0):
+        return TextSet.nothing()
+    keyword = "minLength" if most is None else "maxLength"
+    try:
+        return _limited(least or 0, most, automaton)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
+
+
+@lru_cache(maxsize=256)
+def _limited(least: int, most: int | None, automaton: Dfa | None) -> TextSet:
+    return TextSet.of(least, most, automaton)
+
+
+def pattern_dfa(pattern: str, keyword: str, pointer: str) -> Dfa:
+    """The texts that a regular expression finds something in.
+
+    Raises:
+        InvalidSchemaError: it is no regular expression.
+        UnsupportedSchemaError: it uses what automata cannot do.
+        SchemaLimitError: its automaton has too many states.
+    """
+    from decoding.grammar.regular.regex import PatternError, UnsupportedPatternError, compile_pattern
+
+    try:
+        return compile_pattern(pattern)
+    except UnsupportedPatternError as error:
+        raise UnsupportedSchemaError(keyword, pointer, str(error)) from None
+    except PatternError as error:
+        raise InvalidSchemaError(keyword, pointer, str(error)) from None
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, pointer, str(error)) from None
+
+
+UNENFORCEABLE_FORMATS = {"regex": "no automaton knows which texts are regular expressions"}
+
+
+def format_set(name: str, pointer: str) -> TextSet | None:
+    """The texts of a format; None for one that nobody has defined.
+
+    Raises:
+        UnsupportedSchemaError: it is defined, but not a regular language.
+    """
+    reason = UNENFORCEABLE_FORMATS.get(name)
+    if reason is not None:
+        raise UnsupportedSchemaError("format", pointer, f"{name!r}: {reason}")
+    from decoding.grammar.regular.formats import format_texts
+
+    try:
+        return format_texts(name)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError("format", pointer, str(error)) from None
+
+
+def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`x-genret-index` and `x-genret-filter`."""
+    if "x-genret-index" not in schema:
+        raise InvalidSchemaError(
+            "x-genret-filter", f"{pointer}/x-genret-filter", "expected x-genret-index beside it"
+        )
+    place = Place("x-genret-index", f"{pointer}/x-genret-index")
+    if not allows_type(schema, "string"):
+        raise InvalidSchemaError("x-genret-index", place.pointer, 'expected "type": "string" beside it')
+    return TextFromHole(HoleName(schema["x-genret-index"], schema.get("x-genret-filter")), place)
+
+
+def is_scalar(value: Json) -> bool:
+    """Whether a value is neither an array nor an object."""
+    return not isinstance(value, dict | list)

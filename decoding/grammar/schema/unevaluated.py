@@ -1,0 +1,284 @@
+"""`unevaluatedProperties` and `unevaluatedItems`: what no neighbouring keyword has looked at.
+
+Which members and items count as evaluated depends on which branches hold for the value at hand. Every branch
+that holds adds to them, never takes away. So instead of asking which branches hold exactly, cases say "at least
+these hold, so at least this is evaluated": one case for every set of branches, joined by or. The case of
+exactly the branches that hold is among them, and any other that applies asks for more. Nothing is negated,
+except for `else`, which counts only where `if` does not hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decoding.grammar.errors import UnsupportedSchemaError
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.schema.arrays import contains_bounds, item_keywords
+from decoding.grammar.schema.combinations import both, negated
+from decoding.grammar.schema.document import Json, pointer_step
+from decoding.grammar.schema.formula import (
+    ANYTHING,
+    NOTHING,
+    Formula,
+    Items,
+    Or,
+    Place,
+    Properties,
+    Required,
+)
+from decoding.grammar.schema.scalars import pattern_dfa
+from decoding.grammar.schema.translation import Schema, Scope, Translation
+
+MAX_CASES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What has been looked at.
+
+    Attributes:
+        everything: All members or all items.
+        names: Members of these names.
+        patterns: Members whose names match.
+        items: So many first items.
+        items_like: Items that are as one of these formulas says.
+    """
+
+    everything: bool = False
+    names: frozenset[str] = frozenset()
+    patterns: frozenset[Dfa] = frozenset()
+    items: int = 0
+    items_like: frozenset[Formula] = frozenset()
+
+    def joined(self, other: Evaluated) -> Evaluated:
+        """What either has looked at."""
+        if self.everything or other.everything:
+            return _EVERYTHING
+        return Evaluated(
+            False,
+            self.names | other.names,
+            self.patterns | other.patterns,
+            max(self.items, other.items),
+            self.items_like | other.items_like,
+        )
+
+    def holds(self, other: Evaluated) -> bool:
+        """Whether all that the other has looked at is here too."""
+        return self.joined(other) == self
+
+
+_EVERYTHING = Evaluated(everything=True)
+_NOTHING = Evaluated()
+Case = tuple[Formula, Evaluated]
+"""A condition, and what is evaluated at least where it holds."""
+
+
+def unevaluated_properties(
+    t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope
+) -> Formula:
+    """`unevaluatedProperties`."""
+    place = Place(keyword, f"{pointer}/{keyword}")
+    rest = t.formula(schema[keyword], place.pointer, scope)
+    if rest == ANYTHING:
+        return ANYTHING
+    parts = []
+    for condition, evaluated in _Cases(t, place, keyword).beside(schema, pointer, scope):
+        if evaluated.everything:
+            members: Formula = ANYTHING
+        else:
+            names = tuple((name, ANYTHING) for name in sorted(evaluated.names))
+            patterns = tuple((keys, ANYTHING) for keys in evaluated.patterns)
+            members = Properties(names, patterns, rest, True, place)
+        parts.append(both(condition, members))
+    return _any(parts, place)
+
+
+def unevaluated_items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`unevaluatedItems`."""
+    place = Place(keyword, f"{pointer}/{keyword}")
+    rest = t.formula(schema[keyword], place.pointer, scope)
+    if rest == ANYTHING:
+        return ANYTHING
+    parts = []
+    for condition, evaluated in _Cases(t, place, keyword).beside(schema, pointer, scope):
+        items: Formula = ANYTHING
+        if not evaluated.everything:
+            allowed = _any([*evaluated.items_like, rest], place)
+            items = Items((ANYTHING,) * evaluated.items, allowed, place)
+        parts.append(both(condition, items))
+    return _any(parts, place)
+
+
+def _any(parts: list[Formula], place: Place) -> Formula:
+    parts = [part for part in parts if part != NOTHING]
+    if ANYTHING in parts:
+        return ANYTHING
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    return Or(tuple(parts), place)
+
+
+class _Cases:
+    """Finds the cases of one `unevaluated...` keyword.
+
+    Args:
+        t: Translates what conditions are made of.
+        place: Of the keyword, for errors.
+        keyword: Which of the two it is.
+    """
+
+    def __init__(self, t: Translation, place: Place, keyword: str) -> None:
+        self._t = t
+        self._place = place
+        self._keyword = keyword
+        self._of_items = keyword == "unevaluatedItems"
+        self._following: list[tuple[str, int]] = []
+
+    def beside(self, schema: Schema, pointer: str, scope: Scope) -> list[Case]:
+        """What the neighbours of the keyword evaluate."""
+        return self._pruned(self._neighbours(schema, pointer, scope, own=True))
+
+    def _inside(self, schema: Json, pointer: str, scope: Scope) -> list[Case]:
+        """What a schema evaluates that is known to hold."""
+        if not isinstance(schema, dict):
+            return [(ANYTHING, _NOTHING)]
+        resource = self._t.index.embedded.get(id(schema))
+        if resource is not None and resource is not scope.resource:
+            scope = self._t.enter(resource, scope.dynamic, scope.number)
+        return self._neighbours(schema, pointer, scope, own=False)
+
+    def _neighbours(self, schema: Schema, pointer: str, scope: Scope, *, own: bool) -> list[Case]:
+        self._t.budget.check_time()
+        if "$ref" in schema and scope.dialect.ref_stands_alone:
+            return self._followed(schema, "$ref", pointer, scope)
+        known = scope.dialect.keywords
+        if not own and self._keyword in schema and self._keyword in known:
+            return [(ANYTHING, _EVERYTHING)]
+        direct = self._items(schema, pointer, scope) if self._of_items else self._members(schema, pointer)
+        cases: list[Case] = [(ANYTHING, direct)]
+        if direct.everything:
+            return cases
+        for keyword in schema:
+            if keyword in known:
+                cases = self._crossed(cases, self._of_keyword(schema, keyword, pointer, scope))
+        return cases
+
+    def _of_keyword(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Case]:
+        """The cases that one keyword makes; none where it evaluates nothing."""
+        if keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            return self._followed(schema, keyword, pointer, scope)
+        if keyword == "allOf":
+            cases: list[Case] = [(ANYTHING, _NOTHING)]
+            for n, inner in enumerate(schema["allOf"]):
+                cases = self._crossed(cases, self._inside(inner, f"{pointer}/allOf/{n}", scope))
+            return cases
+        if keyword == "anyOf":
+            return self._of_any(schema["anyOf"], f"{pointer}/anyOf", scope)
+        if keyword == "oneOf":
+            return self._pruned(
+                [
+                    case
+                    for n, inner in enumerate(schema["oneOf"])
+                    for case in self._held(inner, f"{pointer}/oneOf/{n}", scope)
+                ]
+            )
+        if keyword == "if":
+            return self._of_if(schema, pointer, scope)
+        if keyword in ("dependentSchemas", "dependencies"):
+            return self._of_dependent(schema[keyword], keyword, pointer, scope)
+        return []
+
+    def _held(self, schema: Json, pointer: str, scope: Scope) -> list[Case]:
+        """The cases of a branch, with the condition that it holds."""
+        formula = self._t.formula(schema, pointer, scope)
+        cases = [(both(formula, more), evaluated) for more, evaluated in self._inside(schema, pointer, scope)]
+        return [case for case in cases if case[0] != NOTHING]
+
+    def _of_any(self, schemas: list[Json], pointer: str, scope: Scope) -> list[Case]:
+        """Every set of branches may hold; those that evaluate nothing need not be asked."""
+        cases: list[Case] = [(ANYTHING, _NOTHING)]
+        for n, inner in enumerate(schemas):
+            held = self._held(inner, f"{pointer}/{n}", scope)
+            cases = self._crossed(cases, [(ANYTHING, _NOTHING), *held])
+        return cases
+
+    def _of_if(self, schema: Schema, pointer: str, scope: Scope) -> list[Case]:
+        asked = self._held(schema["if"], f"{pointer}/if", scope)
+        cases: list[Case] = [(ANYTHING, _NOTHING)]
+        then = self._inside(schema["then"], f"{pointer}/then", scope) if "then" in schema else []
+        cases += self._crossed(asked, then)
+        if "else" in schema:
+            refused = negated(self._t.formula(schema["if"], f"{pointer}/if", scope), self._place)
+            otherwise = self._inside(schema["else"], f"{pointer}/else", scope)
+            cases += [(both(refused, more), evaluated) for more, evaluated in otherwise]
+        return self._pruned([case for case in cases if case[0] != NOTHING])
+
+    def _of_dependent(self, schemas: Schema, keyword: str, pointer: str, scope: Scope) -> list[Case]:
+        cases: list[Case] = [(ANYTHING, _NOTHING)]
+        for name, inner in schemas.items():
+            if isinstance(inner, list):
+                continue
+            place = f"{pointer}/{keyword}/{pointer_step(name)}"
+            there = Required((name,), Place(keyword, place))
+            held = [(both(there, more), found) for more, found in self._held(inner, place, scope)]
+            cases = self._crossed(cases, [(ANYTHING, _NOTHING), *held])
+        return cases
+
+    def _followed(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Case]:
+        spot = self._t.referred(schema, keyword, pointer, scope)
+        inside = self._t.enter(spot.resource, scope.dynamic, scope.number)
+        step = (spot.pointer, inside.number)
+        if step in self._following:
+            raise UnsupportedSchemaError(
+                keyword,
+                f"{pointer}/{keyword}",
+                "the reference leads back to itself without looking into the value",
+            )
+        self._following.append(step)
+        cases = self._inside(spot.schema, spot.pointer, inside)
+        self._following.pop()
+        return cases
+
+    def _members(self, schema: Schema, pointer: str) -> Evaluated:
+        if "additionalProperties" in schema:
+            return _EVERYTHING
+        patterns = frozenset(
+            pattern_dfa(pattern, "patternProperties", f"{pointer}/patternProperties/{pointer_step(pattern)}")
+            for pattern in schema.get("patternProperties", ())
+        )
+        return Evaluated(names=frozenset(schema.get("properties", ())), patterns=patterns)
+
+    def _items(self, schema: Schema, pointer: str, scope: Scope) -> Evaluated:
+        first, rest = item_keywords(schema, scope)
+        if rest is not None:
+            return _EVERYTHING
+        like: frozenset[Formula] = frozenset()
+        if "contains" in schema and scope.dialect.contains_evaluates:
+            found = self._t.formula(schema["contains"], f"{pointer}/contains", scope)
+            contains_bounds(schema, pointer, scope)
+            like = frozenset((found,))
+        return Evaluated(items=len(schema[first]) if first is not None else 0, items_like=like)
+
+    def _crossed(self, cases: list[Case], others: list[Case]) -> list[Case]:
+        """Every case of the one with every case of the other."""
+        if not others:
+            return cases
+        crossed = [(both(one, other), known.joined(more)) for one, known in cases for other, more in others]
+        return self._pruned([case for case in crossed if case[0] != NOTHING])
+
+    def _pruned(self, cases: list[Case]) -> list[Case]:
+        """Without cases that evaluate no more than one that holds always, and without repetitions."""
+        cases = list(dict.fromkeys(cases))
+        always = [known for condition, known in cases if condition == ANYTHING]
+        kept = [
+            (condition, known)
+            for condition, known in cases
+            if condition == ANYTHING or not any(more.holds(known) for more in always)
+        ]
+        if len(kept) > MAX_CASES:
+            raise UnsupportedSchemaError(
+                self._keyword,
+                self._place.pointer,
+                f"what is evaluated depends on the value in more than {MAX_CASES} ways",
+            )
+        return kept
