@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from retrieval.types import RetrieveRequest
+from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.types import RetrievalResult, RetrieveRequest
 from service.config import QueueLimits
 from service.errors import OverloadedError
 
@@ -12,17 +13,26 @@ _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
 _SMOOTHING = 0.2
 
 
-def estimate_tokens(request: RetrieveRequest, prompt_tokens: int) -> int:
-    """Return the tokens a model must process for a request, at most where it is to be exact.
+def estimate_tokens(request: RetrieveRequest | AnswerRequest, prompt_tokens: int) -> int:
+    """Return the tokens a model must process for a request, at most where its length is not known.
 
-    They are those of its prompt, of its branches to a title's end, and all that proving the list may take.
+    They are those of its prompt, and of its branches to a title's end with all that proving the list may
+    take, or to the last token that a JSON answer may have.
     """
+    if isinstance(request, AnswerRequest):
+        return prompt_tokens + request.width * request.max_tokens
     return prompt_tokens + request.width * TITLE_TOKENS + request.budget
 
 
-def done_tokens(estimated: int, request: RetrieveRequest, num_exact_nodes: int) -> int:
-    """Return an estimate less what proving the list has left of its budget."""
-    return estimated - max(0, request.budget - num_exact_nodes)
+def done_tokens(
+    estimated: int, request: RetrieveRequest | AnswerRequest, outcome: RetrievalResult | AnswerResult
+) -> int:
+    """Return an estimate less what the answer has left of its budget."""
+    if isinstance(request, AnswerRequest) and isinstance(outcome, AnswerResult):
+        return estimated - request.width * max(0, request.max_tokens - outcome.num_tokens)
+    if isinstance(request, RetrieveRequest) and isinstance(outcome, RetrievalResult):
+        return estimated - max(0, request.budget - outcome.num_exact_nodes)
+    return estimated
 
 
 class Admission:

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
-from retrieval.types import RetrievalResult, RetrieveRequest
+from retrieval.answers.types import AnswerResult
+from retrieval.types import RetrievalResult
 from service.admission import Admission, done_tokens
 from service.config import BatchLimits
 from service.errors import NotReadyError, OverloadedError
 from service.executor import DeviceExecutor
-from service.served import Outcome, ServedRetriever
+from service.served import Outcome, Request, ServedRetriever
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,14 +30,14 @@ _LOG = logging.getLogger(__name__)
 class Answer:
     """A result and how long its request waited for its batch, milliseconds."""
 
-    result: RetrievalResult
+    result: RetrievalResult | AnswerResult
     queue_ms: float
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     retriever: ServedRetriever
-    request: RetrieveRequest
+    request: Request
     tokens: int
     cancel: CancelToken
     arrived: float
@@ -76,7 +77,7 @@ class Batcher:
             self._runner = asyncio.get_running_loop().create_task(self._run(), name="genret-batcher")
 
     async def submit(
-        self, retriever: ServedRetriever, request: RetrieveRequest, tokens: int, cancel: CancelToken
+        self, retriever: ServedRetriever, request: Request, tokens: int, cancel: CancelToken
     ) -> Answer:
         """Queue one request and wait for its answer.
 
@@ -176,6 +177,8 @@ class Batcher:
                 self._admission.release(job.tokens)
             elif not batch or (
                 job.retriever is batch[0].retriever
+                # A title takes a few steps, a document hundreds: nobody waits for the other.
+                and type(job.request) is type(batch[0].request)
                 and len(batch) < self._limits.max_size
                 and tokens + job.tokens <= self._limits.max_tokens
             ):
@@ -193,8 +196,11 @@ class Batcher:
             outcomes = await self._answer(batch)
             for job, outcome in zip(batch, outcomes, strict=True):
                 self._settle(job, outcome, started)
-                spent = outcome.num_exact_nodes if isinstance(outcome, RetrievalResult) else 0
-                tokens += done_tokens(job.tokens, job.request, spent)
+                tokens += (
+                    job.tokens
+                    if isinstance(outcome, Exception)
+                    else done_tokens(job.tokens, job.request, outcome)
+                )
         except asyncio.CancelledError:
             for job in batch:  # closing: the thread stops before its next decode step
                 job.cancel.cancel()
@@ -210,7 +216,7 @@ class Batcher:
         retriever = batch[0].retriever
         requests, cancels = [job.request for job in batch], [job.cancel for job in batch]
         try:
-            outcomes = await self._executor.run(retriever.retrieve_batch, requests, cancels)
+            outcomes = await self._executor.run(retriever.respond, requests, cancels)
             if len(outcomes) != len(batch):
                 raise ValueError(f"the retriever gave {len(outcomes)} answers to {len(batch)} requests")
             return outcomes

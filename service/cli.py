@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from retrieval.options import SHOWN, adaptive_option
 from retrieval.request_checks import DEFAULT_NUM_SAMPLES
 from retrieval.scoring_options import scoring_options
 from retrieval.types import RetrieveRequest
-from service.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
+from service.connection import address_option, call_error, check_timeout, hint
 from service.query_input import batches, most_items
 from service.usage import usage_error
 
@@ -24,23 +23,6 @@ if TYPE_CHECKING:
     from service.client import RetrievalClient
     from service.errors import CallError
     from service.reply import Reply
-
-
-def _checked_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    try:
-        check_address(value)
-    except InputError as error:
-        raise usage_error(error) from error
-    return value
-
-
-_ADDRESS = click.option(
-    "--address",
-    default=join_address(DEFAULT_HOST, DEFAULT_PORT),
-    callback=_checked_address,
-    help="The server, as host:port.",
-    **SHOWN,
-)
 
 
 @click.command("query")
@@ -56,7 +38,7 @@ _ADDRESS = click.option(
 @click.option(
     "--index", default="", help="Index to search.", show_default="the server's first", show_envvar=True
 )
-@_ADDRESS
+@address_option
 @click.option(
     "--json",
     "as_json_lines",
@@ -163,7 +145,7 @@ def query_command(
     """
     if not queries:
         raise click.UsageError('what is the query? genret query "author of hamlet"')
-    _check_timeout(timeout)
+    check_timeout(timeout)
     try:
         allowed = None if allow_ids is None else read_ids(allow_ids)
         denied = () if deny_ids is None else read_ids(deny_ids)
@@ -209,24 +191,19 @@ def query_command(
 
 
 @click.command("health")
-@_ADDRESS
+@address_option
 @click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.", **SHOWN)
 @click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **SHOWN)
 def health_command(address: str, live: bool, timeout: float) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
     from service.client import LIVENESS, READINESS, RetrievalClient
 
-    _check_timeout(timeout)
+    check_timeout(timeout)
     with RetrievalClient(address, timeout) as client:
         status = client.health(LIVENESS if live else READINESS)
     click.echo(status)
     if status != "SERVING":
         raise click.exceptions.Exit(1)
-
-
-def _check_timeout(timeout: float) -> None:
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise click.UsageError(f"--timeout: must be a positive number of seconds, got {timeout}")
 
 
 class _Printer:
@@ -244,7 +221,7 @@ class _Printer:
 
         if isinstance(reply, CallError):
             self.num_failed += 1
-            click.echo(f"Error: {query!r}: {reply}{_hint(reply)}", err=True)
+            click.echo(f"Error: {query!r}: {reply}{hint(reply)}", err=True)
         if self._as_json_lines:
             click.echo(render.as_json(query, reply))
         elif isinstance(reply, CallError):
@@ -269,11 +246,4 @@ def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: st
             return [client.retrieve(requests[0], index)]
         return client.retrieve_batch(requests, index)
     except CallError as error:
-        raise click.ClickException(f"{error}{_hint(error)}") from error
-
-
-def _hint(error: CallError) -> str:
-    """Say what to do about an error, where there is something to be done."""
-    if error.retry_after_s is not None:
-        return f"; try again in {error.retry_after_s:.2g} s"
-    return "; start one with: genret serve INDEX" if error.code == "UNAVAILABLE" else ""
+        raise call_error(error) from error

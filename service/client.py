@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from retrieval.answers.types import AnswerRequest
 from retrieval.types import RetrieveRequest
 from service.config import check_address
 from service.convert import (
@@ -27,11 +28,12 @@ from service.convert import (
     reply_from_proto,
     request_to_proto,
 )
+from service.convert_answers import answer_from_proto, answer_request_to_proto
 from service.convert_status import error_from_status, status_from_bytes
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.reply import Reply
+from service.reply import AnswerReply, Reply
 from service.served import IndexDescription
 
 READINESS = "genret.v1.RetrievalService"
@@ -112,6 +114,15 @@ class RetrievalClient:
         """
         response = self._call(self._retrieval.BatchRetrieve, batch_request_to_proto(requests, index))
         return batch_reply_from_proto([request.query for request in requests], response)
+
+    def answer(self, request: AnswerRequest, index: str = "") -> AnswerReply:
+        """Answer one query with JSON.
+
+        Raises:
+            CallError: the server refused it, or cannot be reached.
+        """
+        message = answer_request_to_proto(request, index)
+        return answer_from_proto(request.query, self._call(self._retrieval.Answer, message))
 
     def list_indexes(self) -> list[IndexDescription]:
         """Return what the server serves, the default index first.

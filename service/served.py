@@ -8,11 +8,13 @@ from typing import Protocol
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
+from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.errors import GenretError
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.errors import UnknownIndexError
 
-Outcome = RetrievalResult | GenretError | DecodingError
+Request = RetrieveRequest | AnswerRequest
+Outcome = RetrievalResult | AnswerResult | GenretError | DecodingError
 
 
 class ServedRetriever(Protocol):
@@ -21,8 +23,14 @@ class ServedRetriever(Protocol):
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the length of the request's prompt; raises InputError for what cannot be answered."""
 
-    def retrieve_batch(
-        self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None
+    def prepare_answer(self, request: AnswerRequest) -> int:
+        """Compile the request's schema, unless it is known, and return the length of its prompt.
+
+        May take as long as compiling may; raises InputError for what cannot be answered.
+        """
+
+    def respond(
+        self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
     ) -> Sequence[Outcome]:
         """Answer every request, in order; errors of single requests are values. Blocks."""
 

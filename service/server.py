@@ -49,6 +49,7 @@ class Server:
         self._config = config
         self._loader = loader
         self._executor = DeviceExecutor(device)
+        self._compiler = DeviceExecutor("schemas")
         self._batcher = Batcher(self._executor, config.batch, Admission(config.queue))
         self._readiness = Readiness(_SERVICES)
         self._grpc: Any = None
@@ -86,7 +87,8 @@ class Server:
         add_retrieval: Any = pb_grpc.add_RetrievalServiceServicer_to_server  # generated, so untyped
         add_index: Any = index_grpc.add_IndexServiceServicer_to_server
         add_retrieval(
-            RetrievalServicer(self.indexes, self._batcher, self._readiness, self._config), self._grpc
+            RetrievalServicer(self.indexes, self._batcher, self._readiness, self._config, self._compiler),
+            self._grpc,
         )
         add_index(IndexServicer(self.indexes, self._readiness, self._config), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._readiness.servicer, self._grpc)
@@ -130,6 +132,7 @@ class Server:
         await asyncio.gather(hurried, return_exceptions=True)
         await self._batcher.close()
         await asyncio.to_thread(self._executor.close)
+        await asyncio.to_thread(self._compiler.close)
 
 
 async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> signal.Signals | None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
+from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.errors import InputError
-from retrieval.types import RetrieveRequest
+from retrieval.types import RetrievalResult, RetrieveRequest
 from service.admission import estimate_tokens
 from service.batching import Batcher
 from service.call import REQUEST_ID_KEY, Call
 from service.config import ServerConfig
 from service.convert import index_to_proto, reply_to_proto, request_from_proto
+from service.convert_answers import answer_request_from_proto, answer_to_proto
+from service.errors import OverloadedError
+from service.executor import DeviceExecutor
 from service.health import Readiness
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
@@ -22,6 +26,9 @@ from service.served import IndexTable, ServedIndex
 
 # Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000
+# One that is known takes microseconds, a new one seconds at worst.
+_MAX_COMPILING = 256
+T = TypeVar("T")
 
 
 class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
@@ -32,13 +39,21 @@ class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
         batcher: The device's queue.
         readiness: Whether requests are taken.
         config: Limits.
+        compiler: Where schemas are compiled, one at a time: off the event loop and off the device.
     """
 
     def __init__(
-        self, indexes: IndexTable, batcher: Batcher, readiness: Readiness, config: ServerConfig
+        self,
+        indexes: IndexTable,
+        batcher: Batcher,
+        readiness: Readiness,
+        config: ServerConfig,
+        compiler: DeviceExecutor,
     ) -> None:
         self._indexes = indexes
         self._batcher = batcher
+        self._compiler = compiler
+        self._num_compiling = 0
         self._readiness = readiness
         self._config = config
 
@@ -67,6 +82,15 @@ class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
         except Exception as error:
             await refuse(context, error, call.request_id)
 
+    async def Answer(self, request: pb.AnswerRequest, context: Any) -> pb.AnswerResponse:  # noqa: N802
+        """Answer one query with JSON."""
+        call = self._begin(context)
+        try:
+            self._readiness.check()
+            return await self._answer(request, call)
+        except Exception as error:
+            await refuse(context, error, call.request_id)
+
     def _begin(self, context: Any) -> Call:
         call = Call.begin(context, self._config.max_request_seconds)
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
@@ -83,7 +107,29 @@ class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
         request = request_from_proto(message)
         tokens = estimate_tokens(request, await _prompt_tokens(served, request))
         answer = await self._batcher.submit(served.retriever, request, tokens, call.cancel_token())
-        return reply_to_proto(answer.result, served.description, answer.queue_ms, call.elapsed_ms())
+        result = expected(RetrievalResult, answer.result)
+        return reply_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
+
+    async def _answer(self, message: pb.AnswerRequest, call: Call) -> pb.AnswerResponse:
+        served = self._indexes.resolve(message.index)
+        request = answer_request_from_proto(message)
+        token = call.cancel_token()
+        prompt = await self._prepare(served, request)
+        tokens = estimate_tokens(request, prompt)
+        answer = await self._batcher.submit(served.retriever, request, tokens, token)
+        result = expected(AnswerResult, answer.result)
+        return answer_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
+
+    async def _prepare(self, served: ServedIndex, request: AnswerRequest) -> int:
+        """Compile the schema where it is new, and return the length of the prompt."""
+        if self._num_compiling >= _MAX_COMPILING:
+            held = f"{self._num_compiling} schemas wait to be compiled"
+            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", retry_after_s=1.0)
+        self._num_compiling += 1
+        try:
+            return await self._compiler.run(served.retriever.prepare_answer, request)
+        finally:
+            self._num_compiling -= 1
 
 
 class IndexServicer(index_grpc.IndexServiceServicer):
@@ -131,3 +177,10 @@ async def _prompt_tokens(served: ServedIndex, request: RetrieveRequest) -> int:
     if len(request.query) <= _INLINE_QUERY_CHARS:
         return served.retriever.prompt_tokens(request)
     return await asyncio.to_thread(served.retriever.prompt_tokens, request)
+
+
+def expected(kind: type[T], result: object) -> T:
+    """Return a result that is of the kind its request was; anything else is a bug."""
+    if not isinstance(result, kind):
+        raise TypeError(f"the retriever gave a {type(result).__name__} for a {kind.__name__}")
+    return result

@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
+from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import GenretError, InputError
-from retrieval.types import Candidate, KvShare, RetrievalResult, RetrieveRequest, Timings
-from service.served import IndexDescription, Outcome, ServedIndex
+from retrieval.types import Candidate, Entity, KvShare, RetrievalResult, RetrieveRequest, Timings
+from service.served import IndexDescription, Outcome, Request, ServedIndex
 
 MAX_PROMPT_TOKENS = 100
 FAKE_MASS = 0.25
 
 
 class FakeRetriever:
-    """Answers `title of <query>`; blocks in `retrieve_batch` while `hold` is not set.
+    """Answers `title of <query>`; blocks in `respond` while `hold` is not set.
 
     Args:
         errors: Per query text the error that is its answer (a value, as the library's contract says).
@@ -40,17 +41,23 @@ class FakeRetriever:
         self.hold.set()
         self.seconds = 0.0
 
-    def prompt_tokens(self, request: RetrieveRequest) -> int:
+    def prompt_tokens(self, request: Request) -> int:
         tokens = len(request.query.split())
         if tokens > MAX_PROMPT_TOKENS:
             raise InputError("query", f"has {tokens} tokens, at most {MAX_PROMPT_TOKENS} fit")
         return tokens
 
+    def prepare_answer(self, request: AnswerRequest) -> int:
+        self.threads.add(threading.current_thread().name)
+        if request.schema == "{":
+            raise InputError("schema", "no JSON")
+        return self.prompt_tokens(request)
+
     def warm_up(self) -> None:
         self.num_warm_ups += 1
 
-    def retrieve_batch(
-        self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None
+    def respond(
+        self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
     ) -> list[Outcome]:
         self.batches.append([request.query for request in requests])
         self.threads.add(threading.current_thread().name)
@@ -63,7 +70,7 @@ class FakeRetriever:
                 raise self.bugs[request.query]
         return outcomes
 
-    def _answer(self, request: RetrieveRequest, cancel: CancelToken | None) -> Outcome:
+    def _answer(self, request: Request, cancel: CancelToken | None) -> Outcome:
         try:
             while not self.hold.is_set():  # stands for the decode steps, which poll
                 if cancel is not None:
@@ -74,6 +81,8 @@ class FakeRetriever:
         except DecodingError as error:
             self.stopped_by.append(error)
             return error
+        if isinstance(request, AnswerRequest):
+            return self.errors.get(request.query) or fake_answer(request)
         return self.errors.get(request.query) or fake_result(request)
 
 
@@ -110,6 +119,30 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
         num_accepted=3 if sampled else 0,
         num_steps=4,
         seed=(request.seed if request.seed is not None else 99) if sampled else None,
+        timings=Timings(prefill_ms=1.0, decode_ms=2.0, total_ms=3.0),
+        kv=KvShare(1000, 4000, 500, 2),
+    )
+
+
+def fake_answer(request: AnswerRequest) -> AnswerResult:
+    sampled = request.method in ("sample", "disc")
+    entity = Entity("Q1", "Hamlet", metadata={"kind": "play", "year": 1603})
+    return AnswerResult(
+        query=request.query,
+        method=request.method,
+        text='{"title": "Hamlet"}',
+        entities=(AnswerEntity("/title", "titles", "Hamlet", (entity,)),),
+        logprob=-2.5,
+        num_tokens=9,
+        num_forced=4,
+        num_drafted=3,
+        num_accepted=2,
+        num_forwards=5,
+        seed=(99 if request.seed is None else request.seed) if sampled else None,
+        schema_digest="sha256:0",
+        compile_ms=0.5,
+        mass=FAKE_MASS if request.method == "disc" else None,
+        mass_stderr=0.01 if request.method == "disc" else None,
         timings=Timings(prefill_ms=1.0, decode_ms=2.0, total_ms=3.0),
         kv=KvShare(1000, 4000, 500, 2),
     )

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.types import RetrieveRequest
+from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.types import RetrievalResult, RetrieveRequest
 from service.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
 from service.config import QueueLimits
 from service.errors import OverloadedError
@@ -34,10 +35,25 @@ def test_a_proof_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> Non
         estimate_tokens(RetrieveRequest("q", exact=True), 0) - estimate_tokens(RetrieveRequest("q"), 0)
         == 1024
     )
-    assert done_tokens(estimated, request, 500) == estimated
-    assert done_tokens(estimated, request, 510) == estimated
-    assert done_tokens(estimated, request, 30) == estimated - 470
-    assert done_tokens(100, RetrieveRequest("q"), 0) == 100
+    assert done_tokens(estimated, request, proof_of(500)) == estimated
+    assert done_tokens(estimated, request, proof_of(510)) == estimated
+    assert done_tokens(estimated, request, proof_of(30)) == estimated - 470
+    assert done_tokens(100, RetrieveRequest("q"), proof_of(0)) == 100
+
+
+def proof_of(tokens: int) -> RetrievalResult:
+    return RetrievalResult("q", "beam", (), num_exact_nodes=tokens)
+
+
+def test_a_document_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> None:
+    request = AnswerRequest("q", True, max_tokens=300)
+    estimated = estimate_tokens(request, 20)
+    assert estimated == 320
+    written = AnswerResult("q", "greedy", "1", (), logprob=-1.0, num_tokens=40)
+    assert done_tokens(estimated, request, written) == 60
+    wide = AnswerRequest("q", True, method="beam", beam_size=4, max_tokens=300)
+    assert estimate_tokens(wide, 20) == 20 + 4 * 300
+    assert done_tokens(estimate_tokens(wide, 20), wide, written) == 20 + 4 * 40
 
 
 def test_a_request_larger_than_the_limit_is_taken_alone() -> None:

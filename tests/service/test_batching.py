@@ -157,8 +157,8 @@ def test_a_bug_hits_the_guilty_only() -> None:
 
 def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() -> None:
     class Short(FakeRetriever):
-        def retrieve_batch(self, requests: Any, cancel: Any = None) -> list[Any]:
-            return super().retrieve_batch(requests, cancel)[:-1]
+        def respond(self, requests: Any, cancel: Any = None) -> list[Any]:
+            return super().respond(requests, cancel)[:-1]
 
     async def scenario() -> None:
         async with batching(max_delay_ms=20) as (batcher, _):

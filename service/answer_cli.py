@@ -1,0 +1,264 @@
+"""`genret answer`: JSON answers of a running server, and what a schema's keywords will do."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from decoding.grammar.options import ExtraProperties, Formats, PropertyOrder, Whitespace
+from retrieval.answers.checks import ANSWER_METHODS
+from retrieval.answers.types import DEFAULT_MAX_TOKENS, AnswerRequest
+from retrieval.errors import InputError, SourceError
+from retrieval.options import SHOWN
+from service.connection import address_option, call_error, check_timeout
+from service.query_input import batches
+from service.usage import usage_error
+
+if TYPE_CHECKING:
+    from service.client import RetrievalClient
+
+# More than any schema a server compiles by default; a wrong file must not fill the memory.
+_MAX_SCHEMA_BYTES = 4 * 2**20
+
+
+@click.command("answer")
+@click.argument("queries", nargs=-1)
+@click.option(
+    "--schema",
+    "schema_file",
+    type=click.Path(path_type=Path),
+    envvar="GENRET_ANSWER_SCHEMA",
+    help="File with the JSON Schema of the answer.",
+    show_default="--schema-name",
+    show_envvar=True,
+)
+@click.option(
+    "--schema-name",
+    help="A schema the server knows by name, instead.",
+    show_default="--schema",
+    show_envvar=True,
+)
+@click.option(
+    "--explain-schema",
+    is_flag=True,
+    help="Say keyword by keyword what is enforced and what is refused, and ask no server.",
+    **SHOWN,
+)
+@click.option(
+    "--method",
+    type=click.Choice(ANSWER_METHODS),
+    default="greedy",
+    help="greedy: the likeliest token at each step; sample: the model's own distribution over the allowed "
+    "ones; beam: the likeliest document found; disc: an unbiased sample of documents.",
+    **SHOWN,
+)
+@click.option(
+    "--max-tokens",
+    type=int,
+    default=DEFAULT_MAX_TOKENS,
+    help="Most tokens of an answer; it is closed in time.",
+    **SHOWN,
+)
+@click.option("--temperature", type=float, default=1.0, help="sample, disc: divides the logits.", **SHOWN)
+@click.option(
+    "--seed",
+    type=int,
+    help="sample, disc: the same seed gives the same answer.",
+    show_default="chosen and told",
+    show_envvar=True,
+)
+@click.option("--beam-size", type=int, default=4, help="beam: live prefixes per step.", **SHOWN)
+@click.option("--num-draws", type=int, default=4, help="disc: draws tried.", **SHOWN)
+@click.option(
+    "--whitespace",
+    type=click.Choice(get_args(Whitespace)),
+    default="spaced",
+    help="Between the parts of the answer: none, a blank behind commas and colons, or the model's choice.",
+    **SHOWN,
+)
+@click.option(
+    "--property-order",
+    type=click.Choice(get_args(PropertyOrder)),
+    default="schema",
+    help="Order of properties: the schema's, or the model's choice.",
+    **SHOWN,
+)
+@click.option(
+    "--formats",
+    type=click.Choice(get_args(Formats)),
+    default="assert",
+    help="Whether known formats are enforced.",
+    **SHOWN,
+)
+@click.option(
+    "--extra-properties",
+    type=click.Choice(get_args(ExtraProperties)),
+    default="declared",
+    help="Properties the schema does not mention: only where it speaks of such, or wherever allowed.",
+    **SHOWN,
+)
+@click.option(
+    "--forced-spans/--no-forced-spans",
+    default=True,
+    help="greedy, sample: write what must come without asking the model.",
+    **SHOWN,
+)
+@click.option(
+    "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
+)
+@click.option(
+    "--index",
+    default="",
+    help='Index that "titles" means in the schema.',
+    show_default="the server's first",
+    show_envvar=True,
+)
+@address_option
+@click.option(
+    "--json",
+    "as_json_lines",
+    is_flag=True,
+    envvar="GENRET_ANSWER_JSON",
+    help="One JSON object per query: the answer, its entities, figures.",
+    **SHOWN,
+)
+@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **SHOWN)
+def answer_command(
+    queries: tuple[str, ...],
+    schema_file: Path | None,
+    schema_name: str | None,
+    explain_schema: bool,
+    method: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int | None,
+    beam_size: int,
+    num_draws: int,
+    whitespace: str,
+    property_order: str,
+    formats: str,
+    extra_properties: str,
+    forced_spans: bool,
+    prompt: str | None,
+    index: str,
+    address: str,
+    as_json_lines: bool,
+    timeout: float,
+) -> None:
+    """Ask a running server for JSON that is valid under a schema.
+
+    Strings of the schema with "x-genret-index": "titles" are titles of the index's catalogue, and come back
+    with their entities.
+
+    - among the QUERIES reads them from standard input, one per line.
+
+    On a terminal every answer is shown with its entities. In a pipe it is one line of JSON.
+    """
+    if (schema_file is None) == (schema_name is None):
+        raise click.UsageError("name a schema: --schema FILE, or --schema-name NAME of one the server knows")
+    schema = None if schema_file is None else read_schema(schema_file)
+    make = partial(
+        AnswerRequest,
+        schema=schema,
+        schema_name=schema_name,
+        method=method,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        beam_size=beam_size,
+        num_draws=num_draws,
+        whitespace=whitespace,
+        property_order=property_order,
+        formats=formats,
+        extra_properties=extra_properties,
+        forced_spans=forced_spans,
+        prompt=prompt,
+    )
+    try:
+        probe = make("probe")
+    except InputError as error:
+        raise usage_error(error) from error
+    if explain_schema:
+        _explain(probe, schema_file)
+        return
+    if not queries:
+        raise click.UsageError('what is the query? genret answer --schema FILE "author of hamlet"')
+    check_timeout(timeout)
+    if any(text != "-" and not text.strip() for text in queries):
+        raise click.UsageError("query: must not be empty")
+    from service.client import RetrievalClient
+
+    failed = 0
+    with RetrievalClient(address, timeout) as client:
+        for batch in batches(queries, 1):
+            for text in batch:
+                failed += not _answer(client, make(text), index, as_json_lines, alone=len(queries) == 1)
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def read_schema(file: Path) -> str:
+    """Return the text of a schema file.
+
+    Raises:
+        SourceError: it cannot be read, or is no UTF-8 text of a sensible size.
+    """
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_SCHEMA_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"{file}: cannot be read: {error.strerror or error}") from error
+    if len(raw) > _MAX_SCHEMA_BYTES:
+        raise SourceError(
+            f"{file}: a schema of at most {_MAX_SCHEMA_BYTES:,} bytes is expected, this is larger"
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{file}: not valid UTF-8 at byte {error.start + 1}") from error
+
+
+def _explain(request: AnswerRequest, file: Path | None) -> None:
+    """Print what every keyword of a schema does; ends with status 1 where one is refused."""
+    from retrieval.answers.explanation import explain
+
+    if request.schema is None:
+        raise click.UsageError(
+            "--explain-schema needs --schema FILE: the server's schemas are known by name only"
+        )
+    explanation = explain(str(request.schema), request.options)
+    on_terminal = sys.stdout.isatty()
+    click.echo(explanation.table() if on_terminal else explanation.lines())
+    if explanation.refusal:
+        raise click.ClickException(f"{file}: {explanation.refusal}")
+
+
+def _answer(
+    client: RetrievalClient, request: AnswerRequest, index: str, as_json_lines: bool, *, alone: bool
+) -> bool:
+    """Ask and print; returns whether there was an answer. A lone query that fails ends the command."""
+    from service import render_answers
+    from service.errors import CallError
+
+    try:
+        reply = client.answer(request, index)
+    except CallError as error:
+        if alone and not as_json_lines:
+            raise call_error(error) from error
+        click.echo(f"Error: {request.query!r}: {call_error(error).message}", err=True)
+        if as_json_lines:
+            click.echo(render_answers.as_json(request.query, error))
+        return False
+    if as_json_lines:
+        click.echo(render_answers.as_json(request.query, reply))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(render_answers.as_panel(reply))
+    else:
+        click.echo(render_answers.as_line(reply))
+    return True
