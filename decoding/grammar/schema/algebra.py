@@ -1,0 +1,150 @@
+"""From formulas to value nodes: the graph of everything that a schema allows."""
+
+from __future__ import annotations
+
+from decoding.grammar.budget import current_budget
+from decoding.grammar.errors import (
+    InvalidSchemaError,
+    SchemaLimitError,
+    UnsatisfiableSchemaError,
+)
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.leaves.hole import HoleError, HoleOpener
+from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema.atoms import Formulas
+from decoding.grammar.schema.cases import Cases, Conjunction
+from decoding.grammar.schema.emptiness import Draft, settle
+from decoding.grammar.schema.expansion import Expansion
+from decoding.grammar.schema.formula import TextFromHole
+from decoding.grammar.schema.items_of import array_shape
+from decoding.grammar.schema.members import ENDLESS
+from decoding.grammar.schema.members_of import object_shape
+from decoding.grammar.shapes import ValueNode
+
+
+def compile_value(
+    formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: HoleOpener | None = None
+) -> ValueNode:
+    """Turn a schema's formulas into the graph of what may be written.
+
+    Args:
+        formulas: The schema.
+        options: Order of properties, undeclared properties, limits.
+        leaves: Of the vocabulary.
+        holes: Opens the sets outside the schema; None: there are none.
+
+    Returns:
+        The node of the whole value. All nodes and shapes that it leads to can be completed.
+
+    Raises:
+        UnsatisfiableSchemaError: nothing is valid.
+        UnsupportedSchemaError: something cannot be represented.
+        InvalidSchemaError: a hole cannot be opened.
+        SchemaLimitError: it expands to too many alternatives, nodes or states.
+        CompileTimeoutError: time is up.
+    """
+    builder = NodeBuilder(formulas, options, leaves, holes)
+    try:
+        return builder.compiled()
+    except RecursionError:
+        raise SchemaLimitError("", "#", "its conditions are nested too deeply") from None
+
+
+class NodeBuilder:
+    """Makes the nodes of one schema, each conjunction's once.
+
+    Args:
+        formulas: The schema.
+        options: How it is read.
+        leaves: Of the vocabulary.
+        holes: Opens sets outside the schema.
+    """
+
+    def __init__(
+        self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: HoleOpener | None
+    ) -> None:
+        self.expansion = Expansion(formulas)
+        self.options = options
+        self.leaves = leaves
+        self._root = formulas
+        self._holes = holes
+        self._nodes: dict[Conjunction, ValueNode] = {}
+        self._drafts: list[Draft] = []
+        self._size = 0
+        self.nothing = ValueNode(shortest=ENDLESS)
+        self._nodes[self.expansion.atoms.nothing] = self.nothing
+
+    def compiled(self) -> ValueNode:
+        """The node of the whole schema, everything it leads to settled."""
+        root = self.node(self.expansion.atoms.conjunction(self._root.root))
+        waiting = self._drafts
+        for draft in waiting:  # grows while it is read
+            cases = draft.cases
+            draft.arrays = [array_shape(self, case) for case in cases.arrays]
+            draft.objects = [object_shape(self, case) for case in cases.objects]
+            self.count(len(cases.arrays) + len(cases.objects))
+        settle(waiting)
+        if root.shortest >= ENDLESS:
+            raise UnsatisfiableSchemaError("", "#", "no value is valid under it")
+        return root
+
+    def count(self, more: int) -> None:
+        """Count nodes and shapes.
+
+        Raises:
+            SchemaLimitError: they are more than the limit.
+        """
+        self._size += more
+        limit = self.options.limits.nodes
+        if self._size > limit:
+            raise SchemaLimitError("", "#", f"it expands to more than {limit:,} values and containers")
+        if not self._size & 63:
+            current_budget().check_time()
+
+    def node(self, conjunction: Conjunction) -> ValueNode:
+        """The node of a conjunction; its containers are filled in later."""
+        node = self._nodes.get(conjunction)
+        if node is None:
+            node = self._nodes[conjunction] = self._new(self.expansion.cases(conjunction))
+        return node
+
+    def _new(self, cases: Cases) -> ValueNode:
+        self.count(1)
+        scalars = self.scalars(cases)
+        shortest = min((len(leaf.shortest(0)) for leaf in scalars), default=ENDLESS)
+        node = ValueNode(tuple(scalars), (), (), shortest)
+        if cases.arrays or cases.objects:
+            self._drafts.append(Draft(node, cases))
+        return node
+
+    def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
+        """The leaves of scalar alternatives.
+
+        Args:
+            cases: The alternatives.
+            canonical: Whether every value is to have one spelling only.
+        """
+        found: list[Leaf] = []
+        if cases.literals:
+            found.append(self.leaves.literals(cases.literals))
+        if cases.numbers is not None:
+            found.append(self.leaves.numbers(cases.numbers, canonical))
+        if cases.texts is not None:
+            found.append(self.leaves.texts(cases.texts))
+        found.extend(self.hole(hole) for hole in cases.holes)
+        return found
+
+    def hole(self, hole: TextFromHole) -> Leaf:
+        """The leaf of a set outside the schema.
+
+        Raises:
+            InvalidSchemaError: there is no such set.
+        """
+        place = hole.place
+        if self._holes is None:
+            raise InvalidSchemaError(place.keyword, place.pointer, "no indexes are open to take strings from")
+        try:
+            return self._holes(hole.name)
+        except HoleError as error:
+            raise InvalidSchemaError(place.keyword, place.pointer, str(error)) from None

@@ -1,0 +1,183 @@
+"""Atoms of formulas, interned: conditions that are not conjunctions, as small numbers.
+
+Formulas are large immutable trees; hashing them in a loop would cost more than everything else, so they are
+told apart by identity, except for the types that most schemas repeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from decoding.grammar.errors import UnsupportedSchemaError
+from decoding.grammar.schema.cases import Conjunction, ItemRule, MemberRule
+from decoding.grammar.schema.formula import (
+    NOTHING,
+    And,
+    Formula,
+    Items,
+    Not,
+    Or,
+    Place,
+    Properties,
+    Reference,
+    TypeIs,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Negation:
+    """Not all of these atoms."""
+
+    of: Conjunction
+    place: Place
+
+
+class Formulas(Protocol):
+    """What a schema says, place by place."""
+
+    @property
+    def root(self) -> Formula:
+        """The formula of the schema as a whole."""
+
+    def resolve(self, target: str) -> Formula:
+        """The formula a `Reference` stands for."""
+
+
+Atom = Formula | Negation
+"""A formula other than `And`, `Not` and `Reference`, or a negation."""
+
+
+class Atoms:
+    """Interns the formulas of one schema.
+
+    Args:
+        table: Resolves references.
+    """
+
+    __slots__ = (
+        "_conjunctions",
+        "_kept",
+        "_literal_types",
+        "_negations",
+        "_open_references",
+        "_rules",
+        "_table",
+        "list",
+        "nothing",
+    )
+
+    def __init__(self, table: Formulas) -> None:
+        self._table = table
+        self._conjunctions: dict[int, Conjunction] = {}
+        self._kept: list[Formula] = []
+        self._literal_types: dict[int, Conjunction] = {}
+        self._negations: dict[Conjunction, Conjunction] = {}
+        self._rules: dict[int, MemberRule | ItemRule] = {}
+        self._open_references: dict[str, None] = {}
+        self.list: list[Atom] = []
+        self.nothing = self.add(NOTHING)
+
+    def add(self, atom: Atom) -> Conjunction:
+        """A conjunction of one new atom."""
+        self.list.append(atom)
+        return (len(self.list) - 1,)
+
+    def conjunction(self, formula: Formula) -> Conjunction:
+        """The atoms of a formula, references resolved.
+
+        Raises:
+            UnsupportedSchemaError: a reference leads back to itself with nothing in between.
+        """
+        known = self._conjunctions.get(id(formula))
+        if known is None:
+            known = self._conjunction(formula)
+            self._conjunctions[id(formula)] = known
+            self._kept.append(formula)  # so that its id is not used again
+        return known
+
+    def _conjunction(self, formula: Formula) -> Conjunction:
+        kind = type(formula)
+        if kind is TypeIs:
+            types = int(formula.types)  # type: ignore[union-attr]
+            known = self._literal_types.get(types)
+            if known is None:
+                known = self._literal_types[types] = self.add(formula)
+            return known
+        if kind is And:
+            return self._all_of(formula.parts)  # type: ignore[union-attr]
+        if kind is Reference:
+            return self._resolved(formula.target)  # type: ignore[union-attr]
+        if kind is Or:
+            return self.nothing if not formula.parts else self.add(formula)  # type: ignore[union-attr]
+        if kind is Not:
+            return self.negation(self.conjunction(formula.part), formula.place)  # type: ignore[union-attr]
+        return self.add(formula)
+
+    def _all_of(self, parts: tuple[Formula, ...]) -> Conjunction:
+        atoms: list[int] = []
+        for part in parts:
+            for atom in self.conjunction(part):
+                if atom not in atoms:
+                    atoms.append(atom)
+        return tuple(atoms)
+
+    def _resolved(self, target: str) -> Conjunction:
+        if target in self._open_references:
+            raise endless(target)
+        self._open_references[target] = None
+        try:
+            return self.conjunction(self._table.resolve(target))
+        finally:
+            del self._open_references[target]
+
+    def negation(self, of: Conjunction, place: Place) -> Conjunction:
+        """What is not in a conjunction."""
+        known = self._negations.get(of)
+        if known is None:
+            known = self._negations[of] = self._negation(of, place)
+        return known
+
+    def _negation(self, of: Conjunction, place: Place) -> Conjunction:
+        if not of:
+            return self.nothing
+        if len(of) == 1:
+            atom = self.list[of[0]]
+            if type(atom) is Negation:
+                return atom.of
+            if of == self.nothing:
+                return ()
+        return self.add(Negation(of, place))
+
+    def member_rule(self, number: int) -> MemberRule:
+        """The rule of a `Properties` or the like."""
+        known = self._rules.get(number)
+        if known is None:
+            known = self._rules[number] = self._member_rule(self.list[number])  # type: ignore[arg-type]
+        return known  # type: ignore[return-value]
+
+    def _member_rule(self, formula: Properties) -> MemberRule:
+        of = self.conjunction
+        return MemberRule(
+            {name: of(value) for name, value in formula.named},
+            tuple((keys, of(value)) for keys, value in formula.patterns),
+            of(formula.additional),
+            True,
+            formula.says_additional,
+            formula.place,
+        )
+
+    def item_rule(self, number: int) -> ItemRule:
+        """The rule of an `Items`."""
+        known = self._rules.get(number)
+        if known is None:
+            formula: Items = self.list[number]  # type: ignore[assignment]
+            prefix = tuple(self.conjunction(part) for part in formula.prefix)
+            known = self._rules[number] = ItemRule(prefix, self.conjunction(formula.rest), formula.place)
+        return known  # type: ignore[return-value]
+
+
+def endless(target: str) -> UnsupportedSchemaError:
+    """The error for a reference that leads back to itself without a container in between."""
+    pointer = "#" + target.partition("#")[2]
+    return UnsupportedSchemaError("$ref", pointer, "it refers to itself with no array or object in between")

@@ -1,0 +1,311 @@
+"""Sets of JSON values as alternatives per type: what a formula is turned into before it becomes shapes.
+
+Scalars are closed sets. Arrays and objects are lists of cases, any of which may hold; a case is a conjunction
+whose member formulas are not looked into: they are named by `Conjunction`s, tuples of numbers of atoms that an
+`Expansion` has interned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.schema.formula import JsonType, Place, TextFromHole
+
+Thing = TypeVar("Thing")
+Closed = TypeVar("Closed", NumberSet, TextSet)
+
+Conjunction = tuple[int, ...]
+"""Atoms that all hold; of none: anything."""
+
+LITERALS = int(JsonType.NULL | JsonType.FALSE | JsonType.TRUE)
+ALL_NUMBERS = NumberSet.of()
+ALL_TEXTS = TextSet.of()
+MAX_CASES = 2000
+"""Most alternatives of one container at one place; past them a schema is refused rather than slow."""
+
+
+class MemberRule:
+    """What one `Properties` says of the members of an object. Equal only to itself.
+
+    Attributes:
+        named: Values by key, in the schema's order.
+        patterns: Values by set of keys.
+        additional: Value of all other keys.
+        declares: Whether it comes from the schema as written, so that its keys count as declared; rules that
+            a negation makes do not declare anything.
+        says_additional: Whether the schema says something of other keys.
+        place: For messages.
+    """
+
+    __slots__ = ("additional", "declares", "named", "patterns", "place", "says_additional")
+
+    def __init__(
+        self,
+        named: Mapping[str, Conjunction],
+        patterns: tuple[tuple[Dfa, Conjunction], ...],
+        additional: Conjunction,
+        declares: bool,
+        says_additional: bool,
+        place: Place,
+    ) -> None:
+        self.named = named
+        self.patterns = patterns
+        self.additional = additional
+        self.declares = declares
+        self.says_additional = says_additional
+        self.place = place
+
+
+class ItemRule:
+    """What one `Items` says of the items of an array. Equal only to itself.
+
+    Attributes:
+        prefix: Values of the first items.
+        rest: Value of all others.
+        place: For messages.
+    """
+
+    __slots__ = ("place", "prefix", "rest")
+
+    def __init__(self, prefix: tuple[Conjunction, ...], rest: Conjunction, place: Place) -> None:
+        self.prefix = prefix
+        self.rest = rest
+        self.place = place
+
+
+class ItemQuota(NamedTuple):
+    """From item `start` on, `least` to `most` items are as `item` says; None is no bound."""
+
+    start: int
+    item: Conjunction
+    least: int
+    most: int | None
+    place: Place
+
+
+class MemberQuota(NamedTuple):
+    """At least one member has a key in `keys` (None: any) and a value as `value` says."""
+
+    keys: TextSet | None
+    value: Conjunction
+    place: Place
+
+
+class ArrayCase(NamedTuple):
+    """Arrays that obey all of this."""
+
+    rules: tuple[ItemRule, ...] = ()
+    least: int = 0
+    most: int | None = None
+    quotas: tuple[ItemQuota, ...] = ()
+    unique: Place | None = None
+
+
+class ObjectCase(NamedTuple):
+    """Objects that obey all of this; `required` in the order of the schema, `names`: what every key is."""
+
+    rules: tuple[MemberRule, ...] = ()
+    required: tuple[str, ...] = ()
+    least: int = 0
+    most: int | None = None
+    names: TextSet | None = None
+    quotas: tuple[MemberQuota, ...] = ()
+
+
+ANY_ARRAY = ArrayCase()
+ANY_OBJECT = ObjectCase()
+
+
+class Cases(NamedTuple):
+    """A set of JSON values.
+
+    Attributes:
+        literals: Bits of `JsonType` NULL, FALSE and TRUE.
+        numbers: Numbers; None: none.
+        texts: Strings; None: none.
+        holes: Strings from sets outside the schema, besides `texts`.
+        arrays: Alternatives; empty: no array.
+        objects: Alternatives; empty: no object.
+    """
+
+    literals: int = 0
+    numbers: NumberSet | None = None
+    texts: TextSet | None = None
+    holes: tuple[TextFromHole, ...] = ()
+    arrays: tuple[ArrayCase, ...] = ()
+    objects: tuple[ObjectCase, ...] = ()
+
+
+NO_CASES = Cases()
+ALL_CASES = Cases(LITERALS, ALL_NUMBERS, ALL_TEXTS, (), (ANY_ARRAY,), (ANY_OBJECT,))
+
+
+def least_of(first: int | None, second: int | None) -> int | None:
+    """The smaller of two upper bounds; None is no bound."""
+    if first is None:
+        return second
+    return first if second is None or first < second else second
+
+
+def joined(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Both conjunctions at once: the atoms of the first, then those only the second has."""
+    if not second or first == second:
+        return first
+    if not first:
+        return second
+    more = tuple(atom for atom in second if atom not in first)
+    return first + more if more else first
+
+
+def merged(first: tuple[Thing, ...], second: tuple[Thing, ...]) -> tuple[Thing, ...]:
+    """All things of both, once each, in order."""
+    if not second:
+        return first
+    return tuple(dict.fromkeys(first + second)) if first else second
+
+
+def both_arrays(first: ArrayCase, second: ArrayCase) -> ArrayCase | None:
+    """Arrays of both cases; None where there is surely none."""
+    if second is ANY_ARRAY or first is second:
+        return first
+    if first is ANY_ARRAY:
+        return second
+    least = max(first.least, second.least)
+    most = least_of(first.most, second.most)
+    if most is not None and least > most:
+        return None
+    return ArrayCase(
+        merged(first.rules, second.rules),
+        least,
+        most,
+        merged(first.quotas, second.quotas),
+        first.unique or second.unique,
+    )
+
+
+def both_objects(first: ObjectCase, second: ObjectCase) -> ObjectCase | None:
+    """Objects of both cases; None where there is surely none."""
+    if second is ANY_OBJECT or first is second:
+        return first
+    if first is ANY_OBJECT:
+        return second
+    least = max(first.least, second.least)
+    most = least_of(first.most, second.most)
+    required = merged(first.required, second.required)
+    if most is not None and (least > most or len(required) > most):
+        return None
+    names = second.names if first.names is None else first.names
+    if first.names is not None and second.names is not None:
+        names = first.names & second.names
+    rules = merged(first.rules, second.rules)
+    return ObjectCase(rules, required, least, most, names, merged(first.quotas, second.quotas))
+
+
+def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextFromHole, ...]]:
+    """Strings of both.
+
+    Raises:
+        UnsupportedSchemaError: a set outside the schema meets another condition on strings.
+    """
+    texts: TextSet | None = None
+    if first.texts is not None and second.texts is not None:
+        texts = _both(first.texts, second.texts, ALL_TEXTS)
+    if not first.holes and not second.holes:
+        return texts, ()
+    holes: dict[TextFromHole, None] = {}
+    for one, other in ((first, second), (second, first)):
+        for hole in one.holes:
+            if other.texts is ALL_TEXTS or any(hole.name == known.name for known in other.holes):
+                holes[hole] = None
+            elif other.texts is not None or other.holes:
+                raise UnsupportedSchemaError(
+                    hole.place.keyword,
+                    hole.place.pointer,
+                    "it cannot be combined with other conditions on strings",
+                )
+    return texts, tuple(holes)
+
+
+def intersection(first: Cases, second: Cases, place: Place | None) -> Cases:
+    """Values of both.
+
+    Args:
+        first: One set; its members come first.
+        second: The other.
+        place: Whom to blame for too many alternatives.
+
+    Raises:
+        SchemaLimitError: there are more than `MAX_CASES` alternatives.
+        UnsupportedSchemaError: see `both_texts`.
+    """
+    if first is ALL_CASES:
+        return second
+    if second is ALL_CASES:
+        return first
+    numbers: NumberSet | None = None
+    if first.numbers is not None and second.numbers is not None:
+        numbers = _both(first.numbers, second.numbers, ALL_NUMBERS)
+    texts, holes = both_texts(first, second)
+    if len(first.arrays) * len(second.arrays) + len(first.objects) * len(second.objects) > MAX_CASES:
+        raise too_many(place)
+    arrays = {both_arrays(one, other): None for one in first.arrays for other in second.arrays}
+    objects = {both_objects(one, other): None for one in first.objects for other in second.objects}
+    return Cases(
+        first.literals & second.literals,
+        numbers,
+        texts,
+        holes,
+        tuple(case for case in arrays if case is not None),
+        tuple(case for case in objects if case is not None),
+    )
+
+
+def union(first: Cases, second: Cases, place: Place | None) -> Cases:
+    """Values of either.
+
+    Raises:
+        SchemaLimitError: there are more than `MAX_CASES` alternatives.
+    """
+    if first is NO_CASES or second is ALL_CASES:
+        return second
+    if second is NO_CASES or first is ALL_CASES:
+        return first
+    arrays, objects = merged(first.arrays, second.arrays), merged(first.objects, second.objects)
+    if len(arrays) + len(objects) > MAX_CASES:
+        raise too_many(place)
+    return Cases(
+        first.literals | second.literals,
+        _either(first.numbers, second.numbers, ALL_NUMBERS),
+        _either(first.texts, second.texts, ALL_TEXTS),
+        merged(first.holes, second.holes),
+        (ANY_ARRAY,) if ANY_ARRAY in arrays else arrays,
+        (ANY_OBJECT,) if ANY_OBJECT in objects else objects,
+    )
+
+
+def too_many(place: Place | None) -> SchemaLimitError:
+    """The error for too many alternatives."""
+    keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
+    return SchemaLimitError(keyword, pointer, f"it expands to more than {MAX_CASES:,} alternatives")
+
+
+def _both(first: Closed, second: Closed, everything: Closed) -> Closed | None:
+    """What is in both; None: nothing."""
+    if first is everything or first is second:
+        return second
+    if second is everything:
+        return first
+    result = first & second
+    return None if result.is_empty else result
+
+
+def _either(first: Closed | None, second: Closed | None, everything: Closed) -> Closed | None:
+    """What is in either; None: nothing."""
+    if first is None or second is everything or first is second:
+        return second
+    return first if second is None or first is everything else first | second

@@ -1,0 +1,188 @@
+"""Objects with bounds on how many members they have, or with members that must be among them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.schema.members import ENDLESS, Member, Members
+from decoding.grammar.shapes import Option
+
+
+class ObjectProgress(NamedTuple):
+    """How far an object is.
+
+    Attributes:
+        seen: Which named members have been written, a bit each; in the schema's order also those passed over.
+        count: Members so far; no further counted than it matters, but at least to one.
+        pending: Quotas, a bit each, that no member has satisfied yet.
+    """
+
+    seen: int
+    count: int
+    pending: int
+
+
+class CountedObjectShape:
+    """Objects that are completed only by the right number of members (`decoding.grammar.shapes.ObjectShape`).
+
+    A quota asks for at least one member with a key and a value of some kind. Wherever a member may come, what
+    is still missing behind it can be written.
+
+    Args:
+        members: Of the objects; their values by the quotas they satisfy.
+        least: Fewest members.
+        most: Most members; None is no bound.
+        quotas: How many there are.
+        ordered: Whether named members come in the schema's order and before all others.
+    """
+
+    __slots__ = ("_choices", "_keys", "_least", "_members", "_most", "_ordered", "_quotas", "_sizes")
+
+    def __init__(self, members: Members, least: int, most: int | None, quotas: int, ordered: bool) -> None:
+        self._members = members
+        self._least = least
+        self._most = most
+        self._quotas = quotas
+        self._ordered = ordered
+        self._sizes: dict[ObjectProgress, int] = {}
+        self._keys: dict[ObjectProgress, Leaf | None] = {}
+        self._choices: dict[tuple[ObjectProgress, int], tuple[Option, ...]] = {}
+
+    def cost(self) -> int:
+        """Fewest bytes of such an object, as far as its members' values are known."""
+        size = self._completion(self.start())
+        return size + 1 if size < ENDLESS else ENDLESS
+
+    def seal(self) -> None:
+        """Settle, once all values are known, what may come."""
+        self._members.drop_empty()
+        self.keys(self.start())
+
+    def start(self) -> ObjectProgress:
+        """Progress behind `{`."""
+        return ObjectProgress(0, 0, (1 << self._quotas) - 1)
+
+    def can_close(self, progress: Hashable) -> bool:
+        """Whether `}` may follow."""
+        now: ObjectProgress = progress  # type: ignore[assignment]
+        if now.pending or now.count < self._least:
+            return False
+        return all(not member.required for member in self._unseen(now))
+
+    def keys(self, progress: Hashable) -> Leaf | None:
+        """The keys that may follow."""
+        now: ObjectProgress = progress  # type: ignore[assignment]
+        try:
+            return self._keys[now]
+        except KeyError:
+            members = (*self._next_named(now), *self._next_free(now))
+            labels = tuple(member.label for member in members if self.after_key(now, member.label))
+            leaf = self._members.key_leaves.of(labels) if labels else None
+            self._keys[now] = leaf
+            return leaf
+
+    def after_key(self, progress: Hashable, label: int) -> tuple[Option, ...]:
+        """Ways to go on behind a key."""
+        now: ObjectProgress = progress  # type: ignore[assignment]
+        options = self._choices.get((now, label))
+        if options is None:
+            member = self._members.with_label(label)
+            found = (
+                Option(value, self._behind(now, member, satisfied))
+                for satisfied, value in member.values.items()
+                if satisfied & now.pending == satisfied
+            )
+            options = tuple(option for option in found if self.shortest(option.progress) < ENDLESS)
+            self._choices[now, label] = options
+        return options
+
+    def after_value(self, progress: Hashable, label: int) -> Hashable:
+        """Progress once the value is written."""
+        return progress
+
+    def shortest(self, progress: Hashable) -> int:
+        """Fewest bytes that close the object from between two members."""
+        now: ObjectProgress = progress  # type: ignore[assignment]
+        size = self._sizes.get(now)
+        if size is None:
+            size = self._sizes[now] = self._completion(now)
+        return size
+
+    def _unseen(self, now: ObjectProgress) -> Iterator[Member]:
+        return (member for n, member in enumerate(self._members.named) if not now.seen >> n & 1)
+
+    def _next_named(self, now: ObjectProgress) -> Iterator[Member]:
+        for member in self._unseen(now):
+            yield member
+            if self._ordered and member.required:
+                return
+
+    def _next_free(self, now: ObjectProgress) -> list[Member]:
+        if self._ordered and any(member.required for member in self._unseen(now)):
+            return []
+        return self._members.free
+
+    def _behind(self, now: ObjectProgress, member: Member, satisfied: int) -> ObjectProgress:
+        """Progress behind one more member."""
+        seen = now.seen
+        if member.name is None:
+            if self._ordered:
+                seen = (1 << len(self._members.named)) - 1
+        else:
+            place = self._members.named.index(member)
+            seen = (2 << place) - 1 if self._ordered else seen | 1 << place
+        count = now.count + 1
+        if self._most is None:
+            count = min(count, max(self._least, 1))
+        return ObjectProgress(seen, count, now.pending & ~satisfied)
+
+    def _completion(self, now: ObjectProgress) -> int:
+        """Fewest bytes that close the object, `ENDLESS` if nothing does.
+
+        Which members are added is chosen one after another; what counts of a choice is the quotas still
+        pending and the number of members, so that the choices stay few.
+        """
+        need = max(self._least - now.count, 0)
+        room = None if self._most is None else self._most - now.count
+        if room is not None and room < need:
+            return ENDLESS
+        best = {(now.pending, 0): 0}
+        for member in self._unseen(now):
+            more = self._extended(best, member, need, room)
+            if member.required:
+                best = more
+            else:
+                _keep_best(best, more)
+        for member in self._members.free:
+            most = need + now.pending.bit_count()
+            for _ in range(most if member.supply is None else min(most, member.supply)):
+                _keep_best(best, self._extended(best, member, need, room))
+        sizes = [size for (pending, count), size in best.items() if not pending and count >= need]
+        size = min(sizes, default=ENDLESS)
+        if size >= ENDLESS:
+            return ENDLESS
+        return size + 1 - (size > 0 and now.count == 0)
+
+    def _extended(
+        self, best: dict[tuple[int, int], int], member: Member, need: int, room: int | None
+    ) -> dict[tuple[int, int], int]:
+        """All choices so far, each with one more member."""
+        more: dict[tuple[int, int], int] = {}
+        for (pending, count), size in best.items():
+            behind = count + 1 if room is not None else min(count + 1, need)
+            if room is not None and behind > room:
+                continue
+            for satisfied in member.values:
+                total = size + member.cost(satisfied)
+                choice = (pending & ~satisfied, behind)
+                if total < more.get(choice, ENDLESS):
+                    more[choice] = total
+        return more
+
+
+def _keep_best(best: dict[tuple[int, int], int], more: dict[tuple[int, int], int]) -> None:
+    for choice, size in more.items():
+        if size < best.get(choice, ENDLESS):
+            best[choice] = size

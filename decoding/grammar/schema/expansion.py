@@ -1,0 +1,321 @@
+"""Formulas as alternatives per type: conjunctions and disjunctions are carried out, members stay as they are."""
+
+from __future__ import annotations
+
+from decoding.grammar.budget import current_budget
+from decoding.grammar.errors import UnsupportedSchemaError
+from decoding.grammar.schema.atoms import Atoms, Formulas, Negation
+from decoding.grammar.schema.cases import (
+    ALL_CASES,
+    ALL_NUMBERS,
+    ALL_TEXTS,
+    ANY_ARRAY,
+    ANY_OBJECT,
+    LITERALS,
+    NO_CASES,
+    ArrayCase,
+    Cases,
+    Conjunction,
+    ItemQuota,
+    ItemRule,
+    MemberRule,
+    ObjectCase,
+    intersection,
+    least_of,
+    union,
+)
+from decoding.grammar.schema.conflicts import Conflicts
+from decoding.grammar.schema.formula import (
+    Contains,
+    ExactlyOne,
+    Formula,
+    ItemCount,
+    Items,
+    JsonType,
+    NumberIn,
+    Or,
+    Place,
+    Properties,
+    PropertyCount,
+    PropertyNames,
+    Required,
+    TextFromHole,
+    TextIn,
+    TypeIs,
+    UniqueItems,
+)
+from decoding.grammar.schema.negation import negated_atom
+
+NUMBER, STRING, ARRAY, OBJECT = (
+    int(kind) for kind in (JsonType.NUMBER, JsonType.STRING, JsonType.ARRAY, JsonType.OBJECT)
+)
+_COMPOSITE = frozenset((Or, ExactlyOne, Negation))
+
+
+class _Gathered:
+    """Conditions that hold at once, none of them a choice: at most one case of each container."""
+
+    __slots__ = (
+        "atoms",
+        "holes",
+        "item_rules",
+        "items",
+        "members",
+        "names",
+        "numbers",
+        "quotas",
+        "required",
+        "rules",
+        "texts",
+        "types",
+        "unique",
+    )
+
+    def __init__(self, atoms: Atoms) -> None:
+        self.atoms = atoms
+        self.types = int(JsonType.ANY)
+        self.numbers: list[NumberIn] = []
+        self.texts: list[TextIn] = []
+        self.holes: list[TextFromHole] = []
+        self.rules: list[MemberRule] = []
+        self.required: dict[str, None] = {}
+        self.members: tuple[int, int | None] = (0, None)
+        self.names: list[PropertyNames] = []
+        self.item_rules: list[ItemRule] = []
+        self.items: tuple[int, int | None] = (0, None)
+        self.quotas: list[ItemQuota] = []
+        self.unique: Place | None = None
+
+    def add(self, number: int, atom: Formula | Negation) -> None:
+        """Add one condition."""
+        kind = type(atom)
+        if kind is TypeIs:
+            self.types &= int(atom.types)  # type: ignore[union-attr]
+        elif kind is Properties:
+            self.rules.append(self.atoms.member_rule(number))
+        elif kind is Required:
+            self.required.update(dict.fromkeys(atom.names))  # type: ignore[union-attr]
+        elif kind is TextIn:
+            self.texts.append(atom)  # type: ignore[arg-type]
+        elif kind is NumberIn:
+            self.numbers.append(atom)  # type: ignore[arg-type]
+        elif kind is Items:
+            self.item_rules.append(self.atoms.item_rule(number))
+        elif kind is ItemCount:
+            self.items = _narrower(self.items, atom)  # type: ignore[arg-type]
+        elif kind is PropertyCount:
+            self.members = _narrower(self.members, atom)  # type: ignore[arg-type]
+        elif kind is PropertyNames:
+            self.names.append(atom)  # type: ignore[arg-type]
+        elif kind is UniqueItems:
+            self.unique = self.unique or atom.place  # type: ignore[union-attr]
+        elif kind is Contains:
+            item = self.atoms.conjunction(atom.item)  # type: ignore[union-attr]
+            self.quotas.append(ItemQuota(0, item, atom.least, atom.most, atom.place))  # type: ignore[union-attr]
+        elif kind is TextFromHole:
+            self.holes.append(atom)  # type: ignore[arg-type]
+        else:
+            raise TypeError(f"not a condition: {kind.__name__}")
+
+    def cases(self) -> Cases:
+        """Everything that was added, at once."""
+        types = self.types
+        numbers = texts = None
+        holes: tuple[TextFromHole, ...] = ()
+        if types & NUMBER:
+            numbers = ALL_NUMBERS
+            for condition in self.numbers:
+                numbers = condition.numbers if numbers is ALL_NUMBERS else numbers & condition.numbers
+            if self.numbers and numbers.is_empty:
+                numbers = None
+        if types & STRING:
+            texts = ALL_TEXTS
+            for part in self.texts:
+                texts = part.texts if texts is ALL_TEXTS else texts & part.texts
+            if self.texts and texts.is_empty:
+                texts = None
+            if self.holes:
+                holes, texts = self._only_hole(texts is ALL_TEXTS), None
+        return Cases(
+            types & LITERALS,
+            numbers,
+            texts,
+            holes,
+            (self._array(),) if types & ARRAY and _possible(self.items) else (),
+            (self._object(),) if types & OBJECT and _possible(self.members, len(self.required)) else (),
+        )
+
+    def _only_hole(self, alone: bool) -> tuple[TextFromHole, ...]:
+        """The hole that strings come from, if nothing else is said of them."""
+        first = self.holes[0]
+        if not alone or any(hole.name != first.name for hole in self.holes):
+            raise UnsupportedSchemaError(
+                first.place.keyword,
+                first.place.pointer,
+                "it cannot be combined with other conditions on strings",
+            )
+        return (first,)
+
+    def _array(self) -> ArrayCase:
+        rules, quotas, (least, most) = self.item_rules, self.quotas, self.items
+        if not rules and not quotas and not least and most is None and self.unique is None:
+            return ANY_ARRAY
+        return ArrayCase(tuple(rules), least, most, tuple(quotas), self.unique)
+
+    def _object(self) -> ObjectCase:
+        least, most = self.members
+        if not self.rules and not self.required and not self.names and not least and most is None:
+            return ANY_OBJECT
+        names = None
+        for part in self.names:
+            names = part.names if names is None else names & part.names
+        return ObjectCase(tuple(self.rules), tuple(self.required), least, most, names)
+
+
+class Expansion:
+    """Turns the formulas of one schema into cases, each once.
+
+    Args:
+        formulas: The schema.
+    """
+
+    __slots__ = ("_known", "_open", "atoms", "conflicts")
+
+    def __init__(self, formulas: Formulas) -> None:
+        self.atoms = Atoms(formulas)
+        self.conflicts = Conflicts(self)
+        self._known: dict[Conjunction, Cases] = {(): ALL_CASES}
+        self._open: set[Conjunction] = set()
+
+    def cases(self, conjunction: Conjunction) -> Cases:
+        """What a conjunction of atoms allows.
+
+        Raises:
+            UnsupportedSchemaError: something in it cannot be represented.
+            SchemaLimitError: it has too many alternatives.
+            CompileTimeoutError: time is up.
+        """
+        known = self._known.get(conjunction)
+        if known is not None:
+            return known
+        if conjunction in self._open:
+            raise self._endless(conjunction)
+        self._open.add(conjunction)
+        try:
+            known = self._known[conjunction] = self._expanded(conjunction)
+        finally:
+            self._open.discard(conjunction)
+        return known
+
+    def _expanded(self, conjunction: Conjunction) -> Cases:
+        atoms, result = self.atoms, ALL_CASES
+        gathered: _Gathered | None = None
+        place: Place | None = None
+        for number in conjunction:
+            atom = atoms.list[number]
+            if type(atom) not in _COMPOSITE:
+                if gathered is None:
+                    gathered = _Gathered(atoms)
+                gathered.add(number, atom)
+                continue
+            place = atom.place  # type: ignore[union-attr]
+            if gathered is not None:
+                result, gathered = self.both(result, gathered.cases(), place), None
+            result = self.both(result, self._composite((number,), atom), place)
+        return result if gathered is None else self.both(result, gathered.cases(), place)
+
+    def _composite(self, alone: Conjunction, atom: Formula | Negation) -> Cases:
+        """The cases of a disjunction or negation, kept for all conjunctions it stands in."""
+        known = self._known.get(alone)
+        if known is None:
+            if type(atom) is Or:
+                known = self._any_of(atom)
+            elif type(atom) is ExactlyOne:
+                known = self._one_of(atom)
+            else:
+                known = self.negated(atom.of, atom.place)  # type: ignore[union-attr]
+            self._known[alone] = known
+        return known
+
+    def both(self, first: Cases, second: Cases, place: Place | None) -> Cases:
+        """Values of both; alternatives that contradict themselves at sight are left out of products."""
+        result = intersection(first, second, place)
+        if (
+            len(first.objects) > 1
+            or len(second.objects) > 1
+            or len(first.arrays) > 1
+            or len(second.arrays) > 1
+        ):
+            current_budget().check_time()
+            return self.conflicts.pruned(result)
+        return result
+
+    def _any_of(self, atom: Or) -> Cases:
+        result = NO_CASES
+        for part in atom.parts:
+            result = union(result, self.cases(self.atoms.conjunction(part)), atom.place)
+        return result
+
+    def _one_of(self, atom: ExactlyOne) -> Cases:
+        """Or over all parts of: this one, and none of those that overlap it."""
+        parts = [self.atoms.conjunction(part) for part in atom.parts]
+        cases = [self.cases(part) for part in parts]
+        result = NO_CASES
+        for i, alone in enumerate(cases):
+            for j, other in enumerate(cases):
+                if i != j and self.conflicts.overlap(alone, other):
+                    alone = self.both(alone, self.negated(parts[j], atom.place), atom.place)
+            result = union(result, alone, atom.place)
+            current_budget().check_time()
+        return result
+
+    def negated(self, conjunction: Conjunction, place: Place) -> Cases:
+        """What a conjunction does not allow."""
+        result = NO_CASES
+        for number in conjunction:
+            atom = self.atoms.list[number]
+            if type(atom) is Or:
+                part = self._none_of(atom, place)
+            elif type(atom) is ExactlyOne:
+                part = self._not_one_of(atom, place)
+            elif type(atom) is Negation:
+                part = self.cases(atom.of)
+            else:
+                part = negated_atom(self.atoms, number, place)
+            result = union(result, part, place)
+        return result
+
+    def _none_of(self, atom: Or | ExactlyOne, place: Place) -> Cases:
+        result = ALL_CASES
+        for part in atom.parts:
+            result = self.both(result, self.negated(self.atoms.conjunction(part), place), place)
+        return result
+
+    def _not_one_of(self, atom: ExactlyOne, place: Place) -> Cases:
+        """None of the parts, or at least two."""
+        result = self._none_of(atom, place)
+        cases = [self.cases(self.atoms.conjunction(part)) for part in atom.parts]
+        for i, first in enumerate(cases):
+            for second in cases[:i]:
+                result = union(result, self.both(first, second, place), place)
+        return result
+
+    def _endless(self, conjunction: Conjunction) -> UnsupportedSchemaError:
+        place: Place | None = None
+        for number in conjunction:
+            place = place or getattr(self.atoms.list[number], "place", None)
+        return UnsupportedSchemaError(
+            "$ref",
+            place.pointer if place else "#",
+            "it refers to itself with no array or object in between",
+        )
+
+
+def _narrower(bounds: tuple[int, int | None], more: ItemCount | PropertyCount) -> tuple[int, int | None]:
+    """Both pairs of bounds at once."""
+    return max(bounds[0], more.least), least_of(bounds[1], more.most)
+
+
+def _possible(bounds: tuple[int, int | None], required: int = 0) -> bool:
+    """Whether any count is within the bounds."""
+    return bounds[1] is None or max(bounds[0], required) <= bounds[1]

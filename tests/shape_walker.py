@@ -1,0 +1,212 @@
+"""Walks shapes with values: whether a compiled schema allows them, and whether it can always be completed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Hashable, Iterator
+
+from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
+from tests.json_texts import spelled
+
+
+def label_of(leaf: Leaf, text: bytes) -> int:
+    """Label of a text of a leaf, -1 if it is none."""
+    state = 0
+    for byte in text:
+        state = leaf.step(state, byte)
+        if state < 0:
+            return -1
+    return leaf.label(state)
+
+
+class ShapeWalker:
+    """Checks values against nodes.
+
+    Args:
+        any_order: Whether the keys of objects may be reordered to fit.
+    """
+
+    def __init__(self, any_order: bool) -> None:
+        self._any_order = any_order
+
+    def allows(self, node: ValueNode, value: object) -> bool:
+        """Whether the node allows the value."""
+        return bool(self.labels(node, value))
+
+    def labels(self, node: ValueNode, value: object) -> set[int]:
+        """Labels of the ways in which a node allows a value; 0 for containers."""
+        if isinstance(value, dict):
+            return {0} if any(self._object(shape, value) for shape in node.objects) else set()
+        if isinstance(value, list):
+            return {0} if any(self._array(shape, value) for shape in node.arrays) else set()
+        text = spelled(value)
+        return {label for leaf in node.leaves if (label := label_of(leaf, text)) >= 0}
+
+    def _object(self, shape: ObjectShape, members: dict[str, object]) -> bool:
+        reached: set[tuple[frozenset[str], Hashable]] = {(frozenset(), shape.start())}
+        labels: dict[tuple[int, str], set[int]] = {}
+        for name in members:
+            following = set()
+            for done, progress in reached:
+                for key in members.keys() - done if self._any_order else [name]:
+                    for after in self._after_member(shape, progress, key, members[key], labels):
+                        following.add((done | {key}, after))
+            reached = following
+        return any(shape.can_close(progress) for _, progress in reached)
+
+    def _after_member(
+        self,
+        shape: ObjectShape,
+        progress: Hashable,
+        key: str,
+        value: object,
+        known: dict[tuple[int, str], set[int]],
+    ) -> Iterator[Hashable]:
+        leaf = shape.keys(progress)
+        label = -1 if leaf is None else label_of(leaf, spelled(key))
+        if label < 0:
+            return
+        options = shape.after_key(progress, label)
+        assert options, "a key without options"
+        for option in options:
+            place = (id(option.value), key)
+            if place not in known:
+                known[place] = self.labels(option.value, value)
+            for value_label in known[place]:
+                yield shape.after_value(option.progress, value_label)
+
+    def _array(self, shape: ArrayShape, items: list[object]) -> bool:
+        reached = {shape.start()}
+        for item in items:
+            reached = {
+                shape.after_value(option.progress, label)
+                for progress in reached
+                for option in shape.items(progress)
+                for label in self.labels(option.value, item)
+            }
+        return any(shape.can_close(progress) for progress in reached)
+
+
+class RandomWriter:
+    """Writes random values of nodes, which shows that every place can be left again.
+
+    Args:
+        rng: Chooses.
+        size: About how many bytes may be written before only what ends soonest is chosen.
+    """
+
+    def __init__(self, rng: random.Random, size: int) -> None:
+        self._rng = rng
+        self._left = size
+
+    def value(self, node: ValueNode) -> tuple[bytes, int]:
+        """A random value, and its label."""
+        ways: list[Leaf | ArrayShape | ObjectShape] = [*node.leaves, *node.arrays, *node.objects]
+        assert ways, "an empty node"
+        if self._left <= 0:
+            ways = [way for way in ways if _size(way) == node.shortest]
+            assert ways, f"nothing is as short as {node.shortest}"
+        way = self._rng.choice(ways)
+        if hasattr(way, "keys"):
+            return self._object(way), 0
+        if hasattr(way, "items"):
+            return self._array(way), 0
+        text = self.scalar(way)
+        return text, label_of(way, text)
+
+    def scalar(self, leaf: Leaf) -> bytes:
+        """A random text of a leaf."""
+        state, text = 0, bytearray()
+        while True:
+            if leaf.label(state) >= 0 and (not leaf.goes_on(state) or self._rng.random() < 0.3):
+                break
+            edges = leaf.edges(state)
+            if len(text) > 8 or self._left <= 0 or edges is None:
+                text += leaf.shortest(state)
+                break
+            byte = self._rng.choice(list(edges))
+            text.append(byte)
+            state = edges[byte]
+        self._left -= len(text)
+        return bytes(text)
+
+    def _object(self, shape: ObjectShape) -> bytes:
+        written: list[bytes] = []
+        progress = shape.start()
+        while True:
+            self._left -= 1
+            keys = shape.keys(progress)
+            if shape.can_close(progress):
+                assert shape.shortest(progress) == 1
+                if keys is None or self._left <= 0 or self._rng.random() < 0.3:
+                    return b"{" + b",".join(written) + b"}"
+            assert keys is not None, "an object that cannot go on"
+            if self._left <= 0:
+                key, option = self._shortest_member(shape, progress, keys, bool(written))
+            else:
+                key = self.scalar(keys)
+                option = self._rng.choice(shape.after_key(progress, label_of(keys, key)))
+            text, label = self.value(option.value)
+            progress = shape.after_value(option.progress, label)
+            written.append(key + b":" + text)
+
+    def _shortest_member(
+        self, shape: ObjectShape, progress: Hashable, keys: Leaf, comma: bool
+    ) -> tuple[bytes, Option]:
+        """The member that keeps the promise of `shortest`."""
+        sizes = [
+            (comma + len(key) + 1 + option.value.shortest + shape.shortest(option.progress), key, option)
+            for label, key in shortest_texts(keys).items()
+            for option in shape.after_key(progress, label)
+        ]
+        size, key, option = min(sizes, key=lambda way: way[0])
+        assert size == shape.shortest(progress), "not the fewest bytes"
+        return key, option
+
+    def _array(self, shape: ArrayShape) -> bytes:
+        written: list[bytes] = []
+        progress = shape.start()
+        while True:
+            self._left -= 1
+            options = shape.items(progress)
+            if shape.can_close(progress):
+                assert shape.shortest(progress) == 1
+                if not options or self._left <= 0 or self._rng.random() < 0.3:
+                    return b"[" + b",".join(written) + b"]"
+            assert options, "an array that cannot go on"
+            option = self._rng.choice(options)
+            if self._left <= 0:
+                sizes = [bool(written) + way.value.shortest + shape.shortest(way.progress) for way in options]
+                assert min(sizes) == shape.shortest(progress), "not the fewest bytes"
+                option = options[sizes.index(min(sizes))]
+            text, label = self.value(option.value)
+            progress = shape.after_value(option.progress, label)
+            written.append(text)
+
+
+def shortest_texts(leaf: Leaf) -> dict[int, bytes]:
+    """A shortest text of each label."""
+    found: dict[int, bytes] = {}
+    seen = {0}
+    queue = [(0, b"")]
+    for state, text in queue:  # grows while it is read: breadth first
+        if leaf.label(state) >= 0:
+            found.setdefault(leaf.label(state), text)
+        for byte, after in (leaf.edges(state) or {}).items():
+            if after not in seen:
+                seen.add(after)
+                queue.append((after, text + bytes([byte])))
+    return found
+
+
+def _size(way: Leaf | ArrayShape | ObjectShape) -> int:
+    if hasattr(way, "can_close"):
+        return way.shortest(way.start()) + 1
+    return len(way.shortest(0))
+
+
+def random_value(node: ValueNode, rng: random.Random, size: int = 300) -> object:
+    """A random value of a node, read back from the JSON that was written."""
+    return json.loads(RandomWriter(rng, size).value(node)[0])
