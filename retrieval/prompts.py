@@ -29,7 +29,7 @@ _TEMPLATE_FIELDS = (
     "lowercase",
     "special_tokens",
 )
-_DEFAULT_PROMPTS = ("default_prompt", "mention_prompt")
+_DEFAULT_PROMPTS = ("default_prompt", "mention_prompt", "answer_prompt")
 
 _FEW_SHOT_EXAMPLES = (
     ("which metal is liquid at room temperature", "Mercury (element)"),
@@ -133,7 +133,14 @@ MENTION = PromptTemplate(
     mention_format="{left}[{mention}]{right}",
     context_chars=200,
 )
-BUILT_IN = {template.name: template for template in (PLAIN, FEW_SHOT, MENTION)}
+JSON_ANSWER = PromptTemplate(
+    name="json",
+    prefix="Answer the query with JSON.\nQuery:",
+    before_query=" ",
+    suffix="\nJSON:\n",
+    special_tokens=True,
+)
+BUILT_IN = {template.name: template for template in (PLAIN, FEW_SHOT, MENTION, JSON_ANSWER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +151,15 @@ class CheckpointConfig:
         prompts: Templates by name.
         default_prompt: Template used for queries.
         mention_prompt: Template used for mentions.
+        answer_prompt: Template used for JSON answers; None: the built-in "json", or the default template of a
+            checkpoint that was taught with one of its own.
         rendering: How the model was taught to write a title; None when the file says nothing.
     """
 
     prompts: Mapping[str, PromptTemplate] = field(default_factory=lambda: dict(BUILT_IN))
     default_prompt: str = "plain"
     mention_prompt: str = "mention"
+    answer_prompt: str | None = None
     rendering: Rendering | None = None
 
     def prompt(self, name: str | None) -> PromptTemplate:
@@ -163,12 +173,25 @@ class CheckpointConfig:
             raise InputError("prompt", f"unknown template {key!r}; known: {sorted(self.prompts)}")
         return self.prompts[key]
 
+    def answer_template(self, name: str | None) -> PromptTemplate:
+        """Return the template called `name`, the one for JSON answers for None.
+
+        Raises:
+            InputError: no such template; the text lists those there are.
+        """
+        chosen = self.answer_prompt if name is None else name
+        if chosen is not None:
+            return self.prompt(chosen)
+        default = self.prompt(None)
+        return JSON_ANSWER if default in BUILT_IN.values() else default
+
     def save(self, folder: Path) -> None:
         """Write `genret.json` into a checkpoint directory."""
         document = {
             "format_version": CONFIG_VERSION,
             "default_prompt": self.default_prompt,
             "mention_prompt": self.mention_prompt,
+            "answer_prompt": self.answer_prompt,
             "rendering": self.rendering.to_json() if self.rendering else None,
             "prompts": {
                 name: {field_name: getattr(template, field_name) for field_name in _TEMPLATE_FIELDS}
@@ -207,7 +230,7 @@ class CheckpointConfig:
         if fields:
             raise ValueError(f"unknown keys {sorted(fields)}")
         for name, value in defaults.items():
-            if value not in list(prompts):
+            if value not in list(prompts) and not (name == "answer_prompt" and value is None):
                 raise ValueError(f"{name}: unknown template {value!r}; known: {sorted(prompts)}")
         return cls(
             prompts=prompts,

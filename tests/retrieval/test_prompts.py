@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from retrieval.errors import InputError, ModelError
-from retrieval.prompts import BUILT_IN, FEW_SHOT, MENTION, PLAIN, CheckpointConfig, PromptTemplate
+from retrieval.prompts import (
+    BUILT_IN,
+    FEW_SHOT,
+    JSON_ANSWER,
+    MENTION,
+    PLAIN,
+    CheckpointConfig,
+    PromptTemplate,
+)
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.types import Mention
 from tests.checkpoints import END, QUERY, TITLE, checkpoint_config, train_tokenizer
@@ -133,6 +141,7 @@ def test_unknown_template_lists_the_known_ones() -> None:
             },
             default_prompt="mine",
             mention_prompt="mine",
+            answer_prompt="mine",
         ),
     ],
 )
@@ -173,6 +182,7 @@ def test_checkpoint_without_a_config_gets_the_built_in_one(tmp_path: Path) -> No
             r"prompts\.a\.prefix: must be text, got int",
         ),
         ('{"format_version": 1, "default_prompt": "a"}', "default_prompt: unknown template 'a'; known: "),
+        ('{"format_version": 1, "answer_prompt": "a"}', "answer_prompt: unknown template 'a'; known: "),
         ('{"format_version": 1, "mention_prompt": []}', r"mention_prompt: unknown template \[\]; known: "),
         ('{"format_version": 1, "rendering": {"x": 1}}', r"rendering: unknown keys \['x'\]"),
         ('{"format_version": 1, "rendering": "x"}', "rendering: expected an object, got str"),
@@ -195,7 +205,14 @@ def test_config_that_is_no_utf8(tmp_path: Path) -> None:
 def test_file_says_only_what_the_class_holds(tmp_path: Path) -> None:
     CheckpointConfig(rendering=Rendering()).save(tmp_path)
     document = json.loads((tmp_path / "genret.json").read_text())
-    assert set(document) == {"format_version", "default_prompt", "mention_prompt", "rendering", "prompts"}
+    assert set(document) == {
+        "format_version",
+        "default_prompt",
+        "mention_prompt",
+        "answer_prompt",
+        "rendering",
+        "prompts",
+    }
     assert set(document["prompts"]["plain"]) == {
         "prefix",
         "before_query",
@@ -233,3 +250,14 @@ def test_shared_tokens_are_the_special_ones_and_the_markup() -> None:
     assert SPECIAL.shared_tokens(TOKENIZER) == [TOKENIZER.token_id(QUERY)]
     assert PromptTemplate("x").shared_tokens(TOKENIZER) == []
     assert len(FEW_SHOT.shared_tokens(TOKENIZER)) > 16
+
+
+def test_answers_are_asked_for_in_the_words_a_checkpoint_was_taught_or_in_built_in_ones() -> None:
+    assert CheckpointConfig().answer_template(None) is JSON_ANSWER
+    assert CheckpointConfig().answer_template("few-shot") is FEW_SHOT
+    mine = PromptTemplate("mine", prefix="q")
+    taught = CheckpointConfig(prompts={**BUILT_IN, "mine": mine}, default_prompt="mine")
+    assert taught.answer_template(None) is mine
+    assert replace(taught, answer_prompt="json").answer_template(None) is JSON_ANSWER
+    with pytest.raises(InputError, match="prompt: unknown template 'x'; known: "):
+        taught.answer_template("x")
