@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.grammar.automaton.configurations import Configuration, Configurations
+from decoding.grammar.automaton.containers import Frames
+from decoding.grammar.automaton.levels import Levels
+from decoding.grammar.automaton.masks import Mask, Masks
+from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema.report import SchemaReport
+from decoding.grammar.shapes import ValueNode
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+_MOVE_BYTES = 100
+_STATE_BYTES = 250
+_REFUSED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +48,61 @@ class Grammar:
     """Configurations of the automaton as ints, with their token masks and successors, made on demand.
 
     Immutable to its users and safe to use from several threads: what is asked for the first time is computed
-    under a lock and kept. State 0 is the empty text. State ids are small and dense.
+    under a lock and kept. State 0 is the empty text, state 1 the text behind the end token. State ids are
+    small and dense, and stay valid as long as the grammar lives.
+
+    Args:
+        value: What the document may be.
+        vocabulary: Whose tokens write it; that of the leaves in `value`.
+        options: Whitespace is as these say.
+        report: What became of the schema's keywords.
+        max_bytes: Masks and successors are forgotten when the grammar holds so much memory.
     """
+
+    def __init__(
+        self,
+        value: ValueNode,
+        vocabulary: Vocabulary,
+        options: GrammarOptions | None = None,
+        report: SchemaReport | None = None,
+        max_bytes: int = 64 << 20,
+    ) -> None:
+        self._value = value
+        self._vocabulary = vocabulary
+        self._options = options or GrammarOptions()
+        self._report = report
+        self._max_bytes = max_bytes
+        self._lock = threading.RLock()
+        self._memory = Memory()
+        levels = Levels(value, Frames(self._options), self._memory)
+        self._configurations = Configurations(levels, self._memory)
+        self._masks_by_levels = Masks(vocabulary, levels, self._configurations, self._memory)
+        # Read without the lock. Entries are only ever added, or the whole dictionary is replaced.
+        self._masks: dict[int, NDArray[np.uint32]] = {}
+        self._moves: dict[int, dict[int, int]] = {}
+        self._configurations.number(self._configurations.start)
+        self._configurations.by_state.append(None)
+        self._masks[self.finished] = self._nothing()
 
     @property
     def vocab_size(self) -> int:
         """Logits of the model the masks are for, V."""
+        return self._vocabulary.vocab_size
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Whose tokens the masks are of."""
+        return self._vocabulary
 
     @property
     def start(self) -> int:
         """The state before the first token, 0."""
+        return 0
+
+    @property
+    def finished(self) -> int:
+        """The state behind the end token."""
+        return 1
 
     def mask(self, state: int) -> NDArray[np.uint32]:
         """Tokens that may come next, by reference: bit t % 32 of word t // 32 is token t.
@@ -51,40 +110,103 @@ class Grammar:
         The end token is allowed exactly where the text is complete; other special tokens never are.
         Shape: (ceil(V / 32),), uint32, read-only.
         """
+        try:
+            return self._masks[state]
+        except KeyError:
+            return self._find_mask(state)
+
+    def tokens(self, state: int) -> NDArray[np.int64]:
+        """The same as `mask`, as ids, ascending. Shape: (n,), int64."""
+        if state == self.finished:
+            return np.empty(0, dtype=np.int64)
+        with self._lock:
+            return self._mask_of(state).tokens()
 
     def advance(self, state: int, token: int) -> int:
         """The state behind one token, -1 where it is not allowed. Behind the end token: `finished`."""
-
-    @property
-    def finished(self) -> int:
-        """The state behind the end token."""
+        try:
+            return self._moves[state][token]
+        except KeyError:
+            return self._find_move(state, token)
 
     def is_complete(self, state: int) -> bool:
         """Whether the text so far is a whole answer, so that the end token may follow."""
+        if state == self.finished:
+            return False
+        with self._lock:
+            return self._configuration(state).is_complete
 
     def advance_bytes(self, state: int, text: bytes) -> int:
         """The state behind some bytes, -1 where they are not allowed."""
-
-    def forced_bytes(self, state: int, limit: int = 1024) -> bytes:
-        """The bytes that must follow whatever is chosen, and after which something may be chosen or ended."""
-
-    def tokens_to_finish(self, state: int) -> int:
-        """Tokens that suffice to complete the text, end token included.
-
-        An upper bound that can always be kept: wherever it is n > 1, some allowed token leads to a state
-        where it is at most n - 1.
-        """
-
-    def holes(self, text: bytes) -> tuple[HoleValue, ...]:
-        """The strings of a complete answer that came out of holes, in order.
-
-        Raises:
-            ValueError: the text is not a complete answer.
-        """
+        if state < 0 or state == self.finished:
+            return state if state >= 0 and not text else _REFUSED
+        with self._lock:
+            return self._number(self._configurations.after(self._configuration(state), text))
 
     def text(self, token_ids: Sequence[int]) -> bytes:
         """The bytes that tokens write; the end token writes none."""
+        bytes_of = self._vocabulary.bytes_of
+        return b"".join([bytes_of(token) or b"" for token in token_ids])
 
     @property
     def num_bytes(self) -> int:
         """Memory held by this grammar alone, masks and states that were added later included."""
+        return self._memory.num_bytes
+
+    def report(self) -> SchemaReport | None:
+        """What became of every keyword; None for a grammar that was not made from a schema."""
+        return self._report
+
+    def _configuration(self, state: int) -> Configuration:
+        by_state = self._configurations.by_state
+        configuration = by_state[state] if 0 <= state < len(by_state) else None
+        if configuration is None:
+            raise ValueError(f"state must be one that was handed out, got {state}")
+        return configuration
+
+    def _number(self, configuration: Configuration | None) -> int:
+        if configuration is None:
+            return _REFUSED
+        if configuration.state < 0:
+            self._memory.num_bytes += _STATE_BYTES
+        return self._configurations.number(configuration)
+
+    def _find_mask(self, state: int) -> NDArray[np.uint32]:
+        if state == self.finished:
+            return self._nothing()
+        with self._lock:
+            packed = self._mask_of(state).packed
+            self._memory.num_bytes += _MOVE_BYTES
+            self._make_room()
+            self._masks[state] = packed
+        return packed
+
+    def _mask_of(self, state: int) -> Mask:
+        return self._masks_by_levels.mask(self._configuration(state))
+
+    def _find_move(self, state: int, token: int) -> int:
+        vocabulary = self._vocabulary
+        if state < 0 or state == self.finished or not 0 <= token < vocabulary.vocab_size:
+            return _REFUSED
+        with self._lock:
+            configuration = self._configuration(state)
+            if token == vocabulary.end_token_id:
+                following = self.finished if configuration.is_complete else _REFUSED
+            else:
+                text = vocabulary.bytes_of(token)
+                if text is None:
+                    return _REFUSED
+                following = self._number(self._configurations.after(configuration, text))
+            if following >= 0:
+                self._moves.setdefault(state, {})[token] = following
+                self._memory.num_bytes += _MOVE_BYTES
+                self._make_room()
+        return following
+
+    def _nothing(self) -> NDArray[np.uint32]:
+        mask = self._vocabulary.empty_mask()
+        mask.flags.writeable = False
+        return mask
+
+    def _make_room(self) -> None:
+        pass

@@ -1,0 +1,298 @@
+"""Frames of arrays, objects and the document: punctuation, whitespace, and the values that begin inside."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from decoding.grammar.automaton.nodes import LeafFrame, Node, Pushes
+from decoding.grammar.automaton.whitespace import BLANK, LINE_BREAK, START, Whitespace
+from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
+
+QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
+OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 0x5B, 0x5D, 0x7B, 0x7D
+_NUMBER_STARTS = frozenset(b"-0123456789")
+# Every byte a JSON value can begin with, ascending.
+_VALUE_STARTS = tuple(sorted(b'"-0123456789[fnt{'))
+
+# Places of containers. Behind OPENED a first member or the closing bracket; behind MEMBER, reached by a
+# comma, a member only; INSIDE while a value, INSIDE_KEY while a key is being written.
+OPENED, MEMBER, INSIDE_KEY, BEFORE_COLON, VALUE, INSIDE, BEHIND = range(7)
+_BEHIND_SEPARATOR = (False, True, False, False, True, False, False)
+DONE = BEHIND
+
+
+class ValueStarts:
+    """What a value node begins with, by first byte."""
+
+    __slots__ = ("_children", "_frames", "_out", "value")
+
+    def __init__(self, value: ValueNode, frames: Frames) -> None:
+        self.value = value
+        self._frames = frames
+        self._children: dict[int, tuple[Node, ...]] = {}
+        self._out: tuple[int, ...] | None = None
+
+    def children(self, byte: int) -> tuple[Node, ...]:
+        """The nodes behind the first byte of the value."""
+        children = self._children.get(byte)
+        if children is None:
+            children = self._children[byte] = tuple(self._find(byte))
+        return children
+
+    @property
+    def out_bytes(self) -> tuple[int, ...]:
+        """The bytes the value can begin with, ascending."""
+        if self._out is None:
+            self._out = tuple(byte for byte in _VALUE_STARTS if self._begins(byte))
+        return self._out
+
+    def _begins(self, byte: int) -> bool:
+        if byte == OPEN_ARRAY:
+            return bool(self.value.arrays)
+        if byte == OPEN_OBJECT:
+            return bool(self.value.objects)
+        return any(leaf.step(0, byte) >= 0 for leaf in self.value.leaves)
+
+    def _find(self, byte: int) -> Iterable[Node]:
+        frames, value = self._frames, self.value
+        if byte == OPEN_ARRAY:
+            return [frames.array(shape).node(OPENED, shape.start()) for shape in value.arrays]
+        if byte == OPEN_OBJECT:
+            return [frames.object(shape).node(OPENED, shape.start()) for shape in value.objects]
+        if byte not in _VALUE_STARTS:
+            return []
+        states = [(leaf, leaf.step(0, byte)) for leaf in value.leaves]
+        is_number = byte in _NUMBER_STARTS
+        return dict.fromkeys(frames.leaf(leaf, is_number).node(state) for leaf, state in states if state >= 0)
+
+
+class _Container:
+    """Nodes of one container, by place, progress, label of the key and whitespace."""
+
+    __slots__ = ("_frames", "_nodes", "_whitespace")
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._whitespace = frames.whitespace
+        self._nodes: dict[tuple[int, Hashable, int, int], Node] = {}
+
+    def node(self, phase: int, progress: Hashable, key_label: int = -1, blanks: int = START) -> Node:
+        """The node at a place."""
+        key = (phase, progress, key_label, blanks)
+        node = self._nodes.get(key)
+        if node is None:
+            counter = self._frames.counter
+            node = Node(counter[0], self, phase, progress, key_label, blanks)
+            counter[0] += 1
+            self._nodes[key] = node
+        return node
+
+    def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
+        """Read whitespace here, everything else where the kind of container is known."""
+        is_behind_separator = _BEHIND_SEPARATOR[node.phase]
+        if byte in (BLANK, LINE_BREAK):
+            blanks = self._whitespace.after(node.blanks, byte, is_behind_separator)
+            return None if blanks is None else self.node(node.phase, node.progress, node.key_label, blanks)
+        if self._whitespace.must_come(node.blanks, is_behind_separator):
+            return None
+        return self._read_token(node, byte)
+
+    def out_bytes(self, node: Node) -> tuple[int, ...]:
+        """Whitespace, then punctuation and beginnings of values."""
+        is_behind_separator = _BEHIND_SEPARATOR[node.phase]
+        blanks = self._whitespace.bytes_at(node.blanks, is_behind_separator)
+        if self._whitespace.must_come(node.blanks, is_behind_separator):
+            return blanks
+        return blanks + self._token_bytes(node)
+
+    def after(self, node: Node, label: int) -> Node:
+        """The node behind the value inside (`Frame.after`)."""
+        raise NotImplementedError
+
+    def _read_token(self, node: Node, byte: int) -> Node | Pushes | int | None:
+        """Read a byte other than whitespace, where whitespace need not come first."""
+        raise NotImplementedError
+
+    def _token_bytes(self, node: Node) -> tuple[int, ...]:
+        """The bytes other than whitespace that may be allowed, ascending."""
+        raise NotImplementedError
+
+    def _begin(self, options: Iterable[Option], byte: int) -> Pushes | None:
+        """Begin a value with its first byte: one parent for each progress that the options lead to."""
+        begun: dict[Node, dict[Node, None]] = {}
+        for value, progress in options:
+            children = self._frames.starts(value).children(byte)
+            if children:
+                begun.setdefault(self.node(INSIDE, progress), {}).update(dict.fromkeys(children))
+        return tuple((parent, tuple(children)) for parent, children in begun.items()) or None
+
+    def _first_bytes(self, options: Iterable[Option]) -> tuple[int, ...]:
+        starts = [self._frames.starts(value).out_bytes for value, _ in options]
+        return starts[0] if len(starts) == 1 else tuple(sorted({byte for out in starts for byte in out}))
+
+
+class ObjectFrame(_Container):
+    """Objects of one shape."""
+
+    __slots__ = ("_options", "shape")
+
+    def __init__(self, shape: ObjectShape, frames: Frames) -> None:
+        super().__init__(frames)
+        self.shape = shape
+        self._options: dict[tuple[Hashable, int], tuple[Option, ...]] = {}
+
+    def options(self, node: Node) -> tuple[Option, ...]:
+        """The ways to go on behind the key that has been written."""
+        key = (node.progress, node.key_label)
+        options = self._options.get(key)
+        if options is None:
+            options = self._options[key] = self.shape.after_key(*key)
+        return options
+
+    def after(self, node: Node, label: int) -> Node:
+        """Behind a key the colon, behind a value the comma."""
+        if node.phase == INSIDE_KEY:
+            return self.node(BEFORE_COLON, node.progress, label)
+        return self.node(BEHIND, self.shape.after_value(node.progress, label))
+
+    def _read_token(self, node: Node, byte: int) -> Node | Pushes | int | None:
+        phase, progress = node.phase, node.progress
+        if phase == VALUE:
+            return self._begin(self.options(node), byte)
+        if phase == BEFORE_COLON:
+            return self.node(VALUE, progress, node.key_label) if byte == COLON else None
+        if byte == QUOTE and phase in (OPENED, MEMBER):
+            keys = self.shape.keys(progress)
+            if keys is None:
+                return None
+            first = self._frames.leaf(keys, False).node(keys.step(0, QUOTE))
+            return ((self.node(INSIDE_KEY, progress), (first,)),)
+        if byte == CLOSE_OBJECT and phase in (OPENED, BEHIND):
+            return 0 if self.shape.can_close(progress) else None
+        if byte == COMMA and phase == BEHIND:
+            return None if self.shape.keys(progress) is None else self.node(MEMBER, progress)
+        return None
+
+    def _token_bytes(self, node: Node) -> tuple[int, ...]:
+        phase, shape, progress = node.phase, self.shape, node.progress
+        if phase == VALUE:
+            return self._first_bytes(self.options(node))
+        if phase == BEFORE_COLON:
+            return (COLON,)
+        if phase == MEMBER:
+            return (QUOTE,)
+        out: tuple[int, ...] = ()
+        if shape.keys(progress) is not None:
+            out = (QUOTE,) if phase == OPENED else (COMMA,)
+        return (*out, CLOSE_OBJECT) if shape.can_close(progress) else out
+
+
+class ArrayFrame(_Container):
+    """Arrays of one shape."""
+
+    __slots__ = ("_options", "shape")
+
+    def __init__(self, shape: ArrayShape, frames: Frames) -> None:
+        super().__init__(frames)
+        self.shape = shape
+        self._options: dict[Hashable, tuple[Option, ...]] = {}
+
+    def options(self, node: Node) -> tuple[Option, ...]:
+        """What the next item may be."""
+        options = self._options.get(node.progress)
+        if options is None:
+            options = self._options[node.progress] = self.shape.items(node.progress)
+        return options
+
+    def after(self, node: Node, label: int) -> Node:
+        """Behind an item the comma."""
+        return self.node(BEHIND, self.shape.after_value(node.progress, label))
+
+    def _read_token(self, node: Node, byte: int) -> Node | Pushes | int | None:
+        phase = node.phase
+        if byte == CLOSE_ARRAY:
+            return 0 if phase != MEMBER and self.shape.can_close(node.progress) else None
+        if phase == BEHIND:
+            return self.node(MEMBER, node.progress) if byte == COMMA and self.options(node) else None
+        return self._begin(self.options(node), byte)
+
+    def _token_bytes(self, node: Node) -> tuple[int, ...]:
+        options = self.options(node)
+        closing = (CLOSE_ARRAY,) if node.phase != MEMBER and self.shape.can_close(node.progress) else ()
+        if node.phase == BEHIND:
+            return (COMMA, *closing) if options else closing
+        return tuple(sorted((*self._first_bytes(options), *closing))) if options else closing
+
+
+class DocumentFrame(_Container):
+    """The one value that the text is. Nothing stands before or behind it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: ValueNode, frames: Frames) -> None:
+        super().__init__(frames)
+        self._value = (Option(value, None),)
+
+    def read(self, node: Node, byte: int) -> Pushes | None:
+        """Begin the value."""
+        return self._begin(self._value, byte) if node.phase == OPENED else None
+
+    def out_bytes(self, node: Node) -> tuple[int, ...]:
+        """What the value begins with."""
+        return self._first_bytes(self._value) if node.phase == OPENED else ()
+
+    def after(self, node: Node, label: int) -> Node:
+        """Behind the value the end."""
+        return self.node(DONE, None)
+
+
+class Frames:
+    """The frames of one grammar, one for each leaf and shape.
+
+    Args:
+        options: Whitespace is as these say.
+
+    Attributes:
+        whitespace: The rules for it.
+        counter: How many nodes have been made, as its only element.
+    """
+
+    def __init__(self, options: GrammarOptions) -> None:
+        self.whitespace = Whitespace(options)
+        self.counter = [0]
+        self._leaves: dict[tuple[Hashable, bool], LeafFrame] = {}
+        self._arrays: dict[int, ArrayFrame] = {}
+        self._objects: dict[int, ObjectFrame] = {}
+        self._starts: dict[int, ValueStarts] = {}
+
+    def leaf(self, leaf: Leaf, is_number: bool) -> LeafFrame:
+        """The frame of a leaf."""
+        key = (leaf.key, is_number)
+        frame = self._leaves.get(key)
+        if frame is None:
+            frame = self._leaves[key] = LeafFrame(leaf, is_number, self.counter)
+        return frame
+
+    # Shapes and value nodes are told apart by identity; the frames hold them, so that no id is used twice.
+    def array(self, shape: ArrayShape) -> ArrayFrame:
+        """The frame of an array shape."""
+        frame = self._arrays.get(id(shape))
+        if frame is None:
+            frame = self._arrays[id(shape)] = ArrayFrame(shape, self)
+        return frame
+
+    def object(self, shape: ObjectShape) -> ObjectFrame:
+        """The frame of an object shape."""
+        frame = self._objects.get(id(shape))
+        if frame is None:
+            frame = self._objects[id(shape)] = ObjectFrame(shape, self)
+        return frame
+
+    def starts(self, value: ValueNode) -> ValueStarts:
+        """What a value node begins with."""
+        starts = self._starts.get(id(value))
+        if starts is None:
+            starts = self._starts[id(value)] = ValueStarts(value, self)
+        return starts

@@ -1,0 +1,206 @@
+"""Levels: all threads' nodes at one depth of nesting, each with the nodes of the level below that it is in.
+
+The bytes of a JSON text decide how deep it is nested, so all threads that read the same text stand at one
+depth, and a stack of levels determinises the automaton: alternatives run side by side without multiplying.
+What a byte does to a level depends on nothing below, except that where values end the level below goes on
+with those of its nodes that the survivors were in. So steps are kept by level and shared by all stacks.
+
+While a value is being written inside, nodes of a level that are equal but stand in different parents stay
+apart, because which of them goes on is decided by the value; otherwise they are one node with all parents.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from decoding.grammar.automaton.containers import DONE, DocumentFrame, Frames
+from decoding.grammar.automaton.memory import Memory
+from decoding.grammar.automaton.nodes import Node
+from decoding.grammar.shapes import ValueNode
+
+# A value that ended: (node of the level below that it was in, the value's label), ascending, each once.
+Survivors = tuple[tuple[int, int], ...]
+Entry = tuple[Node, tuple[int, ...]]
+
+# What a level, a node and an entry of a dictionary take, measured with their share of the tables.
+_LEVEL_BYTES = 1000
+_STEP_BYTES = 110
+_UNKNOWN = object()
+
+
+@final
+class Pop:
+    """The value of the level has ended; the level below goes on.
+
+    Attributes:
+        survivors: How.
+        is_consumed: Whether the byte ended it; otherwise it ended before, and the byte is still to be read.
+    """
+
+    __slots__ = ("is_consumed", "survivors")
+
+    def __init__(self, survivors: Survivors, is_consumed: bool) -> None:
+        self.survivors = survivors
+        self.is_consumed = is_consumed
+
+
+@final
+class Push:
+    """A value begins inside: what the level turns into, and the new level on top of it."""
+
+    __slots__ = ("below", "top")
+
+    def __init__(self, below: Level, top: Level) -> None:
+        self.below = below
+        self.top = top
+
+
+@final
+class Level:
+    """Nodes with the indices of their parents in the level below. Equal only to itself: made by `Levels`.
+
+    Attributes:
+        id: Order in which levels were made.
+        entries: The nodes with their parents, ascending by node and parents.
+        steps: What bytes do, as far as they have been read.
+        is_done: Whether the document has ended.
+        ended: How the value ends here if it does without another byte; () if it cannot.
+        out: The bytes that may be allowed, ascending; None where some node has too many to list.
+    """
+
+    __slots__ = ("_completions", "_levels", "_out", "ended", "entries", "id", "is_done", "steps")
+
+    def __init__(self, number: int, entries: tuple[Entry, ...], levels: Levels) -> None:
+        self.id = number
+        self.entries = entries
+        self.steps: dict[int, Level | Push | Pop | None] = {}
+        self.is_done = all(type(node.frame) is DocumentFrame and node.phase == DONE for node, _ in entries)
+        ended = {(p, node.label) for node, parents in entries if node.label >= 0 for p in parents}
+        self.ended: Survivors = tuple(sorted(ended)) if ended else ()
+        self._levels = levels
+        self._completions: dict[Survivors, Level] = {}
+        self._out: object = _UNKNOWN
+
+    @property
+    def out(self) -> tuple[int, ...] | None:
+        """See the class."""
+        if self._out is _UNKNOWN:
+            self._out = self._find_out()
+        return self._out  # type: ignore[return-value]
+
+    def step(self, byte: int) -> Level | Push | Pop | None:
+        """Read one byte; None: no node lets it through."""
+        try:
+            return self.steps[byte]
+        except KeyError:
+            step = self.steps[byte] = self._levels.find_step(self, byte)
+            return step
+
+    def complete(self, survivors: Survivors) -> Level:
+        """What the level turns into when the value inside has ended."""
+        try:
+            return self._completions[survivors]
+        except KeyError:
+            level = self._completions[survivors] = self._levels.find_completion(self, survivors)
+            return level
+
+    def _find_out(self) -> tuple[int, ...] | None:
+        found: set[int] = set()
+        for node, _ in self.entries:
+            out = node.frame.out_bytes(node)
+            if out is None:
+                return None
+            if len(self.entries) == 1:
+                return out
+            found.update(out)
+        return tuple(sorted(found))
+
+
+class Levels:
+    """The levels of one grammar.
+
+    Args:
+        value: What the document may be.
+        frames: Of the grammar.
+        memory: Counts what levels and their steps take.
+    """
+
+    def __init__(self, value: ValueNode, frames: Frames, memory: Memory) -> None:
+        self._frames = frames
+        self._memory = memory
+        self._levels: dict[tuple[Entry, ...], Level] = {}
+        document = DocumentFrame(value, frames)
+        self.start = self.level(((document.node(0, None), ()),))
+
+    def level(self, entries: tuple[Entry, ...]) -> Level:
+        """The level of some entries, which are in order and in which no two could be one."""
+        level = self._levels.get(entries)
+        if level is None:
+            level = self._levels[entries] = Level(len(self._levels), entries, self)
+            self._memory.num_bytes += _LEVEL_BYTES
+        return level
+
+    def find_step(self, level: Level, byte: int) -> Level | Push | Pop | None:
+        """Read a byte in every node; nothing is looked up."""
+        self._memory.num_bytes += _STEP_BYTES
+        entries = level.entries
+        if len(entries) == 1:
+            node, parents = entries[0]
+            reading = node.read(byte)
+            if type(reading) is Node:
+                return self.level(((reading, parents),))
+        moved: dict[Node, set[int]] = {}
+        pushed: dict[Entry, list[Node]] = {}
+        popped: set[tuple[int, int]] = set()
+        for node, parents in entries:
+            reading = node.read(byte)
+            if reading is None:
+                continue
+            if type(reading) is Node:
+                moved.setdefault(reading, set()).update(parents)
+            elif type(reading) is int:
+                popped.update((parent, reading) for parent in parents)
+            else:
+                for below, children in reading:  # type: ignore[union-attr]
+                    pushed.setdefault((below, parents), []).extend(children)
+        # By construction only one of the three has anything in it.
+        if moved:
+            return self._merged(moved)
+        if pushed:
+            return self._push(pushed)
+        if popped:
+            return Pop(tuple(sorted(popped)), True)
+        return Pop(level.ended, False) if level.ended else None
+
+    def find_completion(self, level: Level, survivors: Survivors) -> Level:
+        """Go on behind the value inside; nothing is looked up."""
+        self._memory.num_bytes += _STEP_BYTES
+        if len(survivors) == 1:
+            ((index, label),) = survivors
+            node, parents = level.entries[index]
+            return self.level(((node.after(label), parents),))
+        moved: dict[Node, set[int]] = {}
+        for index, label in survivors:
+            node, parents = level.entries[index]
+            moved.setdefault(node.after(label), set()).update(parents)
+        return self._merged(moved)
+
+    def _merged(self, moved: dict[Node, set[int]]) -> Level:
+        nodes = sorted(moved, key=_number)
+        return self.level(tuple((node, tuple(sorted(moved[node]))) for node in nodes))
+
+    def _push(self, pushed: dict[Entry, list[Node]]) -> Push:
+        below = sorted(pushed, key=_entry_order)
+        inside: dict[Node, set[int]] = {}
+        for index, entry in enumerate(below):
+            for child in pushed[entry]:
+                inside.setdefault(child, set()).add(index)
+        return Push(self.level(tuple(below)), self._merged(inside))
+
+
+def _number(node: Node) -> int:
+    return node.id
+
+
+def _entry_order(entry: Entry) -> tuple[int, tuple[int, ...]]:
+    return entry[0].id, entry[1]

@@ -1,0 +1,157 @@
+"""Token masks of configurations, found once for all stacks that agree on what has to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.grammar.automaton.configurations import Configuration, Configurations
+from decoding.grammar.automaton.levels import Level, Levels
+from decoding.grammar.automaton.memory import Memory
+from decoding.grammar.automaton.walker import Walk
+from decoding.grammar.vocabulary.vocabulary import WORD_BITS, Vocabulary
+
+# An array's header, an entry of the tables and what they keep of a mask.
+_MASK_BYTES = 400
+_SETTING_ONE_BY_ONE = 500
+
+
+class Mask(NamedTuple):
+    """The tokens that may come next.
+
+    Attributes:
+        packed: Bit t % 32 of word t // 32 is token t; read-only. Shape: (ceil(V / 32),), uint32.
+        few: The same tokens, ascending, where they are few; None where they are not.
+    """
+
+    packed: NDArray[np.uint32]
+    few: tuple[int, ...] | None
+
+    def tokens(self) -> NDArray[np.int64]:
+        """All of them, ascending. Shape: (n,), int64."""
+        if self.few is not None:
+            return np.array(self.few, dtype=np.int64)
+        return np.flatnonzero(np.unpackbits(self.packed.view(np.uint8), bitorder="little"))
+
+
+_ByLevels = dict["Level | None", "Mask | _ByLevels"]
+
+
+class Masks:
+    """The masks of one grammar.
+
+    Args:
+        vocabulary: Whose tokens.
+        levels: Of the grammar.
+        configurations: Of the grammar.
+        memory: Counts what masks take.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, levels: Levels, configurations: Configurations, memory: Memory
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._levels = levels
+        self._configurations = configurations
+        self._memory = memory
+        self._by_levels: _ByLevels = {}
+        self._shared: dict[tuple[int, ...], Mask] = {}
+        self.held_bytes = 0
+
+    def mask(self, configuration: Configuration) -> Mask:
+        """The mask of a configuration, found now or before."""
+        table: _ByLevels = self._by_levels
+        place: Configuration | None = configuration
+        while place is not None:
+            found = table.get(place.level)
+            if found is None:
+                return self._find(configuration)
+            if type(found) is Mask:
+                return found
+            table = found  # type: ignore[assignment]
+            place = place.below
+        return self._find(configuration)
+
+    def clear(self) -> None:
+        """Forget all masks."""
+        self._by_levels = {}
+        self._shared = {}
+        self._memory.num_bytes -= self.held_bytes
+        self.held_bytes = 0
+
+    def _find(self, configuration: Configuration) -> Mask:
+        walk = Walk(self._levels, self._configurations, configuration, self._vocabulary.root)
+        mask = self._pack(walk, configuration)
+        levels = _top_levels(configuration, walk.depth)
+        table = self._by_levels
+        for level in levels[:-1]:
+            table = table.setdefault(level, {})  # type: ignore[assignment]
+        table[levels[-1]] = mask
+        return mask
+
+    def _pack(self, walk: Walk, configuration: Configuration) -> Mask:
+        found = walk.tokens
+        large: list[NDArray[np.uint32]] = []
+        for tokens in walk.inside:
+            found += tokens.few
+            if tokens.many is not None:
+                large.append(tokens.many)
+        if configuration.is_complete:
+            found.append(self._vocabulary.end_token_id)
+        if large:
+            return self._packed(self._union(large, found), None)
+        few = tuple(sorted(set(found)))
+        mask = self._shared.get(few)
+        if mask is None:
+            mask = self._shared[few] = self._packed(self._bits(few), few)
+        return mask
+
+    def _packed(self, packed: NDArray[np.uint32], few: tuple[int, ...] | None) -> Mask:
+        if packed.flags.writeable:
+            packed.flags.writeable = False
+            self._count(packed.nbytes)
+        self._count(_MASK_BYTES + 36 * len(few or ()))
+        return Mask(packed, few)
+
+    def _count(self, num_bytes: int) -> None:
+        self._memory.num_bytes += num_bytes
+        self.held_bytes += num_bytes
+
+    def _union(self, large: list[NDArray[np.uint32]], few: list[int]) -> NDArray[np.uint32]:
+        """The tokens of several masks and some more. A leaf's own mask is handed on as it is."""
+        union = large[0]
+        if len(large) > 1:
+            union = np.bitwise_or.reduce(large)
+        words = union.data
+        missing = [token for token in few if not words[token // WORD_BITS] >> token % WORD_BITS & 1]
+        if not missing:
+            return union
+        if not union.flags.writeable:
+            union = union.copy()
+        _set_bits(union.view(np.uint8).data, missing)
+        return union
+
+    def _bits(self, tokens: tuple[int, ...]) -> NDArray[np.uint32]:
+        if len(tokens) > _SETTING_ONE_BY_ONE:
+            return self._vocabulary.packed(tokens)
+        mask = self._vocabulary.empty_mask()
+        _set_bits(mask.view(np.uint8).data, tokens)
+        return mask
+
+
+def _set_bits(octets: memoryview, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        octets[token >> 3] |= 1 << (token & 7)
+
+
+def _top_levels(configuration: Configuration, depth: int) -> list[Level]:
+    levels = []
+    place: Configuration | None = configuration
+    for _ in range(depth):
+        assert place is not None  # the walk has been there
+        levels.append(place.level)
+        place = place.below
+    return levels

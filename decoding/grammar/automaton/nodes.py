@@ -1,0 +1,131 @@
+"""Nodes of the automaton: one thread's position within one value.
+
+A node stands in a leaf's text, or at one place of an array, an object or the document. It knows nothing of
+what encloses it. Reading a byte, it
+
+- goes on within its value: another `Node`;
+- begins a value inside: `Pushes`, the nodes its own place turns into and, for each, those inside;
+- ends its value with this byte: an int, the label of the value (0 for containers);
+- or dies: None.
+
+Every byte means one of these for all nodes that can be reached by the same text, because the bytes alone
+decide how deep a JSON text is nested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from decoding.grammar.automaton.whitespace import START
+from decoding.grammar.leaves.leaf import Leaf
+
+Pushes = tuple[tuple["Node", tuple["Node", ...]], ...]
+
+_UNREAD = object()
+
+
+class Frame(Protocol):
+    """One kind of value: what its nodes do."""
+
+    def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
+        """Read a byte in a node of the frame."""
+
+    def out_bytes(self, node: Node) -> tuple[int, ...] | None:
+        """The bytes that may be allowed in a node, ascending; None where they are too many to list."""
+
+    def after(self, node: Node, label: int) -> Node:
+        """The node behind the value inside, of a node that a value was begun in."""
+
+
+class Node:
+    """A position within one value. Equal only to itself: made once by its frame.
+
+    Attributes:
+        id: Order in which nodes were made, for sorting them in a way that does not depend on hashes.
+        frame: What it is a position in.
+        phase: Which place of a container; 0 in leaves.
+        progress: Of the container, as its shape has it; in a leaf its state.
+        key_label: Label of the key whose value comes next, in an object behind a key; -1 elsewhere.
+        blanks: What whitespace has been read at the place.
+        label: Of the text so far, where that is a whole leaf, -1 elsewhere.
+    """
+
+    __slots__ = ("_after", "_readings", "blanks", "frame", "id", "key_label", "label", "phase", "progress")
+
+    def __init__(
+        self,
+        number: int,
+        frame: Frame,
+        phase: int,
+        progress: Hashable,
+        key_label: int = -1,
+        blanks: int = START,
+        label: int = -1,
+    ) -> None:
+        self.id = number
+        self.frame = frame
+        self.phase = phase
+        self.progress = progress
+        self.key_label = key_label
+        self.blanks = blanks
+        self.label = label
+        self._readings: dict[int, Node | Pushes | int | None] = {}
+        self._after: dict[int, Node] = {}
+
+    def read(self, byte: int) -> Node | Pushes | int | None:
+        """Read one byte."""
+        reading = self._readings.get(byte, _UNREAD)
+        if reading is _UNREAD:
+            reading = self._readings[byte] = self.frame.read(self, byte)
+        return reading  # type: ignore[return-value]
+
+    def after(self, label: int) -> Node:
+        """The node behind the value inside, which had this label."""
+        node = self._after.get(label)
+        if node is None:
+            node = self._after[label] = self.frame.after(self, label)
+        return node
+
+
+class LeafFrame:
+    """The texts of a leaf, as far as they are numbers or as far as they are not.
+
+    Numbers end where something else begins, all others where their last byte says so.
+    """
+
+    __slots__ = ("_counter", "_nodes", "is_number", "leaf")
+
+    def __init__(self, leaf: Leaf, is_number: bool, counter: list[int]) -> None:
+        self.leaf = leaf
+        self.is_number = is_number
+        self._counter = counter
+        self._nodes: dict[int, Node] = {}
+
+    def node(self, state: int) -> Node:
+        """The node of a state of the leaf."""
+        node = self._nodes.get(state)
+        if node is None:
+            number = self._counter[0]
+            self._counter[0] = number + 1
+            node = self._nodes[state] = Node(number, self, 0, state, label=self.leaf.label(state))
+        return node
+
+    def read(self, node: Node, byte: int) -> Node | int | None:
+        """Follow the leaf's automaton; a text that is no number is over where nothing can follow."""
+        leaf = self.leaf
+        state = leaf.step(node.progress, byte)  # type: ignore[arg-type]
+        if state < 0:
+            return None
+        if not self.is_number and not leaf.goes_on(state):
+            return leaf.label(state)
+        return self.node(state)
+
+    def out_bytes(self, node: Node) -> tuple[int, ...] | None:
+        """As the leaf lists them."""
+        edges = self.leaf.edges(node.progress)  # type: ignore[arg-type]
+        return None if edges is None else tuple(sorted(edges))
+
+    def after(self, node: Node, label: int) -> Node:
+        """Nothing begins inside a leaf."""
+        raise TypeError("a leaf has no values inside")

@@ -1,0 +1,131 @@
+"""Which tokens a configuration lets through: the vocabulary's trie and the automaton, walked together."""
+
+from __future__ import annotations
+
+from decoding.grammar.automaton.configurations import Configuration, Configurations
+from decoding.grammar.automaton.levels import Entry, Level, Levels, Pop, Push
+from decoding.grammar.automaton.nodes import LeafFrame
+from decoding.grammar.leaves.leaf import LeafTokens
+from decoding.grammar.vocabulary.token_node import TokenNode
+
+
+class Walk:
+    """One walk, from one configuration.
+
+    Where a level lists its bytes, they are followed into the trie. Where it does not, its leaves know their
+    tokens already, and only what tokens write behind a leaf's end is walked.
+
+    Args:
+        levels: Of the grammar.
+        configurations: Of the grammar.
+        start: Where tokens begin.
+        root: Of the vocabulary's trie.
+
+    Attributes:
+        tokens: Tokens found one by one; some may be found twice.
+        inside: Tokens that leaves know.
+        depth: Levels that were looked at: the tokens are those of every stack whose top so many levels are
+            the same.
+    """
+
+    __slots__ = ("_configurations", "_levels", "_open", "depth", "inside", "tokens")
+
+    def __init__(
+        self, levels: Levels, configurations: Configurations, start: Configuration, root: TokenNode
+    ) -> None:
+        self._levels = levels
+        self._configurations = configurations
+        self.tokens: list[int] = []
+        self.inside: list[LeafTokens] = []
+        self.depth = 1
+        # Places in the trie with the level and the stack there, and how much higher than the start's it is.
+        self._open: list[tuple[TokenNode, Level, Configuration | None, int]] = []
+        self._open.append((root, start.level, start.below, 0))
+        while self._open:
+            node, level, below, height = self._open.pop()
+            if level.ended:
+                self._leave(node, level, below, height)
+            out = level.out
+            if out is None:
+                self._ask_leaves(node, level, below, height)
+            else:
+                self._follow(node, level, out, below, height)
+
+    def _follow(
+        self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
+    ) -> None:
+        """Follow every byte that a level lists; as long as there is one only, without coming back."""
+        tokens, waiting = self.tokens, self._open
+        while True:
+            children = node.children
+            num_open = len(waiting)
+            for byte in out if len(out) <= len(children) else children:
+                child = children.get(byte)
+                if child is None:
+                    continue
+                step = level.step(byte)
+                if type(step) is Level:
+                    tokens += child.tokens
+                    if child.children:
+                        waiting.append((child, step, below, height))
+                elif step is not None:
+                    self._restack(child, byte, step, below, height)
+            if len(waiting) != num_open + 1:
+                return
+            following = waiting[-1][1]
+            if following.ended or following.out is None:
+                return
+            node, level, below, height = waiting.pop()
+            out = following.out
+
+    def _restack(
+        self, child: TokenNode, byte: int, step: Push | Pop, below: Configuration | None, height: int
+    ) -> None:
+        """Follow one byte that begins or ends values."""
+        level: Level | Push | Pop | None = step
+        while type(level) is Pop:
+            height -= 1
+            self.depth = max(self.depth, 1 - height)
+            assert below is not None  # the document's level never pops
+            above = below.level.complete(level.survivors)
+            below = below.below
+            level = above if level.is_consumed else above.step(byte)
+        if level is None:
+            return
+        if type(level) is Push:
+            below = self._configurations.of(level.below, below)
+            height += 1
+            level = level.top
+        self.tokens += child.tokens
+        if child.children:
+            self._open.append((child, level, below, height))
+
+    def _leave(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
+        """Go on as if the value, a number, had ended before the node's next bytes."""
+        assert below is not None  # values are in something
+        self.depth = max(self.depth, 2 - height)
+        self._open.append((node, below.level.complete(level.ended), below.below, height - 1))
+
+    def _ask_leaves(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
+        """Take the tokens that leaves know, and go on behind their ends."""
+        assert below is not None  # leaves are in something
+        listed: list[Entry] = []
+        for entry in level.entries:
+            place, parents = entry
+            frame = place.frame
+            assert type(frame) is LeafFrame  # containers list their bytes
+            found = frame.leaf.tokens(place.progress, node)  # type: ignore[arg-type]
+            if found is None:
+                listed.append(entry)
+                continue
+            self.inside.append(found)
+            for label, rest in found.exits:
+                self.depth = max(self.depth, 2 - height)
+                survivors = tuple([(parent, label) for parent in parents])
+                behind = below.level.complete(survivors)
+                self._open.append((rest, behind, below.below, height - 1))
+        if listed:
+            part = self._levels.level(tuple(listed))
+            out = part.out
+            assert out is not None  # a leaf that knows no tokens lists its bytes
+            self._follow(node, part, out, below, height)
