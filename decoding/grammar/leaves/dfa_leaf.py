@@ -92,7 +92,7 @@ class DfaLeaf:
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node that pass, None where `edges` lists all bytes."""
-        place = (state, node)
+        place = (state, node.positions)
         found = self._tokens.get(place)
         if found is None:
             if self.edges(state) is not None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.grammar.leaves.numba_walk_loop import walk
+from decoding.grammar.leaves.numba_walk_loop import trace, walk
+from decoding.grammar.leaves.numpy_walk import Ints
 from decoding.grammar.leaves.table_walk import Table, Walked
 from decoding.kernels.compiling import keep_nothing
 
@@ -38,14 +39,18 @@ class CompiledWalk:
         self._tokens = trie.tokens
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
-        nothing = Table.of(np.full((1, 256), -1, dtype=np.int32), np.full(1, -1, dtype=np.int32))
         try:
-            self(nothing, 0, (0,))
+            self._ask_nothing()
         except Exception as error:
             # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
             keep_nothing()
-            self(nothing, 0, (0,))
+            self._ask_nothing()
             logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
+
+    def _ask_nothing(self) -> None:
+        nothing = Table.of(np.full((1, 256), -1, dtype=np.int32), np.full(1, -1, dtype=np.int32))
+        self(nothing, 0, (0,))
+        self.trace(nothing, 0, (0,), (-1, -1))
 
     @property
     def num_bytes(self) -> int:
@@ -72,3 +77,14 @@ class CompiledWalk:
             return Walked(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
         mask.flags.writeable = False
         return Walked(None, mask, exits)
+
+    def trace(
+        self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+    ) -> tuple[Ints, Ints, Ints]:
+        """Trace (`decoding.grammar.leaves.table_walk.Trace`)."""
+        roots = np.array(positions, dtype=np.int32)
+        room = int((self._nodes[roots, 2] - roots).sum())
+        found = np.empty((3, room), dtype=np.int32)  # what is not met is never touched, so it takes no memory
+        count = trace(table.next_state, state, self._nodes, self._depth, roots, *begin, found)
+        places, states, counts = found[:, :count].copy()
+        return places, states, counts

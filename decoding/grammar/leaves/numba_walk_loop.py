@@ -1,4 +1,4 @@
-"""The compiled loop that walks a trie under the table of an automaton."""
+"""The compiled loops that walk a trie under the table of an automaton."""
 
 import numpy as np
 import numpy.typing as npt
@@ -73,3 +73,56 @@ def walk(
             position += 1
     found[0] = num_tokens
     found[1] = num_exits
+
+
+@compiled
+def trace(
+    next_state: Ints,
+    state: int,
+    nodes: Ints,
+    max_depth: int,
+    roots: Ints,
+    counted: int,
+    except_byte: int,
+    found: Ints,
+) -> int:
+    """List the nodes below some that the table lets through.
+
+    Args:
+        next_state: As of `walk`, like `state`, `nodes`, `max_depth` and `roots`.
+        state: As of `walk`.
+        nodes: As of `walk`.
+        max_depth: As of `walk`.
+        roots: As of `walk`.
+        counted: A state: what leads out of it is counted,
+        except_byte: except by this byte.
+        found: Gets the positions, the state at each, and the count on the way to each. Shape: (3, room).
+
+    Returns:
+        How many there are.
+    """
+    states = np.empty(max_depth + 1, np.int32)
+    counts = np.zeros(max_depth + 1, np.int32)
+    num_found = 0
+    for r in range(len(roots)):
+        root = roots[r]
+        end = nodes[root, 2]
+        states[nodes[root, 1]] = state
+        counts[nodes[root, 1]] = 0
+        position = root + 1
+        while position < end:
+            depth = nodes[position, 1]
+            before = states[depth - 1]
+            byte = nodes[position, 0]
+            after = next_state[before, byte]
+            if after < 0:
+                position = nodes[position, 2]
+                continue
+            states[depth] = after
+            counts[depth] = counts[depth - 1] + (before == counted and byte != except_byte)
+            found[0, num_found] = position
+            found[1, num_found] = after
+            found[2, num_found] = counts[depth]
+            num_found += 1
+            position += 1
+    return num_found

@@ -10,10 +10,44 @@ from decoding.grammar.vocabulary.flat_trie import FlatTrie
 Ints = NDArray[np.int32]
 
 
+def trace_by_levels(
+    trie: FlatTrie, next_state: Ints, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+) -> tuple[Ints, Ints, Ints]:
+    """Follow the table down from some positions.
+
+    Args:
+        trie: The vocabulary's.
+        next_state: By state and byte, -1 where there is none. Shape: (S, 256).
+        state: At each of the positions.
+        positions: Where to begin.
+        begin: A state, and a byte: what leads out of the state, except by the byte, is counted.
+
+    Returns:
+        The positions below that the table lets through, the state at each, and the count on the way to it.
+    """
+    child_begin, child = trie.children
+    places = np.array(positions, dtype=np.int32)
+    states = np.full(len(places), state, dtype=np.int32)
+    counts = np.zeros(len(places), dtype=np.int32)
+    found = [(places[:0], states[:0], counts[:0])]
+    counted, except_byte = begin
+    while len(places):
+        runs, owner = ranges(child_begin[places], child_begin[places + 1])
+        places = child[runs]
+        before, byte = states[owner], trie.byte[places]
+        states = next_state[before, byte]
+        counts = counts[owner] + ((before == counted) & (byte != except_byte))
+        kept = states >= 0
+        places, states, counts = places[kept], states[kept], counts[kept]
+        found.append((places, states, counts))
+    places, states, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return places, states, counts
+
+
 def walk_by_levels(
     trie: FlatTrie, next_state: Ints, label: Ints, state: int, positions: tuple[int, ...]
 ) -> tuple[Ints, Ints, Ints]:
-    """Follow the table down from some positions.
+    """Find the tokens that pass.
 
     Args:
         trie: The vocabulary's.
@@ -25,30 +59,14 @@ def walk_by_levels(
     Returns:
         Ids of the tokens that pass; the positions with longer tokens where a text has ended; its labels.
     """
-    child_begin, child = trie.children
-    places = np.array(positions, dtype=np.int32)
-    states = np.full(len(places), state, dtype=np.int32)
-    passed: list[Ints] = []
-    exits: list[Ints] = []
-    labels: list[Ints] = []
-    while len(places):
-        places, owner = _ranges(child_begin[places], child_begin[places + 1])
-        places = child[places]
-        states = next_state[states[owner], trie.byte[places]]
-        kept = states >= 0
-        places, states = places[kept], states[kept]
-        passed.append(places)
-        ended = label[states]
-        leaves = (ended >= 0) & (trie.end[places] > places + 1)
-        exits.append(places[leaves])
-        labels.append(ended[leaves])
-    there = np.concatenate(passed) if passed else places
-    runs, _ = _ranges(trie.token_begin[there], trie.token_begin[there + 1])
-    empty = places[:0]
-    return trie.tokens[runs], np.concatenate([empty, *exits]), np.concatenate([empty, *labels])
+    places, states, _ = trace_by_levels(trie, next_state, state, positions, (-1, -1))
+    runs, _ = ranges(trie.token_begin[places], trie.token_begin[places + 1])
+    ended = label[states]
+    leaves = (ended >= 0) & (trie.end[places] > places + 1)
+    return trie.tokens[runs], places[leaves], ended[leaves]
 
 
-def _ranges(first: Ints, behind: Ints) -> tuple[Ints, Ints]:
+def ranges(first: Ints, behind: Ints) -> tuple[Ints, Ints]:
     """Write out ranges one after the other: their numbers, and which range each comes from."""
     length = behind - first
     owner = np.repeat(np.arange(len(first), dtype=np.int32), length)

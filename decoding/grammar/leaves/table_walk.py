@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens
-from decoding.grammar.leaves.numpy_walk import walk_by_levels
+from decoding.grammar.leaves.numpy_walk import Ints, trace_by_levels, walk_by_levels
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Walked(NamedTuple):
 
 
 Walk = Callable[[Table, int, tuple[int, ...]], Walked]
+Trace = Callable[[Table, int, tuple[int, ...], tuple[int, int]], tuple[Ints, Ints, Ints]]
 
 
 class TableWalker:
@@ -74,6 +75,7 @@ class TableWalker:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._large: Walk = self.walk_levels
+        self._trace: Trace = self.trace_levels
 
     def warm_up(self) -> None:
         """Compile the loop where numba is there, and build what the NumPy walk needs where it is not."""
@@ -82,7 +84,8 @@ class TableWalker:
         except ImportError:
             _ = self._vocabulary.trie.children
             return
-        self._large = CompiledWalk(self._vocabulary)
+        compiled = CompiledWalk(self._vocabulary)
+        self._large, self._trace = compiled, compiled.trace
 
     def tokens(self, table: Table, state: int, node: TokenNode) -> LeafTokens:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""
@@ -97,6 +100,25 @@ class TableWalker:
         many = vocabulary.packed(tokens)
         many.flags.writeable = False
         return LeafTokens((), many, rests)
+
+    def trace(
+        self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+    ) -> tuple[Ints, Ints, Ints]:
+        """List the positions below some that pass, the state at each, and a count; in any order.
+
+        Args:
+            table: The automaton.
+            state: At each of the positions.
+            positions: Where to begin.
+            begin: A state, and a byte: what leads out of the state, except by the byte, is counted.
+        """
+        return self._trace(table, state, positions, begin)
+
+    def trace_levels(
+        self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+    ) -> tuple[Ints, Ints, Ints]:
+        """Trace with NumPy."""
+        return trace_by_levels(self._vocabulary.trie, table.next_state, state, positions, begin)
 
     def walk_nodes(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk in Python."""

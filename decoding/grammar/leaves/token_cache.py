@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 
 from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.vocabulary.token_node import TokenNode
-
-Place = tuple[int, TokenNode]
 
 # A dict's entry, its key, and a named tuple with a few numbers, measured with tracemalloc.
 _ENTRY_BYTES = 450
@@ -16,9 +14,9 @@ _EXIT_BYTES = 120
 
 
 class TokenCache:
-    """What `Leaf.tokens` has found, by state and node. The longest unchanged entries leave first.
+    """What `Leaf.tokens` has found, by state and place in the trie. The oldest entries leave first.
 
-    Reading takes no lock. Nodes are kept alive by the entries and compared by identity.
+    Reading takes no lock.
 
     Args:
         max_bytes: Most memory of all entries, about.
@@ -27,29 +25,29 @@ class TokenCache:
     __slots__ = ("_entries", "_lock", "_max_bytes", "num_bytes")
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
-        self._entries: dict[Place, LeafTokens] = {}
+        self._entries: dict[Hashable, LeafTokens] = {}
         self._lock = threading.Lock()
         self._max_bytes = max_bytes
         self.num_bytes = 0
 
-    def get(self, place: Place) -> LeafTokens | None:
+    def get(self, place: Hashable) -> LeafTokens | None:
         """What was put there."""
         return self._entries.get(place)
 
-    def put(self, place: Place, tokens: LeafTokens) -> LeafTokens:
+    def put(self, place: Hashable, tokens: LeafTokens) -> LeafTokens:
         """Keep it, unless another thread was first; returns what is kept."""
         with self._lock:
             kept = self._entries.setdefault(place, tokens)
             if kept is tokens:
-                self.num_bytes += _size(place, tokens)
+                self.num_bytes += _size(tokens)
                 while self.num_bytes > self._max_bytes and len(self._entries) > 1:
                     oldest = next(iter(self._entries))
-                    self.num_bytes -= _size(oldest, self._entries.pop(oldest))
+                    self.num_bytes -= _size(self._entries.pop(oldest))
             return kept
 
 
-def _size(place: Place, tokens: LeafTokens) -> int:
-    """Memory of one entry, the nodes it alone holds included."""
+def _size(tokens: LeafTokens) -> int:
+    """Memory of one entry, the nodes behind ended texts included."""
     size = _ENTRY_BYTES + _TOKEN_BYTES * len(tokens.few)
     size += sum(_EXIT_BYTES + 40 * len(exit.rest.positions) for exit in tokens.exits)
     return size + (tokens.many.nbytes if tokens.many is not None else 0)

@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.errors import VocabularyError
+from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.vocabulary.flat_trie import FlatTrie
 from decoding.grammar.vocabulary.token_bytes import read_token_bytes
 from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.vocabulary.writable import find_writable
 
 # A packed mask is words of this many tokens.
 WORD_BITS = 32
-_CONTINUATION = range(0x80, 0xC0)
+_CONTINUATION = bytes(range(0x80, 0xC0))
 
 
 class Vocabulary:
@@ -29,6 +31,14 @@ class Vocabulary:
             end to `vocab_size` stand for none either: models' logits are often padded.
         end_token_id: The token that ends an answer; writes nothing.
         vocab_size: Logits of the model, V.
+
+    Attributes:
+        end_token_id: As given.
+        vocab_size: As given.
+        num_words: Words of a packed mask, ceil(V / 32).
+        writable: Which texts it can write at all.
+        trie: Of the bytes of all tokens that may be allowed.
+        root: Its root.
 
     Raises:
         VocabularyError: there are more tokens than logits, or the end token is none of them.
@@ -46,6 +56,9 @@ class Vocabulary:
         self.end_token_id = end_token_id
         self.vocab_size = vocab_size
         self.num_words = -(-vocab_size // WORD_BITS)
+        self.writable = find_writable(self._texts)
+        if not self.writable.is_everything:
+            self._drop_unwritable()
         self.trie = FlatTrie(self._texts)
         if not len(self.trie.tokens):
             raise VocabularyError("no token of the tokenizer writes anything")
@@ -60,6 +73,28 @@ class Vocabulary:
             VocabularyError: as the constructor; or the file is of a kind that is not known.
         """
         return cls(read_token_bytes(serialised), end_token_id, vocab_size)
+
+    def _drop_unwritable(self) -> None:
+        """Refuse tokens behind which nothing might be able to go on."""
+        for token, text in enumerate(self._texts):
+            if text is not None and self.writable.missing(text):
+                self._texts[token] = None
+
+    @cached_property
+    def writable_texts(self) -> ByteDfa | None:
+        """The texts that can be written at all, None: all. What a leaf allows has to be among them."""
+        return None if self.writable.is_everything else self.writable.texts()
+
+    def require(self, text: bytes) -> None:
+        """Check that a text can be written.
+
+        Raises:
+            VocabularyError: names the first character, or byte, that cannot.
+        """
+        missing = b"" if self.writable.is_everything else self.writable.missing(text)
+        if missing:
+            shown = missing.decode("utf-8", "backslashreplace")
+            raise VocabularyError(f"the tokenizer cannot write {shown!r} (hex {missing.hex(' ')})")
 
     def bytes_of(self, token: int) -> bytes | None:
         """What a token writes; None: nothing, it is never allowed."""
@@ -81,8 +116,8 @@ class Vocabulary:
 
     @cached_property
     def longest_token_characters(self) -> int:
-        """Most code points one token can begin, whole or in part."""
-        return max(sum(byte not in _CONTINUATION for byte in text) for text in self._texts if text)
+        """Most code points one token can begin, those whose last bytes it leaves to others included."""
+        return max(len(text.translate(None, _CONTINUATION)) for text in self._texts if text)
 
     @property
     def num_bytes(self) -> int:

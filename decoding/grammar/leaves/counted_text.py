@@ -1,0 +1,173 @@
+"""Strings of any content, of a bounded number of characters, with every legal escape."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from functools import cached_property
+
+from decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from decoding.grammar.leaves.leaf import LeafTokens
+from decoding.grammar.leaves.string_table import BODY, DONE, QUOTE, START, string_table
+from decoding.grammar.leaves.string_tokens import StringTokens
+from decoding.grammar.leaves.table_walk import TableWalker
+from decoding.grammar.leaves.token_cache import TokenCache
+from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+
+class AnyText:
+    """All strings over one vocabulary: what strings with bounds share.
+
+    Args:
+        vocabulary: Whose tokens the strings let through.
+        walker: Of the vocabulary.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, walker: TableWalker) -> None:
+        self.vocabulary = vocabulary
+        self._walker = walker
+        self.table = string_table(vocabulary.writable_texts)
+        self.unbounded = DfaLeaf(("text", 0, None), *self.table, walker, is_shared=True)
+        # Characters that tokens begin, and as many as can matter to bounds.
+        self.longest_token = vocabulary.longest_token_characters
+        self._profiles: dict[tuple[int, tuple[int, ...]], StringTokens] = {}
+        self._within = TokenCache()
+
+    @property
+    def num_states(self) -> int:
+        """States of the automaton without bounds."""
+        return len(self.table.label)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the automaton and of all tokens found so far."""
+        profiles = sum(profile.num_bytes for profile in list(self._profiles.values()))
+        return self.unbounded.num_bytes + profiles + self._within.num_bytes
+
+    def tokens(self, state: int, node: TokenNode, least: int, most: int) -> LeafTokens | None:
+        """The tokens that begin at most `most` characters, and close the string only behind `least`."""
+        if least <= 0 and most >= self.longest_token:
+            return self.unbounded.tokens(state, node)
+        place = (state, node.positions)
+        profile = self._profiles.get(place)
+        if profile is None:
+            profile = StringTokens(self.vocabulary, self._walker, self.table, state, node.positions)
+            profile = self._profiles.setdefault(place, profile)
+        bounds = (min(least, profile.most_needed), min(most, profile.most_begun))
+        found = self._within.get((place, bounds))
+        if found is None:
+            found = self._within.put((place, bounds), profile.within(*bounds))
+        return found
+
+    @cached_property
+    def endings(self) -> tuple[bytes, ...]:
+        """By state within a character, a shortest text that completes it; b"" for the other states."""
+        return tuple(
+            self.unbounded.shortest(state)[:-1] if state not in (START, BODY, DONE) else b""
+            for state in range(self.num_states)
+        )
+
+    @cached_property
+    def shortest_character(self) -> bytes:
+        """A shortest character, of those the first in byte order."""
+        edges: list[int] = self.table.next_state[BODY].tolist()
+        for byte in range(256):
+            if edges[byte] == BODY:
+                return bytes([byte])
+        first = next(byte for byte in range(256) if edges[byte] >= 0 and byte != QUOTE)
+        return bytes([first]) + self.endings[edges[first]]
+
+    def warm_up(self) -> None:
+        """Find the tokens of every state, and of strings that have just been opened within a token."""
+        root = self.vocabulary.root
+        for state in range(self.num_states):
+            self.unbounded.tokens(state, root)
+        profile = StringTokens(self.vocabulary, self._walker, self.table, BODY, root.positions)
+        profile.warm_up()
+        self._profiles[BODY, root.positions] = profile
+        trie = self.vocabulary.trie
+        for position in (trie.byte == QUOTE).nonzero()[0].tolist():
+            if trie.end_view[position] > position + 1:
+                self.unbounded.tokens(BODY, TokenNode(trie, (position,)))
+
+
+class CountedTextLeaf:
+    """Strings of `least` to `most` characters (`decoding.grammar.leaves.leaf.Leaf`).
+
+    A state is the number of characters begun, as far as it matters, and a state of the automaton without
+    bounds. Which tokens may come depends on no more than the longest token can tell of the number.
+
+    Args:
+        least: Fewest characters.
+        most: Most characters, at least `least`; None: no bound.
+        any_text: Of the vocabulary.
+    """
+
+    is_shared = True
+
+    def __init__(self, least: int, most: int | None, any_text: AnyText) -> None:
+        if least < 0 or (most is not None and most < least):
+            raise ValueError(f"a string of {least} to {most} characters")
+        self.key: Hashable = ("text", least, most)
+        self._least = least
+        self._most = most
+        self._any = any_text
+        self._base = any_text.unbounded
+        self._num_states = any_text.num_states
+        # Without a bound, numbers beyond the least are all the same.
+        self._last = least if most is None else most
+
+    @property
+    def num_bytes(self) -> int:
+        """What this leaf alone holds; its tokens are shared with all strings."""
+        return 200
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after one byte, -1 if it is not allowed."""
+        count, inner = divmod(state, self._num_states)
+        after = self._base.step(inner, byte)
+        if inner != BODY or after < 0:
+            return after if after < 0 else count * self._num_states + after
+        if byte == QUOTE:
+            return count * self._num_states + after if count >= self._least else -1
+        if count == self._last:
+            return -1 if self._most is not None else count * self._num_states + after
+        return (count + 1) * self._num_states + after
+
+    def edges(self, state: int) -> Mapping[int, int] | None:
+        """All allowed bytes and the states they lead to, where they are few."""
+        count, inner = divmod(state, self._num_states)
+        shift = count * self._num_states
+        if inner == BODY and self._most is not None and count == self._last:
+            return {QUOTE: shift + DONE}
+        if inner == BODY and self._base.edges(BODY) is not None:
+            following = {byte: self.step(state, byte) for byte in range(256)}
+            return {byte: after for byte, after in following.items() if after >= 0}
+        edges = self._base.edges(inner)
+        return None if edges is None else {byte: shift + after for byte, after in edges.items()}
+
+    def label(self, state: int) -> int:
+        """0 behind the closing quote, -1 before it."""
+        return 0 if state % self._num_states == DONE else -1
+
+    def goes_on(self, state: int) -> bool:
+        """Whether any byte is allowed in the state."""
+        return state % self._num_states != DONE
+
+    def shortest(self, state: int) -> bytes:
+        """A shortest text that leads from the state to a final one."""
+        count, inner = divmod(state, self._num_states)
+        if inner == DONE:
+            return b""
+        opening = b'"' if inner == START else self._any.endings[inner]
+        return opening + self._any.shortest_character * max(0, self._least - count) + b'"'
+
+    def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens below a node that pass, None where `edges` lists all bytes."""
+        count, inner = divmod(state, self._num_states)
+        if inner == BODY and self._most is not None and count == self._last:
+            return None
+        if self._base.edges(inner) is not None:
+            return None
+        remaining = self._any.longest_token if self._most is None else self._most - count
+        return self._any.tokens(inner, node, self._least - count, remaining)
