@@ -1,7 +1,7 @@
 """The text of a schema, parsed: order kept, numbers exact, nothing said twice.
 
-Parsed values are dict, list, str, int, Decimal, bool and None; an int is a number written without fraction and
-exponent, a Decimal any other.
+Parsed values are dict, list, str, int, Decimal, bool and None; an int is a number written without fraction
+and exponent, a Decimal any other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from decoding.grammar.options import CompileLimits
 Json = Any
 """A parsed JSON value."""
 
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -87,8 +86,6 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
     else:
         text = schema
         _check_size(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")), limits)
-    if text.count("{") + text.count("[") > limits.depth:
-        _check_depth(text, limits)
     duplicates = _Duplicates()
     try:
         parsed = json.loads(
@@ -100,9 +97,13 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
         ) from None
     except ValueError:
         raise SchemaLimitError("", "#", "a number of the schema has too many digits") from None
+    except RecursionError:
+        raise _too_deep(limits) from None
+    if text.count("{") + text.count("[") > limits.depth:
+        _check_depth(parsed, limits)
     if duplicates.found:
         _refuse_duplicate(parsed, duplicates.found)
-    if "\\u" in text or not text.isascii():
+    if "\\u" in text or (not text.isascii() and _SURROGATE.search(text)):
         _check_surrogates(parsed)
     return parsed
 
@@ -112,15 +113,17 @@ def _check_size(size: int, limits: CompileLimits) -> None:
         raise SchemaLimitError("", "#", f"the schema has {size:,} bytes; {limits.schema_bytes:,} are allowed")
 
 
-def _check_depth(text: str, limits: CompileLimits) -> None:
+def _check_depth(parsed: Json, limits: CompileLimits) -> None:
+    level = [parsed]
     depth = 0
-    for match in _BRACKETS.finditer(text):
-        if match.group(1):
-            depth += 1
-            if depth > limits.depth:
-                raise _too_deep(limits)
-        elif match.group(2):
-            depth -= 1
+    while level:
+        containers = [value for value in level if type(value) is dict or type(value) is list]
+        depth += 1
+        if containers and depth > limits.depth:
+            raise _too_deep(limits)
+        level = [
+            inner for value in containers for inner in (value.values() if type(value) is dict else value)
+        ]
 
 
 def _too_deep(limits: CompileLimits) -> SchemaLimitError:
@@ -139,7 +142,7 @@ def _refuse_duplicate(parsed: Json, found: list[tuple[dict[str, Json], str]]) ->
             raise InvalidSchemaError(
                 key, f"{pointer}/{pointer_step(key)}", "the key comes twice in one object"
             )
-    made, key = found[0]
+    key = found[0][1]
     raise InvalidSchemaError(key, "#", "the key comes twice in one object, inside a key that comes twice")
 
 
@@ -147,9 +150,7 @@ def _check_surrogates(parsed: Json) -> None:
     for value, pointer in _places(parsed):
         texts = value if isinstance(value, dict) else (value,) if isinstance(value, str) else ()
         if any(_SURROGATE.search(text) for text in texts):
-            raise InvalidSchemaError(
-                "", pointer, "a string holds half a surrogate pair, which is no character"
-            )
+            raise InvalidSchemaError("", pointer, "a string holds half a surrogate pair, no character")
 
 
 def _places(parsed: Json) -> list[tuple[Json, str]]:
@@ -200,9 +201,7 @@ class _Copy:
     def _text(self, text: str, pointer: str) -> str:
         self._count(len(text) + 3)
         if not text.isascii() and _SURROGATE.search(text):
-            raise InvalidSchemaError(
-                "", pointer, "a string holds half a surrogate pair, which is no character"
-            )
+            raise InvalidSchemaError("", pointer, "a string holds half a surrogate pair, no character")
         return text
 
     def _number(self, value: float | Decimal, pointer: str) -> int | Decimal:
@@ -223,8 +222,9 @@ class _Copy:
 def canonical_text(schema: Json) -> str:
     """Write a parsed schema so that equal texts mean the same schema to the compiler.
 
-    The order of properties is kept, because it is the order in which they are written; blanks and the spelling
-    of strings are not. Numbers stay as they were written, up to the spelling of exponents: `1` and `1.0` differ.
+    The order of properties is kept, because it is the order in which they are written; blanks and the
+    spelling of strings are not. Numbers stay as they were written, up to the spelling of exponents: `1` and
+    `1.0` differ.
     """
     pieces: list[str] = []
     _write(schema, pieces.append)

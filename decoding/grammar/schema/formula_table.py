@@ -63,6 +63,13 @@ class FormulaTable:
             self._check_grounded(Reference(target), [])
         return formula
 
+    def resolve_all(self) -> None:
+        """Make the formulas behind all references that can be reached; raises as `resolve` does."""
+        targets = self.translation.targets
+        while len(self._formulas) < len(targets):
+            for target in [target for target in targets if target not in self._formulas]:
+                self.resolve(target)
+
     def _translated(self, target: str) -> Formula:
         formula = self._formulas.get(target)
         if formula is None:

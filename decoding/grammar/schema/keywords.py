@@ -239,19 +239,26 @@ _HOLES = [
     Keyword("x-genret-index", "enforced", is_hole_text, "a string that names an index"),
     Keyword("x-genret-filter", "enforced", is_hole_text, "a string that is a filter"),
 ]
-_LEGACY = [
+_OLD_ITEMS = [
     Keyword(
-        "items", "enforced", is_object_or_list, "a schema or an array of schemas", Holds.SCHEMA_OR_SCHEMAS
+        "items",
+        "enforced",
+        is_object_or_list,
+        "a schema or an array of at least one schema",
+        Holds.SCHEMA_OR_SCHEMAS,
     ),
     Keyword("additionalItems", "enforced", is_anything, "a schema", Holds.SCHEMA),
+]
+_DEPENDENCIES = [
     Keyword(
         "dependencies",
         "enforced",
         is_object,
         "an object of schemas and of arrays of distinct strings",
         Holds.SCHEMA_OR_NAMES,
-    ),
+    )
 ]
+"""Split in two by 2019-09, but its metaschemas still describe it, and who writes it means it."""
 
 
 def _table(*groups: list[Keyword]) -> dict[str, Keyword]:
@@ -262,19 +269,19 @@ def _without(table: dict[str, Keyword], *names: str) -> dict[str, Keyword]:
     return {name: keyword for name, keyword in table.items() if name not in names}
 
 
-DRAFT_2020_12 = _table(_conditions(), _annotations(), _structure(), _HOLES)
+DRAFT_2020_12 = _table(_conditions(), _annotations(), _structure(), _HOLES, _DEPENDENCIES)
 
 UNDECLARED = DRAFT_2020_12 | _table(
-    _LEGACY,
+    _OLD_ITEMS,
     [
         Keyword(name, "enforced", is_bool_or_number, "a number, or true or false as in draft 4")
         for name in ("exclusiveMinimum", "exclusiveMaximum")
     ],
 )
-"""2020-12 and what older drafts had where 2020-12 has nothing: schemas that do not say which draft they mean."""
+"""2020-12 and what older drafts had where it has nothing: for schemas that do not say which draft they are."""
 
 DRAFT_2019_09 = _without(DRAFT_2020_12, "prefixItems", "$dynamicRef", "$dynamicAnchor") | _table(
-    _LEGACY[:2],
+    _OLD_ITEMS,
     [
         Keyword("$anchor", "structure", is_old_anchor, "a name"),
         Keyword("$recursiveRef", "enforced", is_text, "a URI reference"),
@@ -287,7 +294,7 @@ DRAFT_7 = _without(
     *("$vocabulary", "$anchor", "$recursiveRef", "$recursiveAnchor", "$defs"),
     *("dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
     *("minContains", "maxContains", "deprecated", "contentSchema"),
-) | _table(_LEGACY, [Keyword("$id", "structure", is_text, "a URI reference")])
+) | _table([Keyword("$id", "structure", is_text, "a URI reference")])
 
 DRAFT_6 = _without(
     DRAFT_7, "if", "then", "else", "$comment", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import lru_cache
 
 from decoding.grammar.budget import AutomatonLimitError
 from decoding.grammar.errors import SchemaLimitError
@@ -69,15 +70,25 @@ def _scalars(mask: int, texts: list[str], numbers: list[int | Decimal], place: P
     try:
         if texts:
             mask |= STRING
-            conditions.append(TextIn(TextSet.of(automaton=Dfa.of_texts(texts)), place))
+            conditions.append(TextIn(_text_set(tuple(texts)), place))
         if numbers:
             mask |= NUMBER
-            conditions.append(NumberIn(NumberSet.of_values(numbers), place))
+            conditions.append(NumberIn(_number_set(tuple(numbers)), place))
     except AutomatonLimitError as error:
         raise SchemaLimitError(place.keyword, place.pointer, str(error)) from None
     if not mask:
         return NOTHING
     return And((TYPES[mask], *conditions)) if conditions else TYPES[mask]
+
+
+@lru_cache(maxsize=256)
+def _text_set(texts: tuple[str, ...]) -> TextSet:
+    return TextSet.of(automaton=Dfa.of_texts(texts))
+
+
+@lru_cache(maxsize=256)
+def _number_set(numbers: tuple[int | Decimal, ...]) -> NumberSet:
+    return NumberSet.of_values(numbers)
 
 
 def _array(value: list[Json], place: Place) -> Formula:

@@ -236,7 +236,7 @@ class SchemaIndex:
         if "json-schema.org/" not in uri:
             return None
         # Few schemas refer to them, and the package reads twenty files when it is imported.
-        from jsonschema_specifications import REGISTRY
+        from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
         found = REGISTRY.get(uri)
         if found is None:

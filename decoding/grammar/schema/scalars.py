@@ -10,8 +10,8 @@ from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, Unsupp
 from decoding.grammar.leaves.hole import HoleName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.regex_errors import PatternError, UnsupportedPatternError
 from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.document import Json
 from decoding.grammar.schema.formula import (
     ANYTHING,
     And,
@@ -171,7 +171,7 @@ def pattern_dfa(pattern: str, keyword: str, pointer: str) -> Dfa:
         UnsupportedSchemaError: it uses what automata cannot do.
         SchemaLimitError: its automaton has too many states.
     """
-    from decoding.grammar.regular.regex import PatternError, UnsupportedPatternError, compile_pattern
+    from decoding.grammar.regular.regex import compile_pattern
 
     try:
         return compile_pattern(pattern)
@@ -203,6 +203,11 @@ def format_set(name: str, pointer: str) -> TextSet | None:
         raise SchemaLimitError("format", pointer, str(error)) from None
 
 
+def is_known_format(name: str) -> bool:
+    """Whether the format is defined, be it enforceable or not."""
+    return name in UNENFORCEABLE_FORMATS or format_set(name, "#/format") is not None
+
+
 def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
     """`x-genret-index` and `x-genret-filter`."""
     if "x-genret-index" not in schema:
@@ -213,8 +218,3 @@ def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scop
     if not allows_type(schema, "string"):
         raise InvalidSchemaError("x-genret-index", place.pointer, 'expected "type": "string" beside it')
     return TextFromHole(HoleName(schema["x-genret-index"], schema.get("x-genret-filter")), place)
-
-
-def is_scalar(value: Json) -> bool:
-    """Whether a value is neither an array nor an object."""
-    return not isinstance(value, dict | list)

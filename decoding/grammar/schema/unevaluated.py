@@ -1,10 +1,10 @@
 """`unevaluatedProperties` and `unevaluatedItems`: what no neighbouring keyword has looked at.
 
 Which members and items count as evaluated depends on which branches hold for the value at hand. Every branch
-that holds adds to them, never takes away. So instead of asking which branches hold exactly, cases say "at least
-these hold, so at least this is evaluated": one case for every set of branches, joined by or. The case of
-exactly the branches that hold is among them, and any other that applies asks for more. Nothing is negated,
-except for `else`, which counts only where `if` does not hold.
+that holds adds to them, never takes away. So instead of asking which branches hold exactly, cases say "at
+least these hold, so at least this is evaluated": one case for every set of branches, joined by or. The case
+of exactly the branches that hold is among them, and any other that applies asks for more. Nothing is
+negated, except for `else`, which counts only where `if` does not hold.
 """
 
 from __future__ import annotations

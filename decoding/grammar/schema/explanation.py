@@ -1,0 +1,213 @@
+"""What becomes of every keyword of a schema, found by a second pass that compiling does not pay for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from decoding.grammar.budget import current_budget
+from decoding.grammar.errors import SchemaError
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema import keywords
+from decoding.grammar.schema.dialects import UNDECLARED
+from decoding.grammar.schema.document import Json, parse_document, pointer_step
+from decoding.grammar.schema.formula import ANYTHING
+from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.schema.handlers import handlers_of
+from decoding.grammar.schema.keywords import Holds, Keyword
+from decoding.grammar.schema.report import Handling, ReportEntry, SchemaReport
+from decoding.grammar.schema.resources import SchemaIndex
+from decoding.grammar.schema.scalars import allows_type, is_known_format
+from decoding.grammar.schema.translation import Schema, Scope, Translation
+
+_SUBJECTS = {
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "array": (
+        *("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems"),
+        *("contains", "minContains", "maxContains", "uniqueItems"),
+    ),
+    "object": (
+        *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "required"),
+        *("minProperties", "maxProperties", "propertyNames", "dependentRequired", "dependentSchemas"),
+        "dependencies",
+    ),
+}
+_SUBJECT_OF = {name: subject for subject, names in _SUBJECTS.items() for name in names}
+_NEIGHBOURS = {
+    "then": ("if",),
+    "else": ("if",),
+    "if": ("then", "else"),
+    "minContains": ("contains",),
+    "maxContains": ("contains",),
+}
+_OPENAPI = frozenset({"nullable", "discriminator", "xml", "externalDocs", "example"})
+_DEFINITIONS = ("$defs", "definitions")
+_ALL_NAMES = frozenset().union(
+    *(
+        table.keys()
+        for table in (keywords.UNDECLARED, keywords.DRAFT_2019_09, keywords.DRAFT_7, keywords.DRAFT_4)
+    )
+)
+
+
+def explain_schema(
+    schema: str | bytes | Mapping[str, Any] | bool, options: GrammarOptions | None = None
+) -> SchemaReport:
+    """Say keyword by keyword what is enforced; what is refused is listed and not raised.
+
+    Raises:
+        InvalidSchemaError: it is no schema at all.
+        SchemaLimitError: it is larger or deeper than allowed.
+        UnsupportedSchemaError: it is written in an unknown dialect.
+    """
+    options = options or GrammarOptions()
+    document = parse_document(schema, options.limits)
+    translation = Translation(
+        SchemaIndex(document, UNDECLARED, current_budget()), options, current_budget(), handlers_of
+    )
+    report = _Explanation(translation).report(document)
+    try:
+        FormulaTable(schema, options).resolve_all()
+    except SchemaError as error:
+        return report.with_refusal(error.keyword, error.pointer, error.reason)
+    return report
+
+
+class _Explanation:
+    """Goes through a document in its order.
+
+    Args:
+        translation: Asked what each keyword means, apart from the compilation that may be under way.
+    """
+
+    def __init__(self, translation: Translation) -> None:
+        self._t = translation
+        self._entries: list[ReportEntry] = []
+
+    def report(self, document: Json) -> SchemaReport:
+        """Explain all keywords."""
+        scope = self._t.enter(self._t.index.root, {}, 0)
+        self._schema(document, "#", scope)
+        return SchemaReport(scope.dialect.name, tuple(self._entries))
+
+    def _schema(self, schema: Json, pointer: str, scope: Scope) -> None:
+        if not isinstance(schema, dict):
+            return
+        resource = self._t.index.embedded.get(id(schema))
+        if resource is not None and resource is not scope.resource:
+            scope = self._t.enter(resource, scope.dynamic, scope.number)
+        for name, value in schema.items():
+            place = f"{pointer}/{pointer_step(name)}"
+            keyword = scope.dialect.keywords.get(name)
+            if keyword is None:
+                self._entries.append(ReportEntry(name, place, "annotation", _why_unknown(name, scope)))
+                continue
+            how, note = self._handling(schema, keyword, pointer, scope)
+            self._entries.append(ReportEntry(name, place, how, note))
+            self._inner(keyword, value, place, scope)
+
+    def _inner(self, keyword: Keyword, value: Json, pointer: str, scope: Scope) -> None:
+        if keyword.holds == Holds.NOTHING:
+            return
+        if isinstance(value, list):
+            for n, inner in enumerate(value):
+                self._schema(inner, f"{pointer}/{n}", scope)
+        elif keyword.holds in (Holds.SCHEMA_BY_NAME, Holds.SCHEMA_OR_NAMES):
+            for name, inner in value.items():
+                self._schema(inner, f"{pointer}/{pointer_step(name)}", scope)
+        else:
+            self._schema(value, pointer, scope)
+
+    def _handling(self, schema: Schema, keyword: Keyword, pointer: str, scope: Scope) -> tuple[Handling, str]:
+        """What is done with one occurrence, and why."""
+        name = keyword.name
+        if keyword.role == "annotation":
+            return "annotation", keyword.note
+        if scope.dialect.ref_stands_alone and "$ref" in schema and name not in ("$ref", *_DEFINITIONS):
+            return "vacuous here", f"stands beside $ref, which stands alone in {scope.dialect.name}"
+        if keyword.role == "structure":
+            return _structure(name, scope)
+        if name == "format":
+            annotated = self._format_note(schema["format"])
+            if annotated:
+                return "annotation", annotated
+        vacuous = _vacuous_note(schema, name)
+        if vacuous:
+            return "vacuous here", vacuous
+        return self._asked(schema, name, pointer, scope)
+
+    def _format_note(self, name: str) -> str:
+        if self._t.options.formats == "annotate":
+            return "formats are not asserted"
+        return "" if is_known_format(name) else "a format that JSON Schema does not define"
+
+    def _asked(self, schema: Schema, name: str, pointer: str, scope: Scope) -> tuple[Handling, str]:
+        """Translate the keyword to learn whether it can be, and whether it says anything."""
+        found = scope.handlers.get(_ASKED_OF.get(name, name))
+        if found is None:
+            return "enforced", ""
+        place = f"{pointer}/{name}"
+        try:
+            formula = found[1](self._t, schema, name, pointer, scope)
+        except SchemaError as error:
+            # What is wrong further down is said there.
+            own = error.pointer == place or (
+                error.pointer.startswith(f"{place}/") and not _holds_schemas(name)
+            )
+            return ("refused", error.reason) if own else ("enforced", "")
+        if formula == ANYTHING:
+            return "vacuous here", "every value passes"
+        if name == "type" and scope.dialect.id_keyword == "id" and allows_type(schema, "integer"):
+            return "enforced", "1.0 is an integer, as in later drafts"
+        return "enforced", ""
+
+
+_ASKED_OF = {
+    "then": "if",
+    "else": "if",
+    "additionalItems": "items",
+    "minContains": "contains",
+    "maxContains": "contains",
+}
+
+
+def _holds_schemas(name: str) -> bool:
+    keyword = keywords.UNDECLARED.get(name)
+    return keyword is not None and keyword.holds != Holds.NOTHING and name != "patternProperties"
+
+
+def _structure(name: str, scope: Scope) -> tuple[Handling, str]:
+    if name == "$schema":
+        return "enforced", f"read as {scope.dialect.name}"
+    if name == "$vocabulary":
+        return "annotation", "says something of dialects, and only in their metaschemas"
+    return "enforced", "for references"
+
+
+def _why_unknown(name: str, scope: Scope) -> str:
+    if name in _ALL_NAMES:
+        return f"no keyword of {scope.dialect.name}"
+    if name in _OPENAPI:
+        return "a keyword of OpenAPI, not of JSON Schema"
+    return "an extension" if name.startswith("x-") else "an unknown keyword"
+
+
+def _vacuous_note(schema: Schema, name: str) -> str:
+    """Why a keyword has nothing to say beside its neighbours; "" where it may have."""
+    neighbours = _NEIGHBOURS.get(name)
+    if neighbours is not None and not any(neighbour in schema for neighbour in neighbours):
+        return f"says nothing without {' or '.join(neighbours)}"
+    if name == "additionalItems" and not isinstance(schema.get("items"), list):
+        return "says nothing where items is not an array"
+    if name in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(schema[name], bool):
+        bound = name[len("exclusive") :].lower()
+        if bound not in schema:
+            return f"says nothing without {bound}"
+        return "" if schema[name] else f"{bound} itself is allowed anyway"
+    subject = _SUBJECT_OF.get(name)
+    if subject is None or "type" not in schema or allows_type(schema, subject):
+        return ""
+    if subject == "number" and allows_type(schema, "integer"):
+        return ""
+    return f"speaks of {subject}s, and type allows none"
