@@ -48,6 +48,11 @@ class Dfa:
         return _made(*nfa.determinise([start]))
 
     @staticmethod
+    def from_canonical(rows: Sequence[Row], labels: Sequence[int]) -> Dfa:
+        """What `canonical` has made: rows, and labels that are 0 or more where a text may end."""
+        return _made(rows, labels)
+
+    @staticmethod
     def nothing() -> Dfa:
         """No text."""
         return _NOTHING
@@ -202,6 +207,10 @@ class Dfa:
     def num_states(self) -> int:
         """Live states."""
         return 0 if self.is_empty else len(self._rows)
+
+    def is_universal(self, state: int) -> bool:
+        """Whether every text is accepted from a state."""
+        return self._finals[state] and self._rows[state] == _any_char(state)
 
     def is_subset(self, other: Dfa) -> bool:
         """Whether every text of it is in the other set."""

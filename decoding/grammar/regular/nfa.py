@@ -89,6 +89,31 @@ class Nfa:
                 self.edge(state, tuple(ranges), offset + target)
         return offset, [offset + state for state, label in enumerate(labels) if label >= 0]
 
+    @property
+    def charsets(self) -> list[Ranges]:
+        """The sets of symbols of its edges, by number."""
+        return list(self._charsets)
+
+    @property
+    def edges(self) -> list[list[tuple[int, int]]]:
+        """By state, edges as (number of a set of symbols, next state)."""
+        return self._edges
+
+    @property
+    def steps(self) -> list[list[tuple[int, int]]]:
+        """By state, steps as (next state, condition)."""
+        return self._steps
+
+    @property
+    def labels(self) -> list[int]:
+        """By state, the label of texts that end there, -1 where none do."""
+        return self._labels
+
+    @property
+    def conditions(self) -> set[int]:
+        """All conditions of steps."""
+        return self._conditions
+
     def set_label(self, state: int, label: int) -> None:
         """Texts that end in the state have the label."""
         self._labels[state] = label
@@ -124,15 +149,16 @@ class _Subsets:
         self._before = before
         self._behind = behind
         self._absorbing = absorbing
-        self._minds_end = Condition.AT_END in nfa._conditions
+        self._minds_end = Condition.AT_END in nfa.conditions
         self._minds_words = bool(
-            nfa._conditions & {Condition.AT_WORD_BOUNDARY, Condition.INSIDE_OR_OUTSIDE_WORD}
+            nfa.conditions & {Condition.AT_WORD_BOUNDARY, Condition.INSIDE_OR_OUTSIDE_WORD}
         )
-        charsets = list(nfa._charsets)
-        if self._minds_words and word and word not in nfa._charsets:
+        charsets = nfa.charsets
+        num_charsets = len(charsets)
+        if self._minds_words and word and word not in charsets:
             charsets.append(word)
         self._parts, members = atoms(charsets) if charsets else ([], [])
-        self._members = members[: len(nfa._charsets)]
+        self._members = members[:num_charsets]
         self._part_is_word = [contains(word, ranges[0][0]) for ranges in self._parts]
         self._closures: dict[tuple[int, int, int], frozenset[int]] = {}
 
@@ -147,7 +173,7 @@ class _Subsets:
         for kernel, before in order:
             check(len(order))
             ending = self._closure(kernel, before, self._behind)
-            found = [self._nfa._labels[state] for state in ending if self._nfa._labels[state] >= 0]
+            found = [self._nfa.labels[state] for state in ending if self._nfa.labels[state] >= 0]
             labels.append(min(found) if found else -1)
             row: list[Edge] = []
             for part, targets in self._successors(kernel, before, ending).items():
@@ -179,7 +205,7 @@ class _Subsets:
                 states = self._closure(kernel, before, side)
             wants_word = side == Side.WORD
             for state in states:
-                for charset, target in self._nfa._edges[state]:
+                for charset, target in self._nfa.edges[state]:
                     for part in self._members[charset]:
                         if not self._minds_words or self._part_is_word[part] == wants_word:
                             targets = out.get(part)
@@ -201,7 +227,7 @@ class _Subsets:
         key = (state, before, behind)
         known = self._closures.get(key)
         if known is None:
-            steps = self._nfa._steps
+            steps = self._nfa.steps
             seen = {state}
             stack = [state]
             while stack:

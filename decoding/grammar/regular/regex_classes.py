@@ -1,0 +1,127 @@
+"""Character classes of regular expressions.
+
+A class is kept twice: what belongs to it under every reading of the pattern, and under any. The two differ
+only where ECMA-262 and Python read a class differently and the pattern is to hold under both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement, intersection, scalar, union
+
+DIGITS: Ranges = ((0x30, 0x39),)
+WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+SPACE: Ranges = union(
+    [(0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
+    [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)],
+)
+LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
+PYTHON_SPACE: Ranges = union(
+    [(0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
+    [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)],
+)
+# No character behind this one has two cases.
+_LAST_CASED = 0x1E943
+
+
+@dataclass(frozen=True, slots=True)
+class CharClass:
+    """A set of code points under every reading of a pattern, and under any reading."""
+
+    sure: Ranges
+    possible: Ranges
+
+    def __or__(self, other: CharClass) -> CharClass:
+        return CharClass(union(self.sure, other.sure), union(self.possible, other.possible))
+
+    def __invert__(self) -> CharClass:
+        return CharClass(complement(self.possible), complement(self.sure))
+
+    def any_case(self) -> CharClass:
+        """With the other cases of its letters."""
+        return CharClass(_any_case(self.sure), _any_case(self.possible))
+
+
+def exactly(ranges: Ranges) -> CharClass:
+    """A class that all read alike."""
+    return CharClass(ranges, ranges)
+
+
+def char_class(code_point: int) -> CharClass:
+    """One code point; a surrogate is in no text."""
+    return exactly(() if 0xD800 <= code_point <= 0xDFFF else ((code_point, code_point),))
+
+
+def chars_between(first: int, last: int) -> CharClass:
+    """A range of code points; the surrogates among them are in no text."""
+    return exactly(scalar([(first, last)]))
+
+
+@cache
+def named_class(letter: str, portable: bool) -> CharClass:
+    r"""`\d`, `\w`, `\s`, `.` and their opposites, by letter.
+
+    Args:
+        letter: One of "dwsDWS."; "." is all but line ends.
+        portable: Whether Python's reading counts beside that of ECMA-262.
+    """
+    if letter in "DWS":
+        return ~named_class(letter.lower(), portable)
+    ours = {"d": DIGITS, "w": WORD, "s": SPACE, ".": complement(LINE_ENDS)}[letter]
+    if not portable:
+        return exactly(ours)
+    other = _python_class(letter)
+    return CharClass(intersection(ours, other), union(ours, other))
+
+
+def _python_class(letter: str) -> Ranges:
+    """What Python's `re` means by a letter."""
+    if letter == "d":
+        return _having(str.isdecimal)
+    if letter == "w":
+        return python_word()
+    return PYTHON_SPACE if letter == "s" else complement(((0x0A, 0x0A),))
+
+
+@cache
+def python_word() -> Ranges:
+    r"""What `\w` of Python's `re` means: `str.isalnum` and the underscore."""
+    return union(_having(str.isalnum), ((0x5F, 0x5F),))
+
+
+def _having(predicate: Callable[[str], bool]) -> Ranges:
+    """The code points with a property of `str`."""
+    return union(
+        (code, code) for low, high in SCALAR_VALUES for code in range(low, high + 1) if predicate(chr(code))
+    )
+
+
+@cache
+def _case_variants() -> dict[int, tuple[int, ...]]:
+    """All cases of every letter that has several, by letter."""
+    by_fold: dict[str, list[int]] = {}
+    for code in range(_LAST_CASED + 1):
+        char = chr(code)
+        lower = char.lower()
+        upper = lower.upper()
+        if lower != char or upper != char:
+            fold = upper if len(upper) == 1 else lower
+            by_fold.setdefault(fold, []).append(code)
+    return {code: tuple(codes) for codes in by_fold.values() if len(codes) > 1 for code in codes}
+
+
+def _any_case(ranges: Ranges) -> Ranges:
+    """A set with the other cases of its letters."""
+    variants = _case_variants()
+    extra: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if last - first < len(variants):
+            found = [code for code in range(first, last + 1) if code in variants]
+        else:
+            found = [code for code in variants if first <= code <= last]
+        for code in found:
+            extra.extend((variant, variant) for variant in variants[code])
+    return union(ranges, extra)

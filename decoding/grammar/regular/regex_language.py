@@ -1,0 +1,193 @@
+"""The texts in which a regular expression is found, as an automaton."""
+
+from __future__ import annotations
+
+from decoding.grammar.budget import current_budget
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.nfa import Condition, Nfa, Side
+from decoding.grammar.regular.ranges import SCALAR_VALUES
+from decoding.grammar.regular.regex_classes import WORD, exactly
+from decoding.grammar.regular.regex_looks import FIRST_LOOK, LookTable, determinise_with_looks
+from decoding.grammar.regular.regex_syntax import (
+    Alternation,
+    Assertion,
+    Chars,
+    Concatenation,
+    Look,
+    Node,
+    Repetition,
+)
+
+_LINE_FEED = Chars(exactly(((0x0A, 0x0A),)))
+
+
+def language(
+    node: Node,
+    *,
+    before: Side = Side.EDGE,
+    found_later: bool = True,
+    goes_on: bool = True,
+    sure: bool = True,
+) -> Dfa:
+    """The texts in which a pattern is found.
+
+    Args:
+        node: The pattern.
+        before: What stands in front of the text.
+        found_later: Whether it may begin behind the first place of the text.
+        goes_on: Whether the text may go on behind it.
+        sure: Whether classes are what they are under every reading, or what they are under any.
+
+    Raises:
+        AutomatonLimitError: it has too many states.
+    """
+    current_budget().check_states(_size(node))
+    if found_later and before == Side.EDGE:
+        stripped = _without_anchor(node, Condition.AT_BEGIN)
+        if stripped is not None:
+            node, found_later = stripped, False
+    if goes_on and not (sure is False and _has_loose_end(node)):
+        stripped = _without_anchor(node, Condition.AT_END)
+        if stripped is not None:
+            node, goes_on = stripped, False
+    builder = _Builder(sure)
+    nfa = builder.nfa
+    start = nfa.state()
+    if found_later:
+        nfa.edge(start, SCALAR_VALUES, start)
+        begin = nfa.state()
+        nfa.step(start, begin)
+    else:
+        begin = start
+    end = builder.add(node, begin)
+    accepting = nfa.state(0)
+    nfa.step(end, accepting)
+    if goes_on:
+        nfa.edge(accepting, SCALAR_VALUES, accepting)
+    absorbing = accepting if goes_on else -1
+    if not builder.looks:
+        return Dfa.from_canonical(*nfa.determinise([start], WORD, before, Side.EDGE, absorbing))
+    table = LookTable(builder.looks, lambda look, side: _look_language(look, side, sure))
+    return Dfa.from_rows(*determinise_with_looks(nfa, start, table, before, absorbing))
+
+
+def _look_language(look: Look, before: Side, sure: bool) -> Dfa:
+    """What must be the rest of the text where a pattern looks ahead, or all of the text so far behind.
+
+    `before` is what stands in front of the place that looks ahead.
+    """
+    wants_sure = sure != look.negative
+    if look.ahead:
+        found = language(look.part, before=before, found_later=False, sure=wants_sure)
+    else:
+        found = language(look.part, goes_on=False, sure=wants_sure)
+    return ~found if look.negative else found
+
+
+class _Builder:
+    """Turns a tree into states, edges and steps."""
+
+    def __init__(self, sure: bool) -> None:
+        self.nfa = Nfa()
+        self.looks: list[Look] = []
+        self._sure = sure
+
+    def add(self, node: Node, start: int) -> int:
+        """Add what leads from a state over the node's texts. Returns the state behind them.
+
+        Nothing leads back to `start`, and what is behind the state returned is not led to from elsewhere but
+        from the node's own texts.
+        """
+        nfa = self.nfa
+        if isinstance(node, Chars):
+            end = nfa.state()
+            nfa.edge(start, node.chars.sure if self._sure else node.chars.possible, end)
+            return end
+        if isinstance(node, Concatenation):
+            for item in node.items:
+                start = self.add(item, start)
+            return start
+        if isinstance(node, Alternation):
+            end = nfa.state()
+            for option in node.options:
+                # Of its own, so that a repetition that begins an option leads back to that option alone.
+                nfa.step(self.add(option, start), end)
+            return end
+        if isinstance(node, Repetition):
+            return self._repetition(node, start)
+        end = nfa.state()
+        if isinstance(node, Assertion):
+            nfa.step(start, end, node.condition)
+            if node.loose and not self._sure:
+                ahead = Concatenation((_LINE_FEED, Assertion(Condition.AT_END)))
+                nfa.step(start, end, self._look(Look(ahead, ahead=True, negative=False, position=0)))
+            return end
+        nfa.step(start, end, self._look(node))
+        return end
+
+    def _look(self, look: Look) -> int:
+        """The condition that something is ahead or behind."""
+        self.looks.append(look)
+        return FIRST_LOOK + len(self.looks) - 1
+
+    def _repetition(self, node: Repetition, start: int) -> int:
+        """As often as the node says."""
+        nfa = self.nfa
+        for _ in range(node.least):
+            start = self.add(node.item, start)
+        if node.most is None:
+            loop = nfa.state()
+            nfa.step(start, loop)
+            nfa.step(self.add(node.item, loop), loop)
+            end = nfa.state()
+            nfa.step(loop, end)
+            return end
+        if node.most == node.least:
+            return start
+        end = nfa.state()
+        for _ in range(node.most - node.least):
+            nfa.step(start, end)
+            start = self.add(node.item, start)
+        nfa.step(start, end)
+        return end
+
+
+def _size(node: Node) -> int:
+    """States a tree takes, at least."""
+    if isinstance(node, Concatenation):
+        return sum(map(_size, node.items))
+    if isinstance(node, Alternation):
+        return sum(map(_size, node.options)) + 1
+    if isinstance(node, Repetition):
+        times = node.least + 1 if node.most is None else node.most
+        return times * _size(node.item)
+    if isinstance(node, Look):
+        return _size(node.part)
+    return 1
+
+
+def _without_anchor(node: Node, anchor: Condition) -> Node | None:
+    """The pattern without the anchor that all its options begin or end with; None where one does not."""
+    if isinstance(node, Assertion):
+        return Concatenation() if node.condition == anchor else None
+    if isinstance(node, Alternation):
+        options = [_without_anchor(option, anchor) for option in node.options]
+        kept = tuple(option for option in options if option is not None)
+        return Alternation(kept) if len(kept) == len(options) else None
+    if isinstance(node, Concatenation) and node.items:
+        at = 0 if anchor == Condition.AT_BEGIN else len(node.items) - 1
+        stripped = _without_anchor(node.items[at], anchor)
+        if stripped is not None:
+            return Concatenation((*node.items[:at], stripped, *node.items[at + 1 :]))
+    return None
+
+
+def _has_loose_end(node: Node) -> bool:
+    """Whether an end anchor in the tree is read in two ways."""
+    if isinstance(node, Assertion):
+        return node.loose
+    if isinstance(node, Concatenation):
+        return any(map(_has_loose_end, node.items))
+    if isinstance(node, Alternation):
+        return any(map(_has_loose_end, node.options))
+    return isinstance(node, Repetition) and _has_loose_end(node.item)

@@ -1,0 +1,214 @@
+"""The subset construction for patterns that look ahead or behind.
+
+A *run* of the pattern is a state together with *duties*: what the rest of the text must be, as states of the
+automata of what is looked for ahead. What is behind is followed from the beginning of the text, for all runs
+alike. Dropped are duties that nothing can break any more, runs with one that cannot be kept, and runs that
+have all duties of another one in the same state, and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from decoding.grammar.budget import current_budget
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.minimise import Edge, Row
+from decoding.grammar.regular.nfa import Nfa, Side, holds
+from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
+from decoding.grammar.regular.regex_classes import WORD
+from decoding.grammar.regular.regex_syntax import Look
+
+# Conditions of steps from here on are places in the table of looks.
+FIRST_LOOK = 16
+
+# (number of an automaton, its state).
+_Duty = tuple[int, int]
+_Run = tuple[int, frozenset[_Duty]]
+# Runs, what is in front of the place, and the state of what is followed behind it.
+_Key = tuple[frozenset[_Run], int, tuple[int, ...]]
+
+
+class LookTable:
+    """The automata of what a pattern looks for.
+
+    Args:
+        looks: In the order of their conditions.
+        make: The automaton of what must be ahead (the rest of the text) or behind (the text so far), by what
+            stands in front of the place that looks ahead.
+    """
+
+    def __init__(self, looks: Sequence[Look], make: Callable[[Look, Side], Dfa]) -> None:
+        self.automata: list[Dfa] = []
+        self._ahead: dict[tuple[int, int], int] = {}
+        self.behind: dict[int, int] = {}
+        self._numbers: dict[Dfa, int] = {}
+        for index, look in enumerate(looks):
+            if look.ahead:
+                for side in Side:
+                    self._ahead[index, side] = self._number(make(look, side))
+            else:
+                self.behind[index] = self._number(make(look, Side.EDGE))
+
+    def _number(self, dfa: Dfa) -> int:
+        """The number of an automaton; equal ones are one."""
+        number = self._numbers.setdefault(dfa, len(self.automata))
+        if number == len(self.automata):
+            self.automata.append(dfa)
+        return number
+
+    def ahead(self, index: int, before: int) -> int:
+        """The automaton of what a look wants ahead."""
+        return self._ahead[index, before]
+
+
+def determinise_with_looks(
+    nfa: Nfa, start: int, table: LookTable, before: int, absorbing: int
+) -> tuple[list[list[Edge]], list[bool]]:
+    """Rows, and whether a text may end, of a pattern with looks; not minimal."""
+    return _Runs(nfa, table, absorbing).build(start, before)
+
+
+class _Runs:
+    """One run of the construction."""
+
+    def __init__(self, nfa: Nfa, table: LookTable, absorbing: int) -> None:
+        self._nfa = nfa
+        self._table = table
+        self._absorbing = absorbing
+        self._followed = sorted(set(table.behind.values()))
+        self._place = {number: place for place, number in enumerate(self._followed)}
+        charsets: dict[Ranges, int] = {charset: number for number, charset in enumerate(nfa.charsets)}
+        for charset in (SCALAR_VALUES, WORD):
+            charsets.setdefault(charset, len(charsets))
+        for dfa in table.automata:
+            for row in dfa.rows:
+                for ranges in _by_target(row).values():
+                    charsets.setdefault(ranges, len(charsets))
+        self._parts, self._members = atoms(list(charsets))
+        self._samples = [ranges[0][0] for ranges in self._parts]
+        self._is_word = [contains(WORD, sample) for sample in self._samples]
+        self._moves: dict[tuple[int, int, int], int] = {}
+
+    def build(self, start: int, before: int) -> tuple[list[list[Edge]], list[bool]]:
+        """Rows and ends."""
+        first: _Key = (frozenset([(start, frozenset())]), before, (0,) * len(self._followed))
+        numbers = {first: 0}
+        order = [first]
+        rows: list[list[Edge]] = []
+        finals: list[bool] = []
+        check = current_budget().check_states
+        for key in order:
+            check(len(order))
+            runs, side, behind = key
+            finals.append(self._may_end(self._closure(runs, side, Side.EDGE, behind)))
+            row: list[Edge] = []
+            closures = {ahead: self._closure(runs, side, ahead, behind) for ahead in (Side.WORD, Side.OTHER)}
+            for part, ranges in enumerate(self._parts):
+                ahead = Side.WORD if self._is_word[part] else Side.OTHER
+                following = self._after(closures[ahead], part)
+                if not following:
+                    continue
+                now = tuple(
+                    self._move(number, state, part)
+                    for number, state in zip(self._followed, behind, strict=True)
+                )
+                successor: _Key = (following, ahead, now)
+                if (self._absorbing, frozenset()) in following:
+                    successor = (frozenset([(self._absorbing, frozenset())]), Side.OTHER, first[2])
+                number = numbers.setdefault(successor, len(order))
+                if number == len(order):
+                    order.append(successor)
+                row.extend((low, high, number) for low, high in ranges)
+            row.sort()
+            rows.append(row)
+        return rows, finals
+
+    def _move(self, number: int, state: int, part: int) -> int:
+        """The state of an automaton behind a symbol of a part, -1 where there is none."""
+        if state < 0:
+            return -1
+        key = (number, state, part)
+        known = self._moves.get(key)
+        if known is None:
+            known = self._moves[key] = self._table.automata[number].step(state, self._samples[part])
+        return known
+
+    def _closure(self, runs: Iterable[_Run], before: int, ahead: int, behind: tuple[int, ...]) -> set[_Run]:
+        """All runs that steps without a symbol lead to."""
+        seen = set(runs)
+        stack = list(seen)
+        check_time = current_budget().check_time
+        while stack:
+            state, duties = stack.pop()
+            for target, condition in self._nfa.steps[state]:
+                now: frozenset[_Duty] | None = duties
+                if condition >= FIRST_LOOK:
+                    now = self._with_look(condition - FIRST_LOOK, duties, before, behind)
+                elif condition and not holds(condition, before, ahead):
+                    now = None
+                if now is not None and (target, now) not in seen:
+                    seen.add((target, now))
+                    stack.append((target, now))
+            if not len(seen) & 1023:
+                check_time()
+        return seen
+
+    def _with_look(
+        self, index: int, duties: frozenset[_Duty], before: int, behind: tuple[int, ...]
+    ) -> frozenset[_Duty] | None:
+        """The duties behind a step that looks; None where it fails."""
+        followed = self._table.behind.get(index)
+        if followed is not None:
+            state = behind[self._place[followed]]
+            return duties if state >= 0 and self._table.automata[followed].finals[state] else None
+        number = self._table.ahead(index, before)
+        dfa = self._table.automata[number]
+        if dfa.is_everything:
+            return duties
+        return None if dfa.is_empty else duties | {(number, 0)}
+
+    def _may_end(self, runs: Iterable[_Run]) -> bool:
+        """Whether the text may end here."""
+        return any(
+            self._nfa.labels[state] >= 0
+            and all(self._table.automata[number].finals[at] for number, at in duties)
+            for state, duties in runs
+        )
+
+    def _after(self, runs: Iterable[_Run], part: int) -> frozenset[_Run]:
+        """The runs behind one more symbol."""
+        moved: dict[frozenset[_Duty], frozenset[_Duty] | None] = {}
+        found: dict[int, list[frozenset[_Duty]]] = {}
+        for state, duties in runs:
+            for charset, target in self._nfa.edges[state]:
+                if part not in self._members[charset]:
+                    continue
+                if duties not in moved:
+                    moved[duties] = self._kept(duties, part)
+                now = moved[duties]
+                if now is None:
+                    continue
+                others = found.setdefault(target, [])
+                if not any(other <= now for other in others):
+                    others[:] = [other for other in others if not now <= other]
+                    others.append(now)
+        return frozenset((state, duties) for state, kept in found.items() for duties in kept)
+
+    def _kept(self, duties: frozenset[_Duty], part: int) -> frozenset[_Duty] | None:
+        """The duties behind one more symbol; None where one cannot be kept."""
+        out: set[_Duty] = set()
+        for number, state in duties:
+            target = self._move(number, state, part)
+            if target < 0:
+                return None
+            if not self._table.automata[number].is_universal(target):
+                out.add((number, target))
+        return frozenset(out)
+
+
+def _by_target(row: Row) -> dict[int, Ranges]:
+    """Edges of a state as sets of symbols, by the state they lead to."""
+    out: dict[int, Ranges] = {}
+    for first, last, target in row:
+        out[target] = (*out.get(target, ()), (first, last))
+    return out

@@ -1,0 +1,404 @@
+"""Reading regular expressions: the syntax of ECMA-262 with the flag `u`, and what schemas write instead."""
+
+from __future__ import annotations
+
+from decoding.grammar.regular.nfa import Condition
+from decoding.grammar.regular.regex_classes import (
+    CharClass,
+    char_class,
+    chars_between,
+    exactly,
+    named_class,
+)
+from decoding.grammar.regular.regex_errors import PatternError, UnsupportedPatternError
+from decoding.grammar.regular.regex_syntax import (
+    Alternation,
+    Assertion,
+    Chars,
+    Concatenation,
+    Look,
+    Node,
+    Repetition,
+)
+from decoding.grammar.regular.regex_unicode import property_ranges
+
+_CONTROL_ESCAPES = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+_MAX_DEPTH = 100
+_ANCHORS = {
+    "A": Condition.AT_BEGIN,
+    "Z": Condition.AT_END,
+    "z": Condition.AT_END,
+    "b": Condition.AT_WORD_BOUNDARY,
+    "B": Condition.INSIDE_OR_OUTSIDE_WORD,
+}
+_LOOKS = {"?=": (True, False), "?!": (True, True), "?<=": (False, False), "?<!": (False, True)}
+
+
+def parse_pattern(pattern: str, *, portable: bool) -> Node:
+    """The tree of a regular expression.
+
+    Args:
+        pattern: The expression.
+        portable: Whether classes are to be read as Python reads them, too.
+
+    Raises:
+        PatternError: it is not a regular expression.
+        UnsupportedPatternError: it uses what is not supported.
+    """
+    return _Parser(pattern, portable).parse()
+
+
+class _Parser:
+    """One pattern, read from left to right."""
+
+    def __init__(self, pattern: str, portable: bool) -> None:
+        self._text = pattern
+        self._at = 0
+        self._portable = portable
+        self._any_case = False
+        self._dot_is_all = False
+        self._depth = 0
+
+    def parse(self) -> Node:
+        """The whole pattern."""
+        node = self._alternation()
+        if self._at < len(self._text):
+            raise self._wrong("a closing parenthesis that nothing opens")
+        return node
+
+    def _wrong(self, reason: str, at: int | None = None) -> PatternError:
+        """An error at a position, by default the current one."""
+        return PatternError(reason, self._text, self._at if at is None else at)
+
+    def _unsupported(self, reason: str, at: int | None = None) -> UnsupportedPatternError:
+        """An error at a position, by default the current one."""
+        return UnsupportedPatternError(reason, self._text, self._at if at is None else at)
+
+    def _peek(self) -> str:
+        """The next character, "" at the end."""
+        return self._text[self._at] if self._at < len(self._text) else ""
+
+    def _take(self, expected: str) -> bool:
+        """Step over some characters if they come next."""
+        if self._text.startswith(expected, self._at):
+            self._at += len(expected)
+            return True
+        return False
+
+    def _alternation(self) -> Node:
+        """Options up to a closing parenthesis or the end."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._unsupported(f"groups nested deeper than {_MAX_DEPTH}")
+        options = [self._concatenation()]
+        while self._take("|"):
+            options.append(self._concatenation())
+        self._depth -= 1
+        return options[0] if len(options) == 1 else Alternation(tuple(options))
+
+    def _concatenation(self) -> Node:
+        """Items up to a bar, a closing parenthesis or the end."""
+        items: list[Node] = []
+        while self._at < len(self._text) and self._peek() not in "|)":
+            start = self._at
+            item = self._atom()
+            if item is None:
+                continue
+            items.append(self._quantified(item, start))
+        return items[0] if len(items) == 1 else Concatenation(tuple(items))
+
+    def _atom(self) -> Node | None:
+        """One item without its quantifier; None for what stands for nothing."""
+        start = self._at
+        char = self._text[start]
+        self._at += 1
+        if char == "(":
+            return self._group(start)
+        if char == "[":
+            return self._chars(self._bracket(start))
+        if char == "\\":
+            return self._escape(start)
+        if char == ".":
+            return Chars(exactly(((0, 0xD7FF), (0xE000, 0x10FFFF)))) if self._dot_is_all else self._dot()
+        if char == "^":
+            return Assertion(Condition.AT_BEGIN)
+        if char == "$":
+            return Assertion(Condition.AT_END, loose=self._portable)
+        if char in "*+?" or (char == "{" and self._counts() is not None):
+            raise self._wrong("a quantifier with nothing to repeat", start)
+        return self._chars(char_class(ord(char)))
+
+    def _dot(self) -> Node:
+        """Any character but a line end."""
+        return Chars(named_class(".", self._portable))
+
+    def _chars(self, chars: CharClass) -> Node:
+        """A class, in any case where the pattern says so."""
+        return Chars(chars.any_case() if self._any_case else chars)
+
+    def _group(self, start: int) -> Node | None:
+        """What stands behind an opening parenthesis."""
+        if not self._take("?"):
+            return self._closed(start)
+        if self._take(":"):
+            return self._closed(start)
+        self._at -= 1
+        for mark, (ahead, negative) in _LOOKS.items():
+            if self._take(mark):
+                part = self._closed(start)
+                if not ahead and _minds_what_follows(part):
+                    raise self._unsupported("an anchor or a look inside of what looks behind", start)
+                if ahead and _looks_behind(part):
+                    raise self._unsupported("what looks behind inside of what looks ahead", start)
+                return Look(part, ahead, negative, start)
+        if self._take("?#"):
+            end = self._text.find(")", self._at)
+            if end < 0:
+                raise self._wrong("a comment that nothing closes", start)
+            self._at = end + 1
+            return None
+        if self._take("?P<") or self._take("?<"):
+            end = self._text.find(">", self._at)
+            name = self._text[self._at : end] if end >= 0 else ""
+            if not name.replace("$", "_").isidentifier():
+                raise self._wrong("a group whose name is not an identifier", start)
+            self._at = end + 1
+            return self._closed(start)
+        if self._take("?P="):
+            raise self._unsupported("a back-reference, which is not regular", start)
+        return self._flags(start)
+
+    def _closed(self, start: int) -> Node:
+        """The inside of a group and its closing parenthesis; flags set inside end with it."""
+        flags = self._any_case, self._dot_is_all
+        node = self._alternation()
+        self._any_case, self._dot_is_all = flags
+        if not self._take(")"):
+            raise self._wrong("a parenthesis that nothing closes", start)
+        return node
+
+    def _flags(self, start: int) -> Node | None:
+        """`(?i)` at the beginning of the pattern, or `(?i:...)`."""
+        self._at += 1
+        end = self._at
+        while end < len(self._text) and self._text[end].isalpha():
+            end += 1
+        letters = self._text[self._at : end]
+        closing = self._text[end : end + 1]
+        if not letters or closing not in (")", ":"):
+            raise self._unsupported("a kind of group that is not supported", start)
+        if set(letters) - set("isu"):
+            raise self._unsupported(f"the flags {letters!r}, of which only i, s and u are supported", start)
+        if closing == ")" and start:
+            raise self._unsupported("flags in the middle of a pattern", start)
+        before = self._any_case, self._dot_is_all
+        self._any_case = self._any_case or "i" in letters
+        self._dot_is_all = self._dot_is_all or "s" in letters
+        self._at = end + 1
+        if closing == ")":
+            return None
+        node = self._closed(start)
+        self._any_case, self._dot_is_all = before
+        return node
+
+    def _quantified(self, item: Node, start: int) -> Node:
+        """An item with the quantifier behind it, if there is one."""
+        char = self._peek()
+        if char and char in "*+?":
+            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
+            self._at += 1
+        elif char == "{":
+            self._at += 1
+            counts = self._counts()
+            if counts is None:
+                self._at -= 1
+                return item
+            least, most = counts
+        else:
+            return item
+        if isinstance(item, Assertion) and self._text[start] != "(":
+            raise self._wrong("a quantifier behind an anchor", start)
+        if self._take("+"):
+            raise self._unsupported("a possessive quantifier", self._at - 1)
+        self._take("?")
+        if self._peek() and self._peek() in "*+?":
+            raise self._wrong("a quantifier behind a quantifier")
+        return Repetition(item, least, most)
+
+    def _counts(self) -> tuple[int, int | None] | None:
+        """The bounds in braces, whose opening one is behind; None where the brace stands for itself."""
+        end = self._text.find("}", self._at)
+        if end < 0:
+            return None
+        low, comma, high = self._text[self._at : end].partition(",")
+        if not all(part.isascii() and part.isdigit() for part in (low, high) if part):
+            return None
+        if not low:
+            if comma:
+                raise self._unsupported(
+                    "bounds without the lower one, which not all read alike", self._at - 1
+                )
+            return None
+        if max(len(low), len(high)) > 9:
+            raise self._unsupported("a bound of more than nine digits", self._at - 1)
+        least = int(low)
+        most = int(high) if high else None if comma else least
+        if most is not None and most < least:
+            raise self._wrong("bounds of which the lower one is larger", self._at - 1)
+        self._at = end + 1
+        return least, most
+
+    def _escape(self, start: int) -> Node:
+        """What stands behind a backslash outside of brackets."""
+        char = self._peek()
+        if char in _ANCHORS and char:
+            self._at += 1
+            return Assertion(_ANCHORS[char])
+        if char and char in "123456789":
+            raise self._unsupported("a back-reference, which is not regular", start)
+        if char == "k" and self._text.startswith("<", self._at + 1):
+            raise self._unsupported("a back-reference, which is not regular", start)
+        named = self._class_escape(start)
+        return self._chars(named if named is not None else char_class(self._char_escape(start)))
+
+    def _class_escape(self, start: int) -> CharClass | None:
+        r"""A class such as `\d` or `\p{L}`; None where something else follows the backslash."""
+        char = self._peek()
+        if not char:
+            raise self._wrong("a backslash with nothing behind it", start)
+        if char in "dwsDWS":
+            self._at += 1
+            return named_class(char, self._portable)
+        if char not in "pP":
+            return None
+        end = self._text.find("}", self._at)
+        if not self._text.startswith("{", self._at + 1) or end < 0:
+            raise self._wrong("a property without braces", start)
+        name = self._text[self._at + 2 : end]
+        ranges = property_ranges(name)
+        if ranges is None:
+            raise self._unsupported(f"the Unicode property {name!r}, which is not known here", start)
+        self._at = end + 1
+        return exactly(ranges) if char == "p" else ~exactly(ranges)
+
+    def _char_escape(self, start: int) -> int:
+        """The code point that stands behind a backslash."""
+        char = self._text[self._at]
+        self._at += 1
+        if char in _CONTROL_ESCAPES:
+            return _CONTROL_ESCAPES[char]
+        if char == "x":
+            return self._hex(2, start)
+        if char == "u":
+            return self._unicode_escape(start)
+        if char == "c":
+            letter = self._peek()
+            if not (letter.isascii() and letter.isalpha()):
+                raise self._wrong("a control escape without a letter", start)
+            self._at += 1
+            return ord(letter) & 31
+        if char == "0":
+            if self._peek().isdigit():
+                raise self._unsupported("an octal escape", start)
+            return 0
+        if char.isalnum() and char.isascii():
+            raise self._unsupported(f"the escape \\{char}, which not all read alike", start)
+        return ord(char)
+
+    def _hex(self, digits: int, start: int) -> int:
+        """A number of that many hexadecimal digits."""
+        text = self._text[self._at : self._at + digits]
+        if len(text) < digits or any(char not in "0123456789abcdefABCDEF" for char in text):
+            raise self._wrong(f"an escape that wants {digits} hexadecimal digits", start)
+        self._at += digits
+        return int(text, 16)
+
+    def _unicode_escape(self, start: int) -> int:
+        r"""What stands behind `\u`; two halves of a pair are one code point."""
+        if self._take("{"):
+            end = self._text.find("}", self._at)
+            text = self._text[self._at : end] if end >= 0 else ""
+            if not 1 <= len(text) <= 8 or any(char not in "0123456789abcdefABCDEF" for char in text):
+                raise self._wrong("an escape that wants hexadecimal digits in braces", start)
+            self._at = end + 1
+            if int(text, 16) > 0x10FFFF:
+                raise self._wrong("an escape of no code point", start)
+            return int(text, 16)
+        high = self._hex(4, start)
+        if 0xD800 <= high <= 0xDBFF and self._text.startswith("\\u", self._at):
+            behind = self._text[self._at + 2 : self._at + 6]
+            if len(behind) == 4 and behind[0] in "dD" and behind[1] in "cdefCDEF":
+                self._at += 2
+                return 0x10000 + (high - 0xD800 << 10) + self._hex(4, start) - 0xDC00
+        return high
+
+    def _bracket(self, start: int) -> CharClass:
+        """A class in brackets, the opening one of which is behind."""
+        negated = self._take("^")
+        if self._peek() == "]":
+            raise self._unsupported(
+                "a closing bracket as the first of a class, which not all read alike", start
+            )
+        out = exactly(())
+        while not self._take("]"):
+            at = self._at
+            first = self._bracket_item(start)
+            if not self._text.startswith("-", self._at) or self._text[self._at + 1 : self._at + 2] in (
+                "]",
+                "",
+            ):
+                out |= char_class(first) if isinstance(first, int) else first
+                continue
+            self._at += 1
+            last = self._bracket_item(start)
+            if isinstance(first, int) and isinstance(last, int):
+                if last < first:
+                    raise self._wrong("a range whose first character is behind its last", at)
+                out |= chars_between(first, last)
+            else:
+                # Beside a class such as \w a hyphen stands for itself.
+                for part in (first, 0x2D, last):
+                    out |= char_class(part) if isinstance(part, int) else part
+        if self._any_case:
+            out = out.any_case()
+        return ~out if negated else out
+
+    def _bracket_item(self, start: int) -> int | CharClass:
+        """A code point, or a class, inside brackets."""
+        at = self._at
+        char = self._peek()
+        if not char:
+            raise self._wrong("a bracket that nothing closes", start)
+        self._at += 1
+        if char != "\\":
+            return ord(char)
+        if self._take("b"):
+            return 0x08
+        if self._take("-"):
+            return 0x2D
+        named = self._class_escape(at)
+        return named if named is not None else self._char_escape(at)
+
+
+def _minds_what_follows(node: Node) -> bool:
+    """Whether it may depend on what is behind a place."""
+    if isinstance(node, Assertion):
+        return node.condition != Condition.AT_BEGIN
+    if isinstance(node, Concatenation):
+        return any(map(_minds_what_follows, node.items))
+    if isinstance(node, Alternation):
+        return any(map(_minds_what_follows, node.options))
+    if isinstance(node, Repetition):
+        return _minds_what_follows(node.item)
+    return isinstance(node, Look)
+
+
+def _looks_behind(node: Node) -> bool:
+    """Whether something in it looks behind."""
+    if isinstance(node, Look):
+        return not node.ahead or _looks_behind(node.part)
+    if isinstance(node, Concatenation):
+        return any(map(_looks_behind, node.items))
+    if isinstance(node, Alternation):
+        return any(map(_looks_behind, node.options))
+    return isinstance(node, Repetition) and _looks_behind(node.item)
