@@ -46,10 +46,52 @@ class FakeLeaf:
         return None
 
 
+class RememberingLeaf:
+    """A leaf whose labels tell its texts apart."""
+
+    is_shared = False
+    num_bytes = 0
+
+    def __init__(self, of: FakeLeaf, labels: dict[bytes, int]) -> None:
+        self.of = of
+        self.key: Hashable = ("remembering", of.key)
+        self._labels = labels
+        self._states: list[tuple[int, bytes]] = [(0, b"")]
+        self._numbers = {(0, b""): 0}
+
+    def step(self, state: int, byte: int) -> int:
+        inner, text = self._states[state]
+        after = self.of.step(inner, byte)
+        if after < 0:
+            return -1
+        place = after, text + bytes([byte])
+        if place not in self._numbers:
+            self._numbers[place] = len(self._states)
+            self._states.append(place)
+        return self._numbers[place]
+
+    def edges(self, state: int) -> Mapping[int, int]:
+        return {byte: self.step(state, byte) for byte in self.of.edges(self._states[state][0])}
+
+    def label(self, state: int) -> int:
+        inner, text = self._states[state]
+        return -1 if self.of.label(inner) < 0 else self._labels.setdefault(text, len(self._labels))
+
+    def goes_on(self, state: int) -> bool:
+        return self.of.goes_on(self._states[state][0])
+
+    def shortest(self, state: int) -> bytes:
+        return self.of.shortest(self._states[state][0])
+
+    def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
+        return None
+
+
 class FakeLeaves:
     """Makes leaves, and keeps them by contents."""
 
     def __init__(self) -> None:
+        self._texts: dict[bytes, int] = {}
         self._kept: dict[Hashable, FakeLeaf] = {}
         self._any_text = FakeLeaf(spell_any_text())
 
@@ -81,3 +123,15 @@ class FakeLeaves:
     def keys(self, automaton: ByteDfa, allowed: frozenset[int]) -> FakeLeaf:
         ends = [label if label in allowed else -1 for label in automaton.ends]
         return self._leaf(ByteDfa.from_rows(automaton.rows, ends))
+
+    def remembering(self, leaf: FakeLeaf) -> RememberingLeaf:
+        if leaf is self._any_text:
+            leaf = self._leaf(spell_texts(TextSet.everything().automaton()))
+        return RememberingLeaf(leaf, self._texts)
+
+    def excluding(self, leaf: RememberingLeaf, used: frozenset[int]) -> RememberingLeaf | None:
+        texts = [text for text, label in self._texts.items() if label in used]
+        left = (
+            leaf.of.automaton - ByteDfa.literals((text, 0) for text in texts) if texts else leaf.of.automaton
+        )
+        return None if left.is_empty else RememberingLeaf(self._leaf(left), self._texts)

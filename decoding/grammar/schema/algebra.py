@@ -148,3 +148,7 @@ class NodeBuilder:
             return self._holes(hole.name)
         except HoleError as error:
             raise InvalidSchemaError(place.keyword, place.pointer, str(error)) from None
+
+    def is_scalar(self, cases: Cases) -> bool:
+        """Whether no array and no object is allowed, as far as this can be told at sight."""
+        return not cases.arrays and not cases.objects
