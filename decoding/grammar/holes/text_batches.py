@@ -36,11 +36,16 @@ class TextBatches:
             _check(number, begins, texts, rows, number == len(offsets) - 1)
         self.offsets = tuple(offsets)
         self.data = tuple(data)
+        # Memory views hand out plain ints, at a third of the time of an array's element.
+        self.offset_views = tuple(begins.data for begins in self.offsets)
+        self.data_views = tuple(texts.data for texts in self.data)
         self.shift = rows.bit_length() - 1
         self.num_texts = sum(len(begins) - 1 for begins in offsets)
-        # Compiled loops read the batches at these addresses; the views above keep them valid.
-        self.offset_addresses: Longs = np.array([begins.ctypes.data for begins in offsets], dtype=np.int64)
-        self.data_addresses: Longs = np.array([texts.ctypes.data for texts in data], dtype=np.int64)
+        # Where compiled loops find the offsets and the bytes of each batch; the views keep them valid.
+        places = [
+            (begins.ctypes.data, texts.ctypes.data) for begins, texts in zip(offsets, data, strict=True)
+        ]
+        self.addresses: Longs = np.array(places, dtype=np.int64)
 
     @classmethod
     def of(cls, texts: Iterable[bytes], rows: int = 1 << 16) -> TextBatches:

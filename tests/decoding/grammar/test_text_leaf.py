@@ -1,0 +1,259 @@
+"""Sets of texts inside JSON strings: every text can be written and nothing else, in Python and compiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.grammar.holes.place import pack, spelled, unpack
+from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.grammar.holes.text_batches import TextBatches
+from decoding.grammar.holes.text_leaf import TextLeaf
+from decoding.grammar.holes.text_searcher import TextSearcher
+from decoding.grammar.holes.widest import widest_places
+from decoding.grammar.leaves.hole import HoleLeaf, HoleName
+from decoding.grammar.leaves.leaf import LeafTokens
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from index_builder.title_order import title_order
+
+# Every byte, pieces of escapes, tokens over the closing quote, and pieces of characters.
+PIECES = [
+    *[bytes([byte]) for byte in range(256)],
+    *[
+        b'"a',
+        b'"ab',
+        b'a"',
+        b'b",',
+        b'",',
+        b'","',
+        b'"}',
+        b'a"}',
+        b"ab",
+        b"abc",
+        b'\\"',
+        b'\\"a',
+        b"\\\\",
+        b"a\\",
+    ],
+    *[b"\\u", b"\\u0", b"\\u00", b"\\u000", b"\\u001", b"\\u0001", b"\\u001f", b'\\u001f"', b"\\n", b'\\n",'],
+    *["é".encode(), "é".encode()[:1] + b"a", "😀".encode(), "😀".encode()[:3], b'\xa9",', b'""', b'"":'],
+]
+VOCABULARY = Vocabulary([*PIECES, b"ab", None, b""], end_token_id=len(PIECES) + 1, vocab_size=320)
+NAME = HoleName("titles")
+
+TEXT = st.text(st.sampled_from('ab"\\/\n\t\x00\x01\x0b\x1f\x7f é😀\u2028\ud7ff\uffff'), max_size=6)
+TEXTS = st.lists(TEXT, min_size=1, max_size=25)
+
+
+def searchers() -> Iterator[TextSearcher]:
+    yield TextSearcher(VOCABULARY)
+    compiled = TextSearcher(VOCABULARY)
+    compiled.warm_up()
+    yield compiled
+
+
+SEARCHERS = list(searchers())
+
+
+def leaf_of(texts: list[str], searcher: TextSearcher, rows: int = 4) -> TextLeaf:
+    batches = TextBatches.of([text.encode() for text in texts], rows)
+    return TextLeaf(NAME, tuple(texts), SortedTexts(batches, title_order(batches, 1000)), searcher)
+
+
+def written(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False).encode()
+
+
+def after(leaf: TextLeaf, text: bytes, state: int = 0) -> int:
+    for byte in text:
+        state = leaf.step(state, byte)
+        if state < 0:
+            break
+    return state
+
+
+def brute_tokens(leaf: TextLeaf, prefix: bytes, goals: list[bytes]) -> tuple[set[int], dict[int, bytes]]:
+    """Tokens that stay within the texts, and what those that go on behind one write there."""
+    inside, behind = set(), {}
+    for token, piece in enumerate(VOCABULARY.bytes_of(token) for token in range(VOCABULARY.vocab_size)):
+        if piece is None:
+            continue
+        whole = prefix + piece
+        if any(goal.startswith(whole) for goal in goals):
+            inside.add(token)
+        ended = [goal for goal in goals if whole.startswith(goal) and len(whole) > len(goal) > len(prefix)]
+        if ended:
+            behind[token] = whole[len(ended[0]) :]
+    return inside, behind
+
+
+def tokens_of(found: LeafTokens) -> tuple[set[int], dict[int, bytes]]:
+    inside = set(found.few)
+    if found.many is not None:
+        assert not found.few
+        assert not found.many.flags.writeable
+        inside = {
+            token for token in range(VOCABULARY.vocab_size) if found.many[token // 32] >> token % 32 & 1
+        }
+        assert len(inside) > 64
+    assert list(found.few) == sorted(set(found.few))
+    behind: dict[int, bytes] = {}
+    for label, rest in found.exits:
+        assert label == 0
+        assert rest.tokens == ()
+        places = [(rest, b"")]
+        for node, text in places:
+            behind |= dict.fromkeys(node.tokens, text)
+            places += [(child, text + bytes([byte])) for byte, child in node.children.items()]
+    return inside, behind
+
+
+def test_the_loops_are_compiled_where_numba_is() -> None:
+    pytest.importorskip("numba")
+    assert SEARCHERS[1]._compiled is not None
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS)
+def test_every_text_is_written_and_mapped_back(texts: list[str]) -> None:
+    for searcher in SEARCHERS:
+        leaf = leaf_of(texts, searcher)
+        assert isinstance(leaf, HoleLeaf)
+        for text in texts:
+            state = after(leaf, written(text))
+            assert leaf.label(state) == 0
+            assert not leaf.goes_on(state)
+            assert leaf.edges(state) == {}
+            assert leaf.spelling(state) == written(text)
+            assert leaf.members(state) == tuple(n for n, other in enumerate(texts) if other == text)
+            assert all(leaf.step(state, byte) < 0 for byte in range(256))
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, st.data())
+def test_bytes_tokens_and_shortest_texts_are_those_of_brute_force(
+    texts: list[str], data: st.DataObject
+) -> None:
+    goals = sorted({written(text) for text in texts})
+    goal = data.draw(st.sampled_from(goals))
+    prefix = goal[: data.draw(st.integers(0, len(goal)))]
+    following = {goal[len(prefix)] for goal in goals if goal.startswith(prefix) and len(goal) > len(prefix)}
+    rests = [goal[len(prefix) :] for goal in goals if goal.startswith(prefix)]
+    inside, behind = brute_tokens(leaf_of(texts, SEARCHERS[0]), prefix, goals)
+    states = set()
+    for searcher in SEARCHERS:
+        leaf = leaf_of(texts, searcher)
+        state = after(leaf, prefix)
+        states.add(state)
+        assert leaf.spelling(state) == prefix
+        assert {byte for byte in range(256) if leaf.step(state, byte) >= 0} == following
+        edges = leaf.edges(state)
+        if edges is not None:
+            assert dict(edges) == {byte: leaf.step(state, byte) for byte in following}
+            assert list(edges) == sorted(edges)
+        assert leaf.goes_on(state) == bool(following)
+        assert leaf.label(state) == (0 if prefix in goals else -1)
+        assert leaf.shortest(state) == min(rests, key=lambda rest: (len(rest), rest))
+        found = leaf.tokens(state, VOCABULARY.root)
+        assert found is not None
+        assert tokens_of(found) == (inside, behind)
+        assert pack(unpack(state, len(texts))) == state
+    assert len(states) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(TEXTS, st.data())
+def test_tokens_below_a_node_and_behind_other_texts(texts: list[str], data: st.DataObject) -> None:
+    """Tokens that have begun outside, and places of the trie laid over each other."""
+    goals = sorted({written(text) for text in texts})
+    for searcher in SEARCHERS:
+        leaf = leaf_of(texts, searcher)
+        node = VOCABULARY.root.children[data.draw(st.sampled_from([0x22, 0x61, 0x2C]), label="byte")]
+        begun = [
+            token
+            for token in range(len(PIECES))
+            if PIECES[token][:1] == bytes([VOCABULARY.trie.byte[node.positions[0]]])
+        ]
+        found = leaf.tokens(0, node)
+        assert found is not None
+        inside, _ = tokens_of(found)
+        assert inside - {len(PIECES)} == {
+            token
+            for token in begun
+            if len(PIECES[token]) > 1 and any(g.startswith(PIECES[token][1:]) for g in goals)
+        }
+        rest = tokens_of(leaf.tokens(after(leaf, b'"'), VOCABULARY.root) or LeafTokens((), None, ()))[1]
+        assert set(rest) == set(brute_tokens(leaf, b'"', goals)[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, st.data())
+def test_a_subset_is_a_set_of_its_own(texts: list[str], data: st.DataObject) -> None:
+    allowed = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
+    batches = TextBatches.of([text.encode() for text in texts], 4)
+    some = SortedTexts(batches, title_order(batches, 1000)).among(np.array(allowed))
+    kept = {text for text, is_allowed in zip(texts, allowed, strict=True) if is_allowed}
+    for searcher in SEARCHERS:
+        leaf = TextLeaf(NAME, "some", some, searcher)
+        assert leaf.is_empty == (not kept)
+        if leaf.is_empty:
+            leaf.warm_up()
+            continue
+        for text in texts:
+            state = after(leaf, written(text))
+            assert (state >= 0) == (text in kept)
+            if state >= 0:
+                expected = tuple(n for n, other in enumerate(texts) if other == text and allowed[n])
+                assert leaf.members(state) == expected
+
+
+def test_one_spelling_per_text() -> None:
+    leaf = leaf_of(['a"b', "a/b", "é", "\x1f", "\n", "\x7f"], SEARCHERS[1])
+    for text in (b'"a\\"b"', b'"a/b"', '"é"'.encode(), b'"\\u001f"', b'"\\n"', b'"\x7f"'):
+        assert leaf.label(after(leaf, text)) == 0
+    for text in (
+        b'"a\\u0022b"',
+        b'"a\\/b"',
+        b'"\\u00e9"',
+        b'"\\u001F"',
+        b'"\\u000a"',
+        b'"\\u007f"',
+        b'"\x1f"',
+    ):
+        assert after(leaf, text) < 0
+
+
+def test_bytes_are_spelled_as_json_spells_them() -> None:
+    for number in range(0x250):
+        assert b'"' + spelled(chr(number).encode()) + b'"' == written(chr(number))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_wide_runs_are_found_before_anybody_asks(number: int) -> None:
+    texts = [
+        f"{a}{b}{c}{d}"
+        for a in "abcdefgh"
+        for b in "abcdefgh"
+        for c in "abcdefgh"
+        for d in "abcdefghijklmnop"
+    ]
+    leaf = leaf_of(texts, SEARCHERS[number], 1 << 16)
+    places = list(widest_places(leaf._texts, SEARCHERS[number], 100))
+    widths = [place.end - place.begin for place in places]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[:2] == [8192, 1024]
+    assert len(places) == len(set(places)) == 1 + 8 + 64
+    leaf.warm_up()
+    begun = leaf.num_bytes
+    state = after(leaf, b'"')
+    found = leaf.tokens(state, VOCABULARY.root)
+    assert found is leaf.tokens(state, VOCABULARY.root)
+    assert leaf.num_bytes == begun
+    assert found is not None
+    assert tokens_of(found)[0] == brute_tokens(leaf, b'"', [written(text) for text in texts])[0]
+    assert leaf.shortest(0) == b'"aaaa"'
