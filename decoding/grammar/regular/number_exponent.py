@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
+from typing import Any
 
 from decoding.grammar.regular.number_lattice import Exact
 from decoding.grammar.regular.number_magnitudes import Magnitudes
@@ -21,6 +22,14 @@ Side = tuple[bool, tuple[int, ...]]
 
 Exponents = tuple[Side, Side]
 """Exponents from 0 up, and from 0 down without their sign."""
+
+Mantissa = Any
+"""State of a `MantissaReader`, None where it has given up."""
+
+Power = Any
+"""State of an `ExponentReader`."""
+
+NOWHERE = [None] * 10
 
 MANTISSA, POINT, FRACTION, MARK, SIGN, ZEROS, NEAR, FAR = range(10, 18)
 
@@ -50,29 +59,28 @@ class MantissaReader:
         self._cap = self._fraction_cap()
         self._exponents: dict[tuple[int, int], Exponents | None] = {}
 
-    def first(self, digit: int) -> tuple[object, ...] | None:
-        """The state behind the first digit; None behind 0."""
-        return self._read(MANTISSA, digit, 1, 0) if digit else None
+    def first(self) -> list[Mantissa]:
+        """States behind the first digit, by digit; None behind 0."""
+        return [None, *self._read(MANTISSA, 0, 1, 0)[1:]]
 
-    def point(self, state: tuple) -> tuple[object, ...] | None:  # type: ignore[type-arg]
+    def point(self, state: Mantissa) -> tuple[object, ...] | None:
         """The state behind the point."""
         return (POINT, *state[1:]) if state[0] == MANTISSA else None
 
-    def step(self, state: tuple, digit: int) -> tuple[object, ...] | None:  # type: ignore[type-arg]
-        """The state behind one more digit of the fraction."""
+    def steps(self, state: Mantissa) -> list[Mantissa]:
+        """States behind one more digit of the fraction, by digit."""
         phase, near, digits, count, fraction = state
         if phase == MANTISSA:
-            return None
+            return NOWHERE
         fraction = min(fraction + 1, self._cap)
         if not near:
-            return (FRACTION, False, digits, 0, fraction)
+            return [self._far(FRACTION, digits, fraction)] * 10
         if count < self._length:
-            return self._read(FRACTION, digits * 10 + digit, count + 1, fraction)
-        if not digit:
-            return (FRACTION, True, digits, count, fraction)
-        return (FRACTION, False, 2 * bisect_right(self._mantissas, digits), 0, fraction)
+            return self._read(FRACTION, digits * 10, count + 1, fraction)
+        above = self._far(FRACTION, 2 * bisect_right(self._mantissas, digits), fraction)
+        return [(FRACTION, True, digits, count, fraction)] + [above] * 9
 
-    def exponents(self, state: tuple) -> Exponents | None:  # type: ignore[type-arg]
+    def exponents(self, state: Mantissa) -> Exponents | None:
         """The exponents that may follow the mantissa; None where there are none."""
         phase, near, rank, count, fraction = state
         if phase == POINT:
@@ -82,17 +90,32 @@ class MantissaReader:
             index = bisect_left(self._mantissas, mantissa)
             equal = index < len(self._mantissas) and self._mantissas[index] == mantissa
             rank = 2 * index + equal
+        return self._exponents_of(rank, fraction)
+
+    def _exponents_of(self, rank: int, fraction: int) -> Exponents | None:
         key = (rank, fraction)
         if key not in self._exponents:
             self._exponents[key] = self._allowed(rank, fraction)
         return self._exponents[key]
 
-    def _read(self, phase: int, digits: int, count: int, fraction: int) -> tuple[object, ...]:
+    def _read(self, phase: int, digits: int, count: int, fraction: int) -> list[Mantissa]:
+        """States behind `count` digits, the last one any, the others those of `digits`."""
         unit = 10 ** (self._length - count)
-        index = bisect_left(self._mantissas, digits * unit)
-        if index < len(self._mantissas) and self._mantissas[index] < (digits + 1) * unit:
-            return (phase, True, digits, count, fraction)
-        return (phase, False, 2 * index, 0, fraction)
+        mantissas = self._mantissas
+        states: list[Mantissa] = []
+        index = bisect_left(mantissas, digits * unit)
+        for longer in range(digits, digits + 10):
+            if index < len(mantissas) and mantissas[index] < (longer + 1) * unit:
+                states.append((phase, True, longer, count, fraction))
+                index = bisect_left(mantissas, (longer + 1) * unit, index)
+            else:
+                states.append(self._far(phase, 2 * index, fraction))
+        return states
+
+    def _far(self, phase: int, rank: int, fraction: int) -> Mantissa:
+        """Where no cut's mantissa is near; None where no exponent may follow, however many digits come."""
+        state = (phase, False, rank, 0, fraction)
+        return None if fraction == self._cap and not self._exponents_of(rank, fraction) else state
 
     def _fraction_cap(self) -> int:
         """How far digits of the fraction are to be counted."""
@@ -136,7 +159,7 @@ class MantissaReader:
         return None if exponents == ((False, ()), (False, ())) else exponents
 
     def _holds(self, exponent: int, rank: int, fraction: int) -> bool:
-        """Whether numbers with that exponent, mantissa and length of the fraction are known to be in the set."""
+        """Whether numbers with that exponent, mantissa and length of fraction are known to be in the set."""
         numbers = self._numbers
         index = bisect_left(self._keys, (exponent, rank))
         if index < len(self._keys) and self._keys[index] == (exponent, rank):
@@ -166,36 +189,26 @@ class ExponentReader:
     """
 
     @staticmethod
-    def step(state: tuple, byte: int) -> tuple[object, ...] | None:  # type: ignore[type-arg]
-        """The state behind a sign or a digit."""
+    def steps(state: Power) -> list[Power]:
+        """States behind one more digit, by digit; None where there is no such exponent."""
         phase = state[0]
         if phase == MARK:
-            up, down = state[1]
-            if byte == 0x2B:
-                return (SIGN, up)
-            if byte == 0x2D:
-                return (SIGN, down)
-            return ExponentReader._digit((SIGN, up), byte - 0x30)
-        return ExponentReader._digit(state, byte - 0x30)
+            return ExponentReader.steps((SIGN, state[1][0]))
+        if phase in (SIGN, ZEROS):
+            return [(ZEROS, state[1]), *(_near(digit, 1, state[1]) for digit in range(1, 10))]
+        if phase == NEAR:
+            return [_near(state[1] * 10 + digit, state[2] + 1, state[3]) for digit in range(10)]
+        entries = state[1][1:] or state[1]
+        return [(FAR, entries) if any(entries) else None] * 10
 
     @staticmethod
-    def is_final(state: tuple) -> bool:  # type: ignore[type-arg]
+    def is_final(state: Power) -> bool:
         """Whether the exponent may end here."""
         if state[0] == ZEROS:
             return bool(state[1][0])
         if state[0] == NEAR:
             return _member(state[3], state[1])
-        return state[0] == FAR and state[1][0]
-
-    @staticmethod
-    def _digit(state: tuple, digit: int) -> tuple[object, ...] | None:  # type: ignore[type-arg]
-        phase = state[0]
-        if phase in (SIGN, ZEROS):
-            return _near(digit, 1, state[1]) if digit else (ZEROS, state[1])
-        if phase == NEAR:
-            return _near(state[1] * 10 + digit, state[2] + 1, state[3])
-        entries = state[1][1:] or state[1]
-        return (FAR, entries) if any(entries) else None
+        return bool(state[0] == FAR and state[1][0])
 
 
 def _member(side: Side, number: int) -> bool:
@@ -203,7 +216,7 @@ def _member(side: Side, number: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _near(digits: int, count: int, side: Side) -> tuple[object, ...] | None:
+def _near(digits: int, count: int, side: Side) -> Power:
     """The state behind `count` digits, the first one not 0."""
     changes = side[1]
     entries = []

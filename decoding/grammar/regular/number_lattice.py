@@ -1,4 +1,4 @@
-"""Conditions of divisibility on numbers: "an integer", "a multiple of 0.5", and all that and, or, not make of them.
+"""Conditions of divisibility: "an integer", "a multiple of 0.5", and what Boolean operations make of them.
 
 The multiples of a step are a lattice, and the indicator of the intersection of two lattices is the product of
 their indicators. So every Boolean combination of such conditions is an integer combination of indicators of

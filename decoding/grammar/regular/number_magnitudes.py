@@ -58,6 +58,23 @@ class Divisibility:
         number = digits * 10 ** (self.places - read)
         return self.otherwise + sum(factor for step, factor in self._steps if not number % step) == 1
 
+    def future(self, residue: int) -> tuple[int, ...]:
+        """Equal for two residues if the same further digits in front of the point make them meet it.
+
+        Behind k more digits a number is a multiple if they, read as a number, are one of the residue class
+        that complements the digits in front of them; while 10^k is less than the step, that is one number
+        at most.
+        """
+        key = []
+        for step, _ in self._steps:
+            power = 10**self.places
+            while power < step:
+                missing = -residue * power % step
+                key.append(missing if missing < power else -1)
+                power *= 10
+            key.append(residue % (step // gcd(step, power)))
+        return tuple(key)
+
     @property
     def on_all(self) -> bool:
         """Whether numbers on all lattices meet it."""
@@ -102,11 +119,15 @@ class Magnitudes:
         self.is_everything = points == [True] and self.between == [1]
 
     def inside(self, low: int, high: int) -> int:
-        """The condition that holds for all of low <= x < high, in units; -1 where there is a cut among them."""
+        """The condition that holds for all of low <= x < high, in units; -1 where a cut is there."""
         index = bisect_left(self.cuts, low)
         if index < len(self.cuts) and self.cuts[index] < high:
             return -1
         return self.between[index - 1]
+
+    def above(self, cut: int) -> int:
+        """The condition right above a cut."""
+        return self.between[bisect_left(self.cuts, cut)]
 
     def has(self, digits: int, read: int) -> bool:
         """Whether it holds the number with `read` digits behind the point, at most `places`."""
@@ -123,7 +144,7 @@ class Magnitudes:
 def magnitudes(
     cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...], zero: bool
 ) -> tuple[Magnitudes, Magnitudes]:
-    """The numbers from 0 up, and those from 0 down without their sign; `zero`: whether 0 belongs to the set."""
+    """The numbers from 0 up, and those from 0 down without their sign; `zero` says if 0 is one."""
     first = bisect_left(cuts, 0)
     above = first + (first < len(cuts) and cuts[first] == 0)
     positive = Magnitudes([0, *cuts[above:]], [zero, *points[above:]], list(between[above:]))

@@ -26,13 +26,16 @@ from decoding.grammar.regular.number_texts import spell
 MAX_DIGITS = 5_000
 """Most decimal places before or behind the point of a number in a schema."""
 
+MAX_DIGITS_OF_VALUE = 100_000
+"""The same for numbers that are only looked up."""
 
-def exact(number: Decimal | int | float) -> Exact:
+
+def exact(number: Decimal | int | float, max_digits: int = MAX_DIGITS) -> Exact:
     """The number without rounding, a float as the decimal it prints as.
 
     Raises:
         ValueError: Not a finite number.
-        AutomatonLimitError: More than `MAX_DIGITS` decimal places on one side of the point.
+        AutomatonLimitError: More than `max_digits` decimal places on one side of the point.
     """
     if isinstance(number, int):
         return int(number)
@@ -40,10 +43,10 @@ def exact(number: Decimal | int | float) -> Exact:
     if not decimal.is_finite():
         raise ValueError(f"{decimal} is not a JSON number")
     exponent = decimal.as_tuple().exponent
-    if decimal.adjusted() > MAX_DIGITS or (isinstance(exponent, int) and exponent < -MAX_DIGITS):
+    if decimal.adjusted() > max_digits or (isinstance(exponent, int) and exponent < -max_digits):
         if not decimal:
             return 0
-        raise AutomatonLimitError(f"it has a number of more than {MAX_DIGITS:,} digits")
+        raise AutomatonLimitError(f"it has a number of more than {max_digits:,} digits")
     fraction = Fraction(decimal)
     return fraction.numerator if fraction.denominator == 1 else fraction
 
@@ -135,7 +138,7 @@ class NumberSet:
             ValueError: Not a finite number.
             AutomatonLimitError: The number has too many digits.
         """
-        return self._holds(exact(number))
+        return self._holds(exact(number, MAX_DIGITS_OF_VALUE))
 
     def _holds(self, number: Exact) -> bool:
         index = bisect_left(self._cuts, number)
@@ -199,9 +202,7 @@ class NumberSet:
 def _simplified(
     cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...]
 ) -> tuple[tuple[Exact, ...], tuple[bool, ...], tuple[Lattices, ...]]:
-    """The same set with conditions that nothing meets made `NO_NUMBER`
-
-    (or `ALL_NUMBERS` where all do), and without cuts that cut nothing."""
+    """The same set without cuts that cut nothing, and with conditions made trivial where they are so."""
     lows, highs = (None, *cuts), (*cuts, None)
     cleared = [
         _cleared(condition, low, high) for condition, low, high in zip(between, lows, highs, strict=True)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.number_automaton import automaton_of
-from decoding.grammar.regular.number_exponent import MARK, ExponentReader, MantissaReader
+from decoding.grammar.regular.number_exponent import MARK, NOWHERE, SIGN, ExponentReader, MantissaReader
 from decoding.grammar.regular.number_lattice import ALL_NUMBERS, Exact, Lattices, holds
 from decoding.grammar.regular.number_magnitudes import Magnitudes, magnitudes
 from decoding.grammar.regular.number_plain import PlainReader
 
 ZERO, NINE, POINT, MINUS, PLUS, E_UPPER, E_LOWER = b"09.-+Ee"
-
-ReaderEdge = tuple[int, int, Hashable]
 
 
 def spell(
@@ -42,130 +40,128 @@ def _every_number() -> ByteDfa:
     return automaton_of(_NumberReader(everything, everything, canonical=False))
 
 
-class _EveryReader:
-    """Reads every JSON number without a sign; states are the names of the parts."""
+ReaderEdge = tuple[int, int, Hashable]
 
-    _EDGES: dict[str, list[ReaderEdge]] = {
-        "": [(ZERO, ZERO, "zero"), (ZERO + 1, NINE, "whole")],
-        "zero": [(POINT, POINT, "point"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")],
-        "whole": [
-            (POINT, POINT, "point"),
-            (ZERO, NINE, "whole"),
-            (E_UPPER, E_UPPER, "e"),
-            (E_LOWER, E_LOWER, "e"),
-        ],
-        "point": [(ZERO, NINE, "fraction")],
-        "fraction": [(ZERO, NINE, "fraction"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")],
-        "e": [(PLUS, PLUS, "sign"), (MINUS, MINUS, "sign"), (ZERO, NINE, "power")],
-        "sign": [(ZERO, NINE, "power")],
-        "power": [(ZERO, NINE, "power")],
-    }
-
-    def edges(self, state: Any) -> list[ReaderEdge]:
-        """What may follow; behind nothing, the state is None."""
-        return self._EDGES[state or ""]
-
-    def is_final(self, state: Any) -> bool:
-        """Whether the number may end."""
-        return state in ("zero", "whole", "fraction", "power")
+_EVERY: dict[str, tuple[ReaderEdge, ...]] = {
+    "first": ((ZERO, ZERO, "zero"), (ZERO + 1, NINE, "whole")),
+    "zero": ((POINT, POINT, "point"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")),
+    "whole": (
+        (POINT, POINT, "point"),
+        (ZERO, NINE, "whole"),
+        (E_UPPER, E_UPPER, "e"),
+        (E_LOWER, E_LOWER, "e"),
+    ),
+    "point": ((ZERO, NINE, "fraction"),),
+    "fraction": ((ZERO, NINE, "fraction"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")),
+    "e": ((PLUS, PLUS, "sign"), (MINUS, MINUS, "sign"), (ZERO, NINE, "power")),
+    "sign": ((ZERO, NINE, "power"),),
+    "power": ((ZERO, NINE, "power"),),
+}
+"""Edges of an automaton of all JSON numbers without a sign, by the part that was read last."""
 
 
 class _Decimal(NamedTuple):
-    """States of both readers; None where a reader has given up."""
+    """In front of an exponent: which sign, and the states of both readers, None where one has given up."""
 
+    side: int
     plain: Any
     mantissa: Any
 
 
-class _SideReader:
-    """Reads the numbers of one sign; a state is a `_Decimal` up to the exponent, and then the exponent's."""
-
-    def __init__(self, numbers: Magnitudes, canonical: bool) -> None:
-        self._plain = PlainReader(numbers, canonical)
-        self._mantissa = None if canonical else MantissaReader(numbers)
-
-    def edges(self, state: Any) -> list[ReaderEdge]:
-        """What may follow; behind nothing, the state is None."""
-        if state is None:
-            return _digit_edges(self._first)
-        if not isinstance(state, _Decimal):
-            edges = _digit_edges(lambda digit: ExponentReader.step(state, ZERO + digit))
-            if state[0] == MARK:
-                signs = ((sign, sign, ExponentReader.step(state, sign)) for sign in (PLUS, MINUS))
-                edges = [*(edge for edge in signs if edge[2]), *edges]
-            return edges
-        edges = _digit_edges(lambda digit: self._step(state, digit))
-        point = self._point(state)
-        if point:
-            edges.insert(0, (POINT, POINT, point))
-        exponents = self._mantissa.exponents(state.mantissa) if self._mantissa and state.mantissa else None
-        if exponents:
-            mark = (MARK, exponents)
-            edges += [(E_UPPER, E_UPPER, mark), (E_LOWER, E_LOWER, mark)]
-        return edges
-
-    def is_final(self, state: Any) -> bool:
-        """Whether the number may end."""
-        if isinstance(state, _Decimal):
-            return state.plain is not None and self._plain.is_final(state.plain)
-        return ExponentReader.is_final(state)
-
-    def _first(self, digit: int) -> _Decimal | None:
-        return _alive(self._plain.first(digit), self._mantissa and self._mantissa.first(digit))
-
-    def _step(self, state: _Decimal, digit: int) -> _Decimal | None:
-        plain, mantissa = state
-        return _alive(
-            plain and self._plain.step(plain, digit),
-            mantissa and self._mantissa and self._mantissa.step(mantissa, digit),
-        )
-
-    def _point(self, state: _Decimal) -> _Decimal | None:
-        plain, mantissa = state
-        return _alive(
-            plain and self._plain.point(plain), mantissa and self._mantissa and self._mantissa.point(mantissa)
-        )
-
-
-def _alive(plain: Any, mantissa: Any) -> _Decimal | None:
-    return _Decimal(plain, mantissa) if plain or mantissa else None
-
-
-def _digit_edges(step: Callable[[int], Hashable]) -> list[ReaderEdge]:
-    """Edges of the ten digits; neighbours that lead to one state are joined."""
-    edges: list[ReaderEdge] = []
-    last = None
-    for digit in range(10):
-        target = step(digit)
-        if target is None:
-            last = None
-        elif target == last:
-            edges[-1] = (edges[-1][0], ZERO + digit, last)
-        else:
-            edges.append((ZERO + digit, ZERO + digit, target))
-            last = target
-    return edges
-
-
 class _NumberReader:
-    """Reads a sign and what follows it; a state is the side, 0 or 1, and the side's state."""
+    """Reads a sign and what follows it.
+
+    A state is None at first, "minus", the name of a part of any number, a `_Decimal`, or an exponent's state;
+    the last ones are common to both signs.
+    """
 
     def __init__(self, positive: Magnitudes, negative: Magnitudes, canonical: bool) -> None:
-        self._sides = [
-            _EveryReader() if numbers.is_everything and not canonical else _SideReader(numbers, canonical)
-            for numbers in (positive, negative)
-        ]
+        self._plain: list[PlainReader | None] = []
+        self._mantissa: list[MantissaReader | None] = []
+        for numbers in (positive, negative):
+            takes_all = numbers.is_everything and not canonical
+            self._plain.append(None if takes_all else PlainReader(numbers, canonical))
+            self._mantissa.append(None if takes_all or canonical else MantissaReader(numbers))
 
     def start(self) -> Hashable:
         """Before the sign."""
         return None
 
-    def edges(self, state: Any) -> list[ReaderEdge]:
+    def edges(self, state: Any) -> Iterable[ReaderEdge]:
         """What may follow."""
-        side, inner = state or (0, None)
-        edges = [(first, last, (side, target)) for first, last, target in self._sides[side].edges(inner)]
-        return edges if state else [(MINUS, MINUS, (1, None)), *edges]
+        if isinstance(state, _Decimal):
+            return self._decimal_edges(state)
+        if state is None:
+            return [(MINUS, MINUS, "minus"), *self._first(0)]
+        if state == "minus":
+            return self._first(1)
+        return _EVERY[state] if isinstance(state, str) else _exponent_edges(state)
 
     def is_final(self, state: Any) -> bool:
         """Whether the number may end."""
-        return state is not None and state[1] is not None and self._sides[state[0]].is_final(state[1])
+        if isinstance(state, _Decimal):
+            reader = self._plain[state.side]
+            return reader is not None and state.plain is not None and reader.is_final(state.plain)
+        if state is None or isinstance(state, str):
+            return state in ("zero", "whole", "fraction", "power")
+        return ExponentReader.is_final(state)
+
+    def _first(self, side: int) -> Iterable[ReaderEdge]:
+        plain, mantissa = self._plain[side], self._mantissa[side]
+        if plain is None:
+            return _EVERY["first"]
+        return _digit_edges(side, plain.first(), mantissa.first() if mantissa else NOWHERE)
+
+    def _decimal_edges(self, state: _Decimal) -> list[ReaderEdge]:
+        side, plain, mantissa = state
+        plain_reader, mantissa_reader = self._plain[side], self._mantissa[side]
+        plains, plain_point = NOWHERE, None
+        if plain_reader and plain:
+            plains, plain_point = plain_reader.steps(plain), plain_reader.point(plain)
+        mantissas, mantissa_point, exponents = NOWHERE, None, None
+        if mantissa_reader and mantissa:
+            mantissas, mantissa_point = mantissa_reader.steps(mantissa), mantissa_reader.point(mantissa)
+            exponents = mantissa_reader.exponents(mantissa)
+        edges = _digit_edges(side, plains, mantissas)
+        if plain_point or mantissa_point:
+            edges.insert(0, (POINT, POINT, _Decimal(side, plain_point, mantissa_point)))
+        if exponents:
+            mark = (MARK, exponents)
+            edges += [(E_UPPER, E_UPPER, mark), (E_LOWER, E_LOWER, mark)]
+        return edges
+
+
+def _exponent_edges(state: Any) -> list[ReaderEdge]:
+    edges: list[ReaderEdge] = []
+    if state[0] == MARK:
+        up, down = state[1]
+        edges = [(PLUS, PLUS, (SIGN, up)), (MINUS, MINUS, (SIGN, down))]
+    edges += _joined(ExponentReader.steps(state))
+    return edges
+
+
+def _digit_edges(side: int, plains: list[Any], mantissas: list[Any]) -> list[ReaderEdge]:
+    """Edges of the ten digits where both readers go on."""
+    if plains is NOWHERE and mantissas is NOWHERE:
+        return []
+    return _joined(
+        [
+            _Decimal(side, plain, mantissa) if plain or mantissa else None
+            for plain, mantissa in zip(plains, mantissas, strict=True)
+        ]
+    )
+
+
+def _joined(targets: Iterable[Hashable]) -> list[ReaderEdge]:
+    """Edges of the ten digits to their targets; neighbours that lead to one state are joined."""
+    edges: list[ReaderEdge] = []
+    last = None
+    for byte, target in enumerate(targets, ZERO):
+        if target is None:
+            last = None
+        elif target == last:
+            edges[-1] = (edges[-1][0], byte, last)
+        else:
+            edges.append((byte, byte, target))
+            last = target
+    return edges
