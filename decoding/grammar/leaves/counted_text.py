@@ -7,7 +7,7 @@ from functools import cached_property
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.leaves.string_table import BODY, DONE, QUOTE, START, string_table
+from decoding.grammar.leaves.string_table import QUOTE, all_strings
 from decoding.grammar.leaves.string_tokens import StringTokens
 from decoding.grammar.leaves.table_walk import TableWalker
 from decoding.grammar.leaves.token_cache import TokenCache
@@ -21,22 +21,24 @@ class AnyText:
     Args:
         vocabulary: Whose tokens the strings let through.
         walker: Of the vocabulary.
+        canonical: Whether every text has one spelling, or every escape of JSON is allowed.
     """
 
-    def __init__(self, vocabulary: Vocabulary, walker: TableWalker) -> None:
+    def __init__(self, vocabulary: Vocabulary, walker: TableWalker, canonical: bool = False) -> None:
         self.vocabulary = vocabulary
-        self._walker = walker
-        self.table = string_table(vocabulary.writable_texts)
-        self.unbounded = DfaLeaf(("text", 0, None), *self.table, walker, is_shared=True)
+        self.is_canonical = canonical
+        self.strings = all_strings(vocabulary.writable_texts, canonical)
+        self.unbounded = DfaLeaf(self.strings.automaton, walker, is_shared=True)
         # Characters that tokens begin, and as many as can matter to bounds.
         self.longest_token = vocabulary.longest_token_characters
+        self._walker = walker
         self._profiles: dict[tuple[int, tuple[int, ...]], StringTokens] = {}
         self._within = TokenCache()
 
     @property
     def num_states(self) -> int:
         """States of the automaton without bounds."""
-        return len(self.table.label)
+        return self.strings.automaton.num_states
 
     @property
     def num_bytes(self) -> int:
@@ -51,44 +53,50 @@ class AnyText:
         place = (state, node.positions)
         profile = self._profiles.get(place)
         if profile is None:
-            profile = StringTokens(self.vocabulary, self._walker, self.table, state, node.positions)
-            profile = self._profiles.setdefault(place, profile)
+            profile = self._profiles.setdefault(place, self._profile(*place))
         bounds = (min(least, profile.most_needed), min(most, profile.most_begun))
         found = self._within.get((place, bounds))
         if found is None:
             found = self._within.put((place, bounds), profile.within(*bounds))
         return found
 
+    def _profile(self, state: int, positions: tuple[int, ...]) -> StringTokens:
+        return StringTokens(
+            self.vocabulary, self._walker, self.strings, self.unbounded.table, state, positions
+        )
+
     @cached_property
     def endings(self) -> tuple[bytes, ...]:
         """By state within a character, a shortest text that completes it; b"" for the other states."""
+        outside = (0, self.strings.body, self.strings.done)
         return tuple(
-            self.unbounded.shortest(state)[:-1] if state not in (START, BODY, DONE) else b""
+            b"" if state in outside else self.unbounded.shortest(state)[:-1]
             for state in range(self.num_states)
         )
 
     @cached_property
     def shortest_character(self) -> bytes:
         """A shortest character, of those the first in byte order."""
-        edges: list[int] = self.table.next_state[BODY].tolist()
-        for byte in range(256):
-            if edges[byte] == BODY:
-                return bytes([byte])
-        first = next(byte for byte in range(256) if edges[byte] >= 0 and byte != QUOTE)
-        return bytes([first]) + self.endings[edges[first]]
+        body = self.strings.body
+        characters = [
+            bytes([byte]) + self.endings[target]
+            for byte, _, target in self.strings.automaton.rows[body]
+            if byte != QUOTE
+        ]
+        return min(characters, key=lambda character: (len(character), character))
 
     def warm_up(self) -> None:
         """Find the tokens of every state, and of strings that have just been opened within a token."""
         root = self.vocabulary.root
         for state in range(self.num_states):
             self.unbounded.tokens(state, root)
-        profile = StringTokens(self.vocabulary, self._walker, self.table, BODY, root.positions)
+        body = self.strings.body
+        profile = self._profiles[body, root.positions] = self._profile(body, root.positions)
         profile.warm_up()
-        self._profiles[BODY, root.positions] = profile
         trie = self.vocabulary.trie
         for position in (trie.byte == QUOTE).nonzero()[0].tolist():
             if trie.end_view[position] > position + 1:
-                self.unbounded.tokens(BODY, TokenNode(trie, (position,)))
+                self.unbounded.tokens(body, TokenNode(trie, (position,)))
 
 
 class CountedTextLeaf:
@@ -108,12 +116,14 @@ class CountedTextLeaf:
     def __init__(self, least: int, most: int | None, any_text: AnyText) -> None:
         if least < 0 or (most is not None and most < least):
             raise ValueError(f"a string of {least} to {most} characters")
-        self.key: Hashable = ("text", least, most)
+        self.key: Hashable = ("strings", least, most, any_text.is_canonical)
         self._least = least
         self._most = most
         self._any = any_text
         self._base = any_text.unbounded
         self._num_states = any_text.num_states
+        self._body = any_text.strings.body
+        self._done = any_text.strings.done
         # Without a bound, numbers beyond the least are all the same.
         self._last = least if most is None else most
 
@@ -126,7 +136,7 @@ class CountedTextLeaf:
         """The state after one byte, -1 if it is not allowed."""
         count, inner = divmod(state, self._num_states)
         after = self._base.step(inner, byte)
-        if inner != BODY or after < 0:
+        if inner != self._body or after < 0:
             return after if after < 0 else count * self._num_states + after
         if byte == QUOTE:
             return count * self._num_states + after if count >= self._least else -1
@@ -138,9 +148,9 @@ class CountedTextLeaf:
         """All allowed bytes and the states they lead to, where they are few."""
         count, inner = divmod(state, self._num_states)
         shift = count * self._num_states
-        if inner == BODY and self._most is not None and count == self._last:
-            return {QUOTE: shift + DONE}
-        if inner == BODY and self._base.edges(BODY) is not None:
+        if inner == self._body and self._most is not None and count == self._last:
+            return {QUOTE: shift + self._done}
+        if inner == self._body and self._base.edges(self._body) is not None:
             following = {byte: self.step(state, byte) for byte in range(256)}
             return {byte: after for byte, after in following.items() if after >= 0}
         edges = self._base.edges(inner)
@@ -148,24 +158,28 @@ class CountedTextLeaf:
 
     def label(self, state: int) -> int:
         """0 behind the closing quote, -1 before it."""
-        return 0 if state % self._num_states == DONE else -1
+        return 0 if state % self._num_states == self._done else -1
 
     def goes_on(self, state: int) -> bool:
         """Whether any byte is allowed in the state."""
-        return state % self._num_states != DONE
+        return state % self._num_states != self._done
 
     def shortest(self, state: int) -> bytes:
         """A shortest text that leads from the state to a final one."""
         count, inner = divmod(state, self._num_states)
-        if inner == DONE:
+        if inner == self._done:
             return b""
-        opening = b'"' if inner == START else self._any.endings[inner]
+        opening = b'"' if not inner else self._any.endings[inner]
         return opening + self._any.shortest_character * max(0, self._least - count) + b'"'
+
+    def count(self) -> int | None:
+        """How many texts there are, where they are spelled one way; None: infinitely many, or too many."""
+        return 1 if self._most == 0 else None
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node that pass, None where `edges` lists all bytes."""
         count, inner = divmod(state, self._num_states)
-        if inner == BODY and self._most is not None and count == self._last:
+        if inner == self._body and self._most is not None and count == self._last:
             return None
         if self._base.edges(inner) is not None:
             return None

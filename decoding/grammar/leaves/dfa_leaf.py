@@ -1,71 +1,79 @@
-"""A leaf over the table of an automaton: patterns, formats, numbers, sets of keys, strings of any kind."""
+"""A leaf over an automaton: patterns, formats, numbers, enums, sets of keys, strings of any kind."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from functools import cached_property
-
-import numpy as np
-from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import LeafTokens
 from decoding.grammar.leaves.table_walk import Table, TableWalker
 from decoding.grammar.leaves.token_cache import TokenCache
+from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 # States with more bytes than these are walked under the table.
 MAX_LISTED_EDGES = 8
+# A row of the automaton and its edges as tuples, and a listed state, measured with tracemalloc.
+_STATE_BYTES = 300
 
 
 class DfaLeaf:
-    """A trimmed automaton over bytes (`decoding.grammar.leaves.leaf.Leaf`).
+    """An automaton over bytes (`decoding.grammar.leaves.leaf.Leaf`).
+
+    The table that walks need is made when the first state with many bytes is asked for its tokens: most
+    automata of schemas have none.
 
     Args:
-        key: Equal for equal automata.
-        table: Next state by state and byte, -1 where there is none. Shape: (S, 256), int32.
-        labels: Label of the text that ends in a state, -1 where none does. Shape: (S,), int32.
+        automaton: Not of the empty language.
         walker: Of the vocabulary.
         is_shared: Whether it belongs to no single grammar.
     """
 
-    def __init__(
-        self,
-        key: Hashable,
-        table: NDArray[np.int32],
-        labels: NDArray[np.int32],
-        walker: TableWalker,
-        is_shared: bool = False,
-    ) -> None:
-        self.key = key
+    def __init__(self, automaton: ByteDfa, walker: TableWalker, is_shared: bool = False) -> None:
+        self.key: Hashable = ("automaton", automaton.digest)
         self.is_shared = is_shared
-        self._table = Table.of(table, labels)
+        self.automaton = automaton
         self._walker = walker
-        # Memory views hand out plain ints, at a third of the time of an array's element.
-        self._next = self._table.next_state.reshape(-1).data
-        self._labels = self._table.label.data
-        self._edges: dict[int, dict[int, int] | None] = {}
+        self._labels = automaton.ends
+        self._edges: list[dict[int, int] | None] = [None] * automaton.num_states
+        self._is_known = bytearray(automaton.num_states)
         self._tokens = TokenCache()
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the table and of the tokens found so far."""
-        return self._table.next_state.nbytes + self._table.label.nbytes + self._tokens.num_bytes
+        """Memory of the automaton and of the tokens found so far."""
+        # The table belongs to the automaton and stays there.
+        table = self.table.next_state.nbytes if "table" in self.__dict__ else 0
+        return _STATE_BYTES * len(self._labels) + table + self._tokens.num_bytes
+
+    @cached_property
+    def table(self) -> Table:
+        """The automaton as walks read it."""
+        return Table.of(self.automaton.table, self.automaton.labels)
+
+    @cached_property
+    def _next(self) -> memoryview:
+        # A memory view hands out plain ints, at a third of the time of an array's element.
+        return self.table.next_state.reshape(-1).data
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
-        return self._next[state << 8 | byte]
+        edges = self.edges(state)
+        if edges is not None:
+            return edges.get(byte, -1)
+        after: int = self._next[state << 8 | byte]
+        return after
 
-    def edges(self, state: int) -> Mapping[int, int] | None:
+    def edges(self, state: int) -> dict[int, int] | None:
         """All allowed bytes and the states they lead to, where they are few."""
-        try:
-            return self._edges[state]
-        except KeyError:
-            row = self._table.next_state[state]
-            (allowed,) = np.nonzero(row >= 0)
-            few = len(allowed) <= MAX_LISTED_EDGES
-            edges = dict(zip(allowed.tolist(), row[allowed].tolist(), strict=True)) if few else None
-            self._edges[state] = edges
-            return edges
+        if not self._is_known[state]:
+            row = self.automaton.rows[state]
+            if len(row) <= MAX_LISTED_EDGES:
+                listed = {byte: target for first, last, target in row for byte in range(first, last + 1)}
+                if len(listed) <= MAX_LISTED_EDGES:
+                    self._edges[state] = listed
+            self._is_known[state] = True
+        return self._edges[state]
 
     def label(self, state: int) -> int:
         """What the text written so far is, -1 where it is not a whole text."""
@@ -73,21 +81,19 @@ class DfaLeaf:
 
     def goes_on(self, state: int) -> bool:
         """Whether any byte is allowed in the state."""
-        return self.edges(state) != {}
+        return bool(self.automaton.rows[state])
 
     def shortest(self, state: int) -> bytes:
-        """A shortest text that leads from the state to a final one."""
+        """A shortest text that leads from the state to a final one, of those the first in byte order."""
         written = bytearray()
-        distance = self._distance
-        while distance[state]:
-            row = self._table.next_state[state]
-            (allowed,) = np.nonzero(row >= 0)
-            nearer = (
-                byte for byte in allowed.tolist() if distance[self.step(state, byte)] == distance[state] - 1
-            )
-            byte = next(nearer)
-            written.append(byte)
-            state = self.step(state, byte)
+        distances = self._distances
+        while distances[state]:
+            nearer = distances[state] - 1
+            for byte, _, target in self.automaton.rows[state]:  # ascending by byte
+                if distances[target] == nearer:
+                    written.append(byte)
+                    state = target
+                    break
         return bytes(written)
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
@@ -97,25 +103,13 @@ class DfaLeaf:
         if found is None:
             if self.edges(state) is not None:
                 return None
-            found = self._tokens.put(place, self._walker.tokens(self._table, state, node))
+            found = self._tokens.put(place, self._walker.tokens(self.table, state, node))
         return found
 
+    def count(self) -> int | None:
+        """How many texts there are; None: infinitely many."""
+        return self.automaton.count()
+
     @cached_property
-    def _distance(self) -> list[int]:
-        """Fewest bytes from each state to a final one."""
-        table = self._table.next_state
-        source, byte = np.nonzero(table >= 0)
-        pairs = np.unique(table[source, byte].astype(np.int64) * len(table) + source)
-        target, source = np.divmod(pairs, len(table))
-        begin = np.searchsorted(target, np.arange(len(table) + 1)).tolist()
-        sources = source.tolist()
-        distance = [-1] * len(table)
-        reached = np.flatnonzero(self._table.label >= 0).tolist()
-        for state in reached:
-            distance[state] = 0
-        for state in reached:  # grows while it is read: breadth first
-            for before in sources[begin[state] : begin[state + 1]]:
-                if distance[before] < 0:
-                    distance[before] = distance[state] + 1
-                    reached.append(before)
-        return distance
+    def _distances(self) -> list[int]:
+        return self.automaton.distances()

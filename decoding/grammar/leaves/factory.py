@@ -3,45 +3,198 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from weakref import WeakValueDictionary
 
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
+from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 from decoding.grammar.leaves.table_walk import TableWalker
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.spelling import spell_texts
+from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
 _LITERALS = ((1, b"null"), (2, b"false"), (4, b"true"))
+# What no JSON container can do without.
+_STRUCTURE = b'{}[]":,'
+# The last leaves that were made outlive their grammars, as long as they are small together.
+_NUM_RECENT = 64
+_RECENT_BYTES = 64 << 20
+_CHECKED_EVERY = 16
+_NUMBERS = NumberSet.of()
+_INTEGERS = NumberSet.of(integers=True)
 
 
 class Leaves:
-    """Makes leaves, and keeps them.
+    """Makes leaves, and finds those again that some grammar still holds.
+
+    Safe to use from several threads: two that ask for the same new leaf get the same one.
 
     Args:
         vocabulary: Whose tokens the leaves let through.
+
+    Raises:
+        VocabularyError: the tokenizer cannot write the brackets, quotes, colons and commas of JSON.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        vocabulary.require(_STRUCTURE)
         self.vocabulary = vocabulary
-        self._walker = TableWalker(vocabulary)
-        self._kept: dict[Hashable, Leaf] = {}
+        self.walker = TableWalker(vocabulary)
+        self._any_text = {
+            canonical: AnyText(vocabulary, self.walker, canonical) for canonical in (False, True)
+        }
+        self._kept: WeakValueDictionary[Hashable, Leaf] = WeakValueDictionary()
+        self._labelled: WeakValueDictionary[Hashable, LabelledKeys] = WeakValueDictionary()
+        self._recent: deque[Leaf] = deque(maxlen=_NUM_RECENT)
+        self._shared: dict[Hashable, Leaf] = {}
+        self._num_made = 0
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of what belongs to no grammar: the vocabulary, leaves that all share, the last ones made."""
+        walker = self.walker.num_bytes
+        strings = sum(any_text.num_bytes for any_text in self._any_text.values())
+        leaves = sum(leaf.num_bytes for leaf in [*self._shared.values(), *self._recent])
+        return self.vocabulary.num_bytes + walker + strings + leaves
 
     def literals(self, bits: int) -> Leaf:
         """`null`, `false` and `true`, by the bits of `JsonType`; all of them have label 0.
 
         Raises:
             ValueError: none of them is asked for.
+            VocabularyError: the tokenizer cannot write one.
         """
         texts = {text: 0 for bit, text in _LITERALS if bits & bit}
-        return self._keep(SparseLeaf(("literals", tuple(texts)), texts, is_shared=True))
+        return self._of(("literals", tuple(texts)), lambda: self._sparse(texts, is_shared=True))
 
-    def literal_keys(self, names: Iterable[str]) -> Leaf:
-        """Strings that are given one by one, with their quotes; each one's label is its place among them."""
-        texts = {json.dumps(name, ensure_ascii=False).encode(): label for label, name in enumerate(names)}
-        return self._keep(SparseLeaf(("texts", tuple(texts)), texts))
+    def texts(self, texts: TextSet, canonical: bool = False) -> Leaf:
+        """Strings, quotes included, with label 0.
+
+        Args:
+            texts: Not none.
+            canonical: Whether every text has one spelling. Where more is said than bounds on the length, it
+                always has.
+
+        Raises:
+            AutomatonLimitError: it would be too many states.
+            VocabularyError: the tokenizer cannot write any of them.
+        """
+        return self._of(("texts", texts, canonical), lambda: self._new_texts(texts, canonical))
+
+    def numbers(self, numbers: NumberSet, canonical: bool = False) -> Leaf:
+        """Numbers, with label 0.
+
+        Args:
+            numbers: Not none.
+            canonical: Whether every number has one spelling.
+
+        Raises:
+            AutomatonLimitError: it would be too many states.
+            VocabularyError: the tokenizer cannot write any of them.
+        """
+        is_shared = numbers in (_NUMBERS, _INTEGERS)
+        return self._of(
+            ("numbers", numbers, canonical), lambda: self._automaton(numbers.spelled(canonical), is_shared)
+        )
+
+    def literal_keys(self, names: Iterable[tuple[str, int]]) -> Leaf:
+        """Strings that are given one by one, quotes included, with their labels; different ones.
+
+        Raises:
+            VocabularyError: the tokenizer cannot write one.
+        """
+        texts = {json.dumps(name, ensure_ascii=False).encode(): label for name, label in names}
+        return self._of(("texts one by one", tuple(texts.items())), lambda: self._sparse(texts))
+
+    def keys(self, automaton: ByteDfa, allowed: frozenset[int]) -> Leaf:
+        """Those texts of an automaton that have certain labels.
+
+        Args:
+            automaton: Over all keys of an object, quotes included.
+            allowed: At least one label that some key has.
+
+        Raises:
+            ValueError: no key has such a label.
+            VocabularyError: the tokenizer cannot write any of them.
+        """
+        bits = sum(1 << label for label in allowed)
+        return self._of(("keys", automaton.digest, bits), lambda: self._new_keys(automaton, bits))
 
     def warm_up(self) -> None:
-        """Compile what is compiled."""
-        self._walker.warm_up()
+        """Compile what is compiled, and find the tokens of strings and numbers."""
+        self.walker.warm_up()
+        self._any_text[False].warm_up()
+        for leaf in (self.numbers(_NUMBERS), self.numbers(_INTEGERS)):
+            leaf.tokens(0, self.vocabulary.root)
 
-    def _keep(self, leaf: Leaf) -> Leaf:
-        return self._kept.setdefault(leaf.key, leaf)
+    def _new_texts(self, texts: TextSet, canonical: bool) -> Leaf:
+        lengths = texts.lengths
+        if lengths is None:
+            return self._automaton(spell_texts(texts.automaton()))
+        any_text = self._any_text[canonical]
+        return any_text.unbounded if lengths == (0, None) else CountedTextLeaf(*lengths, any_text)
+
+    def _new_keys(self, automaton: ByteDfa, bits: int) -> Leaf:
+        key = ("all keys", automaton.digest)
+        labelled = self._labelled.get(key)
+        if labelled is None:
+            labelled = LabelledKeys(self._automaton(automaton))
+            self._labelled[key] = labelled
+        if not labelled.reachable[0] & bits:
+            raise ValueError("no key has a label that is allowed")
+        if not labelled.reachable[0] & ~bits:
+            return labelled.leaf
+        return RestrictedKeys(labelled, bits, self.walker)
+
+    def _automaton(self, automaton: ByteDfa, is_shared: bool = False) -> DfaLeaf:
+        """The leaf of an automaton, as far as it can be written."""
+        if automaton.is_empty:
+            raise ValueError("there is no such text")
+        writable = self.vocabulary.writable_texts
+        if writable is not None:
+            automaton = automaton & writable
+            if automaton.is_empty:
+                raise VocabularyError("the tokenizer cannot write any of the texts that are allowed")
+        return DfaLeaf(automaton, self.walker, is_shared)
+
+    def _sparse(self, texts: dict[bytes, int], is_shared: bool = False) -> SparseLeaf:
+        for text in texts:
+            self.vocabulary.require(text)
+        return SparseLeaf(("texts", tuple(texts.items())), texts, is_shared)
+
+    def _of(self, key: Hashable, make: Callable[[], Leaf]) -> Leaf:
+        """The leaf with this key, found or made; a leaf that is the same by another description is used."""
+        leaf = self._kept.get(key)
+        if leaf is not None:
+            return leaf
+        made = make()
+        with self._lock:
+            leaf = self._kept.get(key) or self._kept.get(made.key) or made
+            self._kept[key] = self._kept[leaf.key] = leaf
+            if leaf.is_shared and not isinstance(leaf, CountedTextLeaf):
+                self._shared[leaf.key] = leaf
+            elif leaf not in self._recent:
+                self._recent.append(leaf)
+                self._num_made += 1
+                if self._num_made % _CHECKED_EVERY == 0:
+                    self._forget_large()
+        return leaf
+
+    def _forget_large(self) -> None:
+        """Let the oldest of the last leaves go that are too large together."""
+        held = 0
+        for number, leaf in enumerate(reversed(self._recent)):
+            held += leaf.num_bytes
+            if held > _RECENT_BYTES and number:
+                for _ in range(len(self._recent) - number):
+                    self._recent.popleft()
+                return

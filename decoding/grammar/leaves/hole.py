@@ -29,6 +29,10 @@ class HoleLeaf(Leaf, Protocol):
     def name(self) -> HoleName:
         """What the schema asked for."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the set has no member; then nothing else may be asked of the leaf."""
+
     def members(self, state: int) -> tuple[int, ...]:
         """Numbers of the members that a final state stands for, ascending; of an index: its entities."""
 

@@ -1,31 +1,41 @@
-"""The automaton of JSON strings of any content as a table whose main states have fixed numbers."""
+"""The automaton of JSON strings of any content, with numbers for its main states."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from decoding.grammar.leaves.table_walk import Table
 from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.spelling import spell_any_text
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.spelling import spell_any_text, spell_texts
 
-# The states before the string, between two of its characters, and behind it; all others are within one.
-START, BODY, DONE = 0, 1, 2
 QUOTE = ord('"')
 
 
-def string_table(writable: ByteDfa | None = None) -> Table:
-    """The automaton of all JSON strings with every escape.
+class Strings(NamedTuple):
+    """All strings, of those that can be written.
 
-    A string's characters begin where a byte other than the quote leads out of `BODY`.
+    A string's characters begin where a byte other than the quote leads out of `body`.
+
+    Attributes:
+        automaton: Starts in state 0, before the opening quote.
+        body: The state between two characters.
+        done: The state behind the closing quote.
+    """
+
+    automaton: ByteDfa
+    body: int
+    done: int
+
+
+def all_strings(writable: ByteDfa | None = None, canonical: bool = False) -> Strings:
+    """The automaton of all JSON strings.
 
     Args:
         writable: The texts that can be written at all, the quote among them; None: all.
+        canonical: Whether every text has one spelling, or every escape of JSON is allowed.
     """
-    strings = spell_any_text() if writable is None else spell_any_text() & writable
-    body = strings.step(0, QUOTE)
-    done = strings.step(body, QUOTE)
-    others = [state for state in range(strings.num_states) if state not in (0, body, done)]
-    order = np.array([0, body, done, *others])
-    number = np.full(strings.num_states + 1, -1, dtype=np.int32)
-    number[order] = np.arange(len(order))  # the last one stays -1, for "no such state"
-    return Table.of(number[strings.table[order]], strings.labels[order])
+    automaton = spell_texts(Dfa.everything()) if canonical else spell_any_text()
+    if writable is not None:
+        automaton = automaton & writable
+    body = automaton.step(0, QUOTE)
+    return Strings(automaton, body, automaton.step(body, QUOTE))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens
 from decoding.grammar.leaves.numpy_walk import ranges
-from decoding.grammar.leaves.string_table import BODY, DONE, QUOTE
+from decoding.grammar.leaves.string_table import QUOTE, Strings
 from decoding.grammar.leaves.table_walk import Table, TableWalker
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class StringTokens:
     Args:
         vocabulary: Whose tokens.
         walker: Of the vocabulary.
-        table: Of `string_table`.
+        strings: All strings that can be written,
+        table: and their automaton as walks read it.
         state: Of the table, at the places.
         positions: The places.
     """
@@ -36,14 +37,15 @@ class StringTokens:
         self,
         vocabulary: Vocabulary,
         walker: TableWalker,
+        strings: Strings,
         table: Table,
         state: int,
         positions: tuple[int, ...],
     ) -> None:
         self._vocabulary = vocabulary
         trie = vocabulary.trie
-        places, states, begun = walker.trace(table, state, positions, (BODY, QUOTE))
-        closing = states == DONE
+        places, states, begun = walker.trace(table, state, positions, (strings.body, QUOTE))
+        closing = states == strings.done
         exits = np.flatnonzero(closing & (trie.end[places] > places + 1))
         self._exits = list(zip(places[exits].tolist(), begun[exits].tolist(), strict=True))
         tokens, numbers = _tokens_at(trie, places[closing], begun[closing])

@@ -19,6 +19,7 @@ from decoding.grammar.leaves.numpy_walk import Ints, trace_by_levels, walk_by_le
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 if TYPE_CHECKING:
+    from decoding.grammar.leaves.numba_walk import CompiledWalk
     from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class TableWalker:
         self._vocabulary = vocabulary
         self._large: Walk = self.walk_levels
         self._trace: Trace = self.trace_levels
+        self._compiled: CompiledWalk | None = None
 
     def warm_up(self) -> None:
         """Compile the loop where numba is there, and build what the NumPy walk needs where it is not."""
@@ -84,8 +86,13 @@ class TableWalker:
         except ImportError:
             _ = self._vocabulary.trie.children
             return
-        compiled = CompiledWalk(self._vocabulary)
+        compiled = self._compiled = CompiledWalk(self._vocabulary)
         self._large, self._trace = compiled, compiled.trace
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of what walks keep beside the trie."""
+        return self._compiled.num_bytes if self._compiled is not None else 0
 
     def tokens(self, table: Table, state: int, node: TokenNode) -> LeafTokens:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""

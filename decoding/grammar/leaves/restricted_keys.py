@@ -1,0 +1,169 @@
+"""The keys of an object that may still come: an automaton over all its keys, with some labels left out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+
+import numpy as np
+
+from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf
+from decoding.grammar.leaves.leaf import LeafTokens
+from decoding.grammar.leaves.table_walk import Table, TableWalker
+from decoding.grammar.leaves.token_cache import TokenCache
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.vocabulary.token_node import TokenNode
+
+# The object itself, without what it finds out.
+_LEAF_BYTES = 600
+
+
+class LabelledKeys:
+    """An automaton over keys, and which labels can still be reached from each of its states.
+
+    Args:
+        leaf: All the keys.
+    """
+
+    def __init__(self, leaf: DfaLeaf) -> None:
+        self.leaf = leaf
+        rows, ends = leaf.automaton.rows, leaf.automaton.ends
+        sources: list[list[int]] = [[] for _ in rows]
+        for state, row in enumerate(rows):
+            for _, _, target in row:
+                sources[target].append(state)
+        # By state, bit n stands for label n.
+        self.reachable = [1 << label if label >= 0 else 0 for label in ends]
+        waiting = [state for state, labels in enumerate(self.reachable) if labels]
+        while waiting:
+            state = waiting.pop()
+            labels = self.reachable[state]
+            for source in sources[state]:
+                if labels | self.reachable[source] != self.reachable[source]:
+                    self.reachable[source] |= labels
+                    waiting.append(source)
+
+
+class RestrictedKeys:
+    """Those keys of an automaton that have certain labels (`decoding.grammar.leaves.leaf.Leaf`).
+
+    States are those of the automaton with all keys. Where all labels that can be reached are allowed, so are
+    the tokens that it knows.
+
+    Args:
+        keys: All keys.
+        allowed: Labels, bit n for label n; at least one that some key has.
+        walker: Of the vocabulary.
+    """
+
+    is_shared = False
+
+    def __init__(self, keys: LabelledKeys, allowed: int, walker: TableWalker) -> None:
+        self.key: Hashable = ("keys", keys.leaf.key, allowed)
+        self._keys = keys  # so that others find it again
+        self._leaf = keys.leaf
+        self._automaton = keys.leaf.automaton
+        self._reachable = keys.reachable
+        self._allowed = allowed
+        self._walker = walker
+        self._edges: dict[int, dict[int, int] | None] = {}
+        self._tokens = TokenCache()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory beyond the automaton with all keys."""
+        table = self._table.next_state.nbytes if "_table" in self.__dict__ else 0
+        return _LEAF_BYTES + 200 * len(self._edges) + table + self._tokens.num_bytes
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after one byte, -1 if it is not allowed."""
+        after = self._leaf.step(state, byte)
+        return after if after >= 0 and self._reachable[after] & self._allowed else -1
+
+    def edges(self, state: int) -> dict[int, int] | None:
+        """All allowed bytes and the states they lead to, where they are few."""
+        try:
+            return self._edges[state]
+        except KeyError:
+            edges = self._edges[state] = self._listed(state)
+            return edges
+
+    def label(self, state: int) -> int:
+        """What the text written so far is, -1 where it is not a key that is allowed."""
+        label = self._automaton.ends[state]
+        return label if label >= 0 and self._allowed >> label & 1 else -1
+
+    def goes_on(self, state: int) -> bool:
+        """Whether any byte is allowed in the state."""
+        return any(self._reachable[target] & self._allowed for _, _, target in self._automaton.rows[state])
+
+    def shortest(self, state: int) -> bytes:
+        """A shortest text that leads from the state to a final one, of those the first in byte order."""
+        written = bytearray()
+        distances = self._distances
+        while distances[state]:
+            nearer = distances[state] - 1
+            for byte, _, target in self._automaton.rows[state]:  # ascending by byte
+                if distances[target] == nearer:
+                    written.append(byte)
+                    state = target
+                    break
+        return bytes(written)
+
+    def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens below a node that pass, None where `edges` lists all bytes."""
+        if self.edges(state) is not None:
+            return None
+        if not self._reachable[state] & ~self._allowed:
+            return self._leaf.tokens(state, node)
+        place = (state, node.positions)
+        found = self._tokens.get(place)
+        if found is None:
+            found = self._tokens.put(place, self._walker.tokens(self._table, state, node))
+        return found
+
+    def count(self) -> int | None:
+        """How many keys there are; None: infinitely many."""
+        if not self._reachable[0] & ~self._allowed:
+            return self._leaf.count()
+        ends = [self.label(state) for state in range(self._automaton.num_states)]
+        return ByteDfa.from_rows(self._automaton.rows, ends).count()
+
+    def _listed(self, state: int) -> dict[int, int] | None:
+        """The edges that lead to keys that are allowed, if they are few."""
+        listed: dict[int, int] = {}
+        for first, last, target in self._automaton.rows[state]:
+            if self._reachable[target] & self._allowed:
+                if len(listed) + last - first >= MAX_LISTED_EDGES:
+                    return None
+                listed.update(dict.fromkeys(range(first, last + 1), target))
+        return listed
+
+    @cached_property
+    def _table(self) -> Table:
+        """The automaton with the edges and labels that are left, as walks read it."""
+        next_state, labels = self._leaf.table
+        is_allowed = [bool(labels & self._allowed) for labels in self._reachable]
+        alive = np.array([*is_allowed, False])  # the last one for "no such state"
+        ends = [self.label(state) for state in range(len(labels))]
+        return Table.of(np.where(alive[next_state], next_state, -1), np.array(ends))
+
+    @cached_property
+    def _distances(self) -> list[int]:
+        """Fewest bytes from each state to a key that is allowed; a number beyond all states where none is."""
+        rows = self._automaton.rows
+        beyond = len(rows) + 1
+        sources: list[list[int]] = [[] for _ in rows]
+        for state, row in enumerate(rows):
+            for _, _, target in row:
+                sources[target].append(state)
+        order = [state for state in range(len(rows)) if self.label(state) >= 0]
+        distances = [beyond] * len(rows)
+        for state in order:
+            distances[state] = 0
+        for state in order:  # grows while it is read: breadth first
+            for source in sources[state]:
+                if distances[source] == beyond:
+                    distances[source] = distances[state] + 1
+                    order.append(source)
+        return distances
