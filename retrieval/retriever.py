@@ -15,6 +15,11 @@ from typing import Unpack
 from decoding.cancellation import CancelToken
 from decoding.language_model import LanguageModel
 from decoding.title_trie import TitleTrie
+from retrieval.answers.answerer import Answerer
+from retrieval.answers.engine import AnswerEngine
+from retrieval.answers.request_options import AnswerOptions
+from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES
+from retrieval.answers.types import AnswerResult, Schema
 from retrieval.arguments import named, sequence
 from retrieval.batch_runner import BatchRunner, Job, Reply
 from retrieval.compatibility import check_rendering, check_templates
@@ -26,7 +31,7 @@ from retrieval.filters.restriction import Restriction
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
 from retrieval.limits import Limits
-from retrieval.model_opening import load_model
+from retrieval.model_opening import load_draft, load_model
 from retrieval.prefix_store import PrefixStore
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
@@ -35,6 +40,7 @@ from retrieval.text import TextTokenizer
 from retrieval.types import Mention, RetrievalResult, RetrieveRequest
 
 DEFAULT_BATCH_SIZE = 32
+_WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
 
 
 class Retriever:
@@ -47,10 +53,16 @@ class Retriever:
         config: Prompt templates and rendering of the checkpoint.
         filter_cache_bytes: Bound on the memory of filters kept for further requests.
         prefixes: Keeps what all prompts of a template begin with; None: a store of its own.
+        answerer: Writes JSON with this model, whose schemas may then name this index too; None: one is made.
+        name: What schemas may call the index, beside "titles" where it is the answerer's first; None: the
+            name of its directory.
+        grammar_cache_bytes: Bound on the memory of grammars kept, where an answerer is made.
+        draft: Proposes tokens of JSON answers, where an answerer is made.
 
     Attributes:
         filters: The filters of the index, those kept among them.
         prefixes: The beginnings of prompts kept.
+        answerer: Writes JSON; shared by all retrievers of one model.
 
     Raises:
         IndexMismatchError: the index was built for another tokenizer or rendering, or holds token ids
@@ -67,6 +79,10 @@ class Retriever:
         *,
         filter_cache_bytes: int = DEFAULT_FILTER_CACHE_BYTES,
         prefixes: PrefixStore | None = None,
+        answerer: Answerer | None = None,
+        name: str | None = None,
+        grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
+        draft: LanguageModel | None = None,
     ) -> None:
         self.index = index
         self.model = model
@@ -81,6 +97,11 @@ class Retriever:
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, limits.prompt_tokens(self.trie.max_depth))
         self.prefixes = PrefixStore(model) if prefixes is None else prefixes
         self._runner = BatchRunner(index, model, self.trie, self.filters, limits, self.prefixes)
+        if answerer is None:
+            engine = AnswerEngine(tokenizer, index.end_token_id, model.vocab_size, grammar_cache_bytes)
+            answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)
+        self.answerer = answerer
+        answerer.add_index(name or index.path.name, index, self.filters)
 
     @classmethod
     def open(
@@ -94,6 +115,9 @@ class Retriever:
         verify_digests: bool = True,
         trust_remote_code: bool = False,
         filter_cache_bytes: int = DEFAULT_FILTER_CACHE_BYTES,
+        grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
+        draft_model: str | Path | None = None,
+        name: str | None = None,
     ) -> Retriever:
         """Open an index directory and load a checkpoint.
 
@@ -107,9 +131,13 @@ class Retriever:
             trust_remote_code: Run model code that a hub checkpoint brings along.
             filter_cache_bytes: Bound on the memory of filters kept for further requests; one that is larger
                 alone is made anew for every batch.
+            grammar_cache_bytes: Bound on the memory of grammars of JSON answers kept.
+            draft_model: Checkpoint with the same tokenizer that proposes tokens of JSON answers, which the
+                model verifies several at a time; None: no drafts.
+            name: What schemas of JSON answers may call the index, beside "titles"; None: its directory.
 
         Raises:
-            GenretError: the index or the checkpoint cannot be used, or they do not fit together.
+            GenretError: the index or a checkpoint cannot be used, or they do not fit together.
         """
         opened = Index.open(index, verify_digests=verify_digests)
         try:
@@ -120,17 +148,32 @@ class Retriever:
             opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
             check_rendering(opened, tokenizer, config)
             loaded = load_model(place, device, dtype, num_threads, trust_remote_code)
-            return cls(opened, loaded, tokenizer, config, filter_cache_bytes=filter_cache_bytes)
+            draft = None
+            if draft_model is not None:
+                draft = load_draft(draft_model, tokenizer, loaded, dtype, trust_remote_code)
+            return cls(
+                opened,
+                loaded,
+                tokenizer,
+                config,
+                filter_cache_bytes=filter_cache_bytes,
+                name=name,
+                grammar_cache_bytes=grammar_cache_bytes,
+                draft=draft,
+            )
         except BaseException:
             opened.close()
             raise
 
-    def open_another(self, index: str | Path, *, verify_digests: bool = True) -> Retriever:
+    def open_another(
+        self, index: str | Path, *, verify_digests: bool = True, name: str | None = None
+    ) -> Retriever:
         """Open a further index for the same model, which is shared with its prefixes and not loaded again.
 
         Args:
             index: Index directory, as `build-index` wrote it.
             verify_digests: Check every file's digest, not only sizes and structure.
+            name: What schemas of JSON answers may call it; None: the directory's name.
 
         Raises:
             GenretError: the index cannot be used, or does not fit the model.
@@ -144,6 +187,8 @@ class Retriever:
                 self.config,
                 filter_cache_bytes=self.filters.max_bytes,
                 prefixes=self.prefixes,
+                answerer=self.answerer,
+                name=name,
             )
         except BaseException:
             opened.close()
@@ -238,6 +283,23 @@ class Retriever:
         template = self.config.prompt(self.config.mention_prompt)
         return replace(asked, query=template.mention_query(mention), prompt=template.name)
 
+    def answer(
+        self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]
+    ) -> AnswerResult:
+        """Answer one query with JSON that is valid under a schema; see `Answerer.answer_all` for several.
+
+        Args:
+            query: The query text.
+            schema: A JSON Schema, as text or as `json.loads` reads one.
+            **options: See `AnswerRequest`.
+
+        Raises:
+            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
+            InputError: an option is out of range, the query is too long, or the answer does not fit.
+            ModelError: the model returned broken logits.
+        """
+        return self.answerer.answer_all([query], schema, **options)[0]
+
     def check_filter(self, filter: str) -> None:
         """Refuse a predicate that no request to this index could use; makes no filter.
 
@@ -263,6 +325,8 @@ class Retriever:
         for method in ("beam", "disc"):
             self.retrieve("warm-up", k=1, method=method, seed=0, num_samples=1)
         self.link(Mention("warm-up"))
+        self.answerer.engine.warm_up()
+        self.answer("warm-up", _WARM_UP_SCHEMA, max_tokens=64)
 
     def retrieve_batch(
         self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None

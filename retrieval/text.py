@@ -118,6 +118,11 @@ class TextTokenizer:
         # such a token; they never write it.
         self.unknown_id: int | None = _unknown_id(document["model"])
 
+    @property
+    def serialized(self) -> str:
+        """The tokenizer as the JSON of its file."""
+        return str(self._markup.to_str())
+
     @classmethod
     def load(cls, path_or_id: str | Path) -> TextTokenizer:
         """Load a checkpoint directory, a tokenizer.json file or a hub id.
@@ -171,6 +176,13 @@ class TextTokenizer:
                 context, so that no mark of a text's beginning appears in the middle of a prompt.
         """
         return self._behind(self._plain, self._plain_end(after), text)
+
+    def encode_bytes(self, text: bytes) -> list[int] | None:
+        """Tokenise text as `encode_text` does, without context; None where it is not UTF-8."""
+        try:
+            return list(self._plain.encode(text.decode(), add_special_tokens=False).ids)
+        except UnicodeDecodeError:
+            return None
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise a batch of user texts in parallel."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.config import DEFAULT_FILTER_CACHE_MIB, IndexSpec
+from service.responder import Responder
 from service.served import IndexDescription, ServedIndex
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class IndexOpener:
         Raises:
             GenretError: the index or the model cannot be used, or they do not fit together.
         """
-        retriever = self._open(spec.path)
+        retriever = self._open(spec)
         index = retriever.index
         description = IndexDescription(
             name=spec.name,
@@ -81,16 +82,16 @@ class IndexOpener:
             description.device,
             retriever.trie.kernels_name,
         )
-        return ServedIndex(description, retriever)
+        return ServedIndex(description, Responder(retriever))
 
-    def _open(self, path: Path) -> Retriever:
+    def _open(self, spec: IndexSpec) -> Retriever:
         if self._first is not None:
-            return self._first.open_another(path)
+            return self._first.open_another(spec.path, name=spec.name)
         from retrieval.retriever import Retriever
 
         model = self._model
         self._first = Retriever.open(
-            path,
+            spec.path,
             model.model,
             device=model.device,
             dtype=model.dtype,

@@ -124,7 +124,7 @@ def test_malformed_template(fields: dict[str, Any], message: str) -> None:
 
 
 def test_unknown_template_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"unknown template 'x'; known: \['few-shot', 'mention', 'plain'\]"):
+    with pytest.raises(InputError, match=r"unknown template 'x'; known: \['few-shot', 'json', 'mention', 'plain'\]"):
         CheckpointConfig().prompt("x")
     assert CheckpointConfig().prompt(None) is PLAIN
 
@@ -153,7 +153,7 @@ def test_config_round_trip(tmp_path: Path, config: CheckpointConfig) -> None:
 def test_built_in_templates_stay_beside_the_checkpoints_own(tmp_path: Path) -> None:
     checkpoint_config().save(tmp_path)
     loaded = CheckpointConfig.load(tmp_path)
-    assert set(loaded.prompts) == {"plain", "mention", "few-shot"}
+    assert set(loaded.prompts) == {"plain", "mention", "few-shot", "json"}
     assert loaded.prompt("plain").prefix == QUERY
     assert loaded.rendering == Rendering(prefix=" ", end_token=END)
 

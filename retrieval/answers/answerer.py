@@ -1,0 +1,256 @@
+"""`Answerer`: one model that writes JSON under any schema, with the titles of any number of indexes in it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.grammar.cache import CacheStats
+from decoding.grammar.grammar import HoleValue
+from decoding.language_model import LanguageModel, PromptPrefix
+from retrieval.answers.engine import AnswerEngine
+from retrieval.answers.methods import Written, write
+from retrieval.answers.request_options import AnswerOptions
+from retrieval.answers.schemas import CompiledSchema
+from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, Schema
+from retrieval.answers.validation import InvalidAnswerError
+from retrieval.arguments import named
+from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.filters.store import FilterStore
+from retrieval.index.reader import Index
+from retrieval.limits import Limits
+from retrieval.prefix_store import PrefixStore
+from retrieval.prompt_encoder import PromptEncoder
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
+from retrieval.types import Timings
+
+# Seeds that are chosen here survive JSON readers whose only numbers are doubles.
+_SEED_BITS = 53
+# A prompt must leave room for an answer: at most this much of the positions is kept for it.
+_MIN_ROOM = 64
+DEFAULT_BATCH_SIZE = 32
+
+AnswerReply = AnswerResult | GenretError | DecodingCancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerJob:
+    """One request on its way into a batch.
+
+    Attributes:
+        request: What is asked; its budget fits the model.
+        schema: Its schema, compiled.
+        prompt: Its token ids.
+        num_shared: How many of them, at the beginning, every prompt of its template has.
+        compile_ms: What it took to find or compile the schema, milliseconds.
+        cancel: Polled between decode steps.
+    """
+
+    request: AnswerRequest
+    schema: CompiledSchema
+    prompt: list[int]
+    num_shared: int
+    compile_ms: float
+    cancel: CancelToken | None = None
+
+
+class Answerer:
+    """Writes JSON answers. Requests are answered by one thread at a time; schemas are compiled by any.
+
+    Args:
+        model: The model behind the decoding protocol.
+        tokenizer: The model's tokenizer.
+        config: Prompt templates of the checkpoint.
+        prefixes: Keeps what all prompts of a template begin with.
+        engine: Vocabulary, holes and grammars.
+        draft: Proposes tokens that the model verifies several at a time; None: no drafts.
+
+    Attributes:
+        engine: As given.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: TextTokenizer,
+        config: CheckpointConfig,
+        prefixes: PrefixStore,
+        engine: AnswerEngine,
+        draft: LanguageModel | None = None,
+    ) -> None:
+        self.engine = engine
+        self._model = model
+        self._config = config
+        self._prefixes = prefixes
+        self._draft = draft
+        self._limits = Limits.of(model)
+        self._prompts = PromptEncoder(tokenizer, model.vocab_size, self._limits.prompt_tokens(_MIN_ROOM))
+
+    @property
+    def stats(self) -> CacheStats:
+        """What the cache of grammars did and holds."""
+        return self.engine.schemas.stats
+
+    def add_index(self, name: str, index: Index, filters: FilterStore) -> None:
+        """Let schemas name an index."""
+        self.engine.add_index(name, index, filters)
+
+    def name_schema(self, name: str, schema: Schema) -> None:
+        """Give a schema a name that requests may use, and compile it.
+
+        Raises:
+            InputError: the name is taken, or the schema cannot be used.
+        """
+        self.engine.schemas.name_schema(name, schema)
+
+    def job(self, request: AnswerRequest, cancel: CancelToken | None = None) -> AnswerJob:
+        """Return a request that can be answered, its schema compiled.
+
+        Raises:
+            SchemaRejectedError: the schema cannot be used.
+            InputError: the template is unknown, the query is too long, or the answer does not fit.
+        """
+        begun = time.perf_counter()
+        schema = self.engine.schemas.prepare(request)
+        compile_ms = (time.perf_counter() - begun) * 1e3
+        template = self._config.answer_template(request.prompt)
+        prompt = self._prompts.encode(template, request.query)
+        room = self._limits.room(len(prompt))
+        budget = request.max_tokens if room is None else min(request.max_tokens, room)
+        needed = schema.grammar.tokens_to_finish(schema.grammar.start)
+        if needed > budget:
+            limit = (
+                f"max_tokens is {request.max_tokens}"
+                if budget == request.max_tokens
+                else (f"the model has positions for {budget} tokens behind this prompt")
+            )
+            raise InputError(
+                "max_tokens", f"the shortest answer to this schema takes {needed} tokens; {limit}"
+            )
+        seeded = replace(request, max_tokens=budget)
+        if request.method in ("sample", "disc") and request.seed is None:
+            seeded = replace(seeded, seed=secrets.randbits(_SEED_BITS))
+        return AnswerJob(seeded, schema, prompt, self._prompts.num_shared(template), compile_ms, cancel)
+
+    def answer_all(
+        self,
+        queries: Sequence[str],
+        schema: Schema | None = None,
+        *,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[AnswerOptions],
+    ) -> list[AnswerResult]:
+        """Answer queries under one schema, in their order.
+
+        Args:
+            queries: The query texts.
+            schema: A JSON Schema, as text or as `json.loads` reads one.
+            batch_size: Most queries that decode together.
+            **options: See `AnswerRequest`.
+
+        Raises:
+            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
+            InputError: an option is out of range, a query is too long, or an answer does not fit.
+            ModelError: the model returned broken logits.
+        """
+        if batch_size < 1:
+            raise InputError("batch_size", f"must be at least 1, got {batch_size}")
+        jobs = []
+        for number, query in enumerate(queries):
+            with named("query", "query" if len(queries) == 1 else f"queries[{number}]"):
+                jobs.append(self.job(AnswerRequest(query, schema, **options)))
+        results: list[AnswerResult] = []
+        for at in range(0, len(jobs), batch_size):
+            for reply in self.run(jobs[at : at + batch_size]):
+                if not isinstance(reply, AnswerResult):
+                    raise reply
+                results.append(reply)
+        return results
+
+    def run(self, jobs: Sequence[AnswerJob]) -> list[AnswerReply]:
+        """Answer jobs with any mixture of options; what is compatible shares its forwards.
+
+        Returns:
+            Per job its result, or the error that concerns this job alone.
+        """
+        replies: dict[int, AnswerReply] = {}
+        groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
+        for number, job in enumerate(jobs):
+            prefix = self._prefix(job)
+            shared = () if prefix is None else prefix.token_ids
+            prefixes[shared] = prefix
+            kind = "chain" if job.request.method in ("greedy", "sample") else job.request.method
+            groups.setdefault((kind, shared), []).append(number)
+        for (_, shared), members in groups.items():
+            answers = self._answer([jobs[i] for i in members], prefixes[shared])
+            replies.update(zip(members, answers, strict=True))
+        return [replies[i] for i in range(len(jobs))]
+
+    def _prefix(self, job: AnswerJob) -> PromptPrefix | None:
+        if job.num_shared >= len(job.prompt):
+            return None
+        return self._prefixes.get(job.prompt[: job.num_shared])
+
+    def _answer(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[AnswerReply]:
+        begun = time.perf_counter()
+        try:
+            written = write(self._model, self._draft, self.engine, jobs, prefix)
+        except InvalidLogitsError as error:
+            if len(jobs) == 1:
+                return [ModelError(str(error))]
+            # One query's broken logits must not take the others down: answer each alone.
+            return [self._answer([job], prefix)[0] for job in jobs]
+        total_ms = (time.perf_counter() - begun) * 1e3
+        replies: list[AnswerReply] = []
+        for job, outcome in zip(jobs, written, strict=True):
+            self.engine.schemas.settle(job.schema)
+            if isinstance(outcome, Written):
+                replies.append(self._finish(job, outcome, total_ms))
+            else:
+                replies.append(outcome)
+        return replies
+
+    def _finish(self, job: AnswerJob, written: Written, total_ms: float) -> AnswerReply:
+        """Parse and validate a document, and find the entities behind its titles."""
+        request = job.request
+        try:
+            text = written.text.decode()
+            job.schema.validator.check(text)
+            holes = job.schema.grammar.holes(written.text)
+        except (UnicodeDecodeError, InvalidAnswerError, ValueError) as error:
+            return error if isinstance(error, InvalidAnswerError) else InvalidAnswerError(str(error))
+        return AnswerResult(
+            query=request.query,
+            method=request.method,
+            text=text,
+            entities=tuple(self._entity(written.text, value) for value in holes),
+            logprob=written.logprob,
+            num_tokens=written.num_tokens,
+            num_forced=written.num_forced,
+            num_drafted=written.num_drafted,
+            num_accepted=written.num_accepted,
+            num_forwards=written.num_forwards,
+            seed=request.seed if request.method in ("sample", "disc") else None,
+            schema_digest=job.schema.digest,
+            compile_ms=job.compile_ms,
+            mass=written.mass,
+            mass_stderr=written.mass_stderr,
+            timings=Timings(written.prefill_ms, total_ms - written.prefill_ms, total_ms),
+            kv=written.kv,
+        )
+
+    def _entity(self, text: bytes, value: HoleValue) -> AnswerEntity:
+        index = self.engine.index(value.name.index)
+        return AnswerEntity(
+            pointer=value.pointer,
+            index=value.name.index,
+            title=self.engine.title(text[value.first_byte : value.last_byte]),
+            entities=tuple(index.entity(number) for number in value.members),
+        )

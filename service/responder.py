@@ -1,0 +1,60 @@
+"""A retriever as the service sees it: requests of every kind in, outcomes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from decoding.cancellation import CancelToken
+from retrieval.answers.types import AnswerRequest
+from retrieval.errors import GenretError
+from retrieval.types import RetrieveRequest
+from service.served import Outcome, Request
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
+
+
+class Responder:
+    """Implements `service.served.ServedRetriever`.
+
+    Args:
+        retriever: Answers for one index.
+    """
+
+    def __init__(self, retriever: Retriever) -> None:
+        self._retriever = retriever
+
+    def prompt_tokens(self, request: RetrieveRequest) -> int:
+        """Return the length of the request's prompt; see `Retriever.prompt_tokens`."""
+        return self._retriever.prompt_tokens(request)
+
+    def prepare_answer(self, request: AnswerRequest) -> int:
+        """Compile the request's schema, unless it is known, and return the length of its prompt."""
+        return len(self._retriever.answerer.job(request).prompt)
+
+    def respond(
+        self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
+    ) -> Sequence[Outcome]:
+        """Answer every request, in order; errors of single requests are values."""
+        tokens = list(cancel) if cancel is not None else [None] * len(requests)
+        outcomes: dict[int, Outcome] = {}
+        titles = {i: request for i, request in enumerate(requests) if isinstance(request, RetrieveRequest)}
+        if titles:
+            found = self._retriever.retrieve_batch(list(titles.values()), [tokens[i] for i in titles])
+            outcomes.update(zip(titles, found, strict=True))
+        answerer = self._retriever.answerer
+        jobs = {}
+        for i, request in enumerate(requests):
+            if isinstance(request, AnswerRequest):
+                try:
+                    jobs[i] = answerer.job(request, tokens[i])
+                except GenretError as error:
+                    outcomes[i] = error
+        if jobs:
+            outcomes.update(zip(jobs, answerer.run(list(jobs.values())), strict=True))
+        return [outcomes[i] for i in range(len(requests))]
+
+    def warm_up(self) -> None:
+        """Do everything that makes a first request slower than the next."""
+        self._retriever.warm_up()
