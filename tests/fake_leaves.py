@@ -87,6 +87,68 @@ class RememberingLeaf:
         return None
 
 
+class CountedLeaf:
+    """Strings of a range of lengths, of any content and spelling."""
+
+    is_shared = False
+    num_bytes = 0
+
+    def __init__(self, least: int, most: int | None) -> None:
+        self.key: Hashable = ("counted", least, most)
+        self._of = spell_any_text()
+        self._body = self._of.step(0, ord('"'))
+        self._least = least
+        self._most = most
+        self._states: list[tuple[int, int]] = [(0, -1)]
+        self._numbers = {(0, -1): 0}
+
+    def step(self, state: int, byte: int) -> int:
+        inner, count = self._states[state]
+        if inner == self._body and byte == ord('"'):
+            after = self._of.step(inner, byte) if count >= self._least else -1
+        elif inner == self._body and count == self._most:
+            after = -1
+        else:
+            after = self._of.step(inner, byte)
+            count += after == self._body
+        if after < 0:
+            return -1
+        if self._most is None:
+            count = min(count, self._least)
+        if (after, count) not in self._numbers:
+            self._numbers[after, count] = len(self._states)
+            self._states.append((after, count))
+        return self._numbers[after, count]
+
+    def edges(self, state: int) -> Mapping[int, int]:
+        inner = self._states[state][0]
+        steps = {
+            byte: self.step(state, byte)
+            for first, last, _ in self._of.rows[inner]
+            for byte in range(first, last + 1)
+        }
+        return {byte: after for byte, after in steps.items() if after >= 0}
+
+    def label(self, state: int) -> int:
+        return self._of.ends[self._states[state][0]]
+
+    def goes_on(self, state: int) -> bool:
+        return self.label(state) < 0
+
+    def shortest(self, state: int) -> bytes:
+        inner, count = self._states[state]
+        if self.label(state) >= 0:
+            return b""
+        opened = self._of.shortest(inner)[: -1 if inner else None] if inner != self._body else b""
+        if inner == 0:
+            return b'"' + b" " * self._least + b'"'
+        count += inner != self._body
+        return opened + b" " * (self._least - count) + b'"'
+
+    def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
+        return None
+
+
 class FakeLeaves:
     """Makes leaves, and keeps them by contents."""
 
@@ -110,9 +172,11 @@ class FakeLeaves:
             self._kept[key] = self._leaf(numbers.spelled(canonical))
         return self._kept[key]
 
-    def texts(self, texts: TextSet) -> FakeLeaf:
+    def texts(self, texts: TextSet) -> FakeLeaf | CountedLeaf:
         if texts.is_everything:
             return self._any_text
+        if texts.lengths is not None:
+            return CountedLeaf(*texts.lengths)
         if texts not in self._kept:
             self._kept[texts] = self._leaf(spell_texts(texts.automaton()))
         return self._kept[texts]
@@ -122,11 +186,13 @@ class FakeLeaves:
 
     def keys(self, automaton: ByteDfa, allowed: frozenset[int]) -> FakeLeaf:
         ends = [label if label in allowed else -1 for label in automaton.ends]
-        return self._leaf(ByteDfa.from_rows(automaton.rows, ends))
+        return self._leaf(ByteDfa.from_minimal_rows(automaton.rows, ends))
 
-    def remembering(self, leaf: FakeLeaf) -> RememberingLeaf:
+    def remembering(self, leaf: FakeLeaf | CountedLeaf) -> RememberingLeaf:
         if leaf is self._any_text:
             leaf = self._leaf(spell_texts(TextSet.everything().automaton()))
+        if isinstance(leaf, CountedLeaf):
+            leaf = self._leaf(spell_texts(TextSet.of(*leaf.key[1:]).automaton()))
         return RememberingLeaf(leaf, self._texts)
 
     def excluding(self, leaf: RememberingLeaf, used: frozenset[int]) -> RememberingLeaf | None:

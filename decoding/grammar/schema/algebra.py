@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from decoding.grammar.budget import current_budget
+from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.errors import (
     InvalidSchemaError,
     SchemaLimitError,
     UnsatisfiableSchemaError,
 )
 from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.leaves.hole import HoleError, HoleOpener
+from decoding.grammar.leaves.hole import HoleError, HoleLeaf, HoleOpener
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.schema.atoms import Formulas
-from decoding.grammar.schema.cases import Cases, Conjunction
+from decoding.grammar.schema.cases import Cases, Conjunction, ObjectCase
 from decoding.grammar.schema.emptiness import Draft, settle
 from decoding.grammar.schema.expansion import Expansion
-from decoding.grammar.schema.formula import TextFromHole
+from decoding.grammar.schema.formula import Place, TextFromHole
 from decoding.grammar.schema.items_of import array_shape
 from decoding.grammar.schema.members import ENDLESS
 from decoding.grammar.schema.members_of import object_shape
@@ -82,7 +82,11 @@ class NodeBuilder:
         for draft in waiting:  # grows while it is read
             cases = draft.cases
             draft.arrays = [array_shape(self, case) for case in cases.arrays]
-            draft.objects = [object_shape(self, case) for case in cases.objects]
+            for case in cases.objects:
+                try:
+                    draft.objects.append(object_shape(self, case))
+                except AutomatonLimitError as error:
+                    raise _too_large(_place_of(case), error) from None
             self.count(len(cases.arrays) + len(cases.objects))
         settle(waiting)
         if root.shortest >= ENDLESS:
@@ -106,7 +110,11 @@ class NodeBuilder:
         """The node of a conjunction; its containers are filled in later."""
         node = self._nodes.get(conjunction)
         if node is None:
-            node = self._nodes[conjunction] = self._new(self.expansion.cases(conjunction))
+            try:
+                node = self._new(self.expansion.cases(conjunction))
+            except AutomatonLimitError as error:
+                raise _too_large(self.expansion.atoms.place_of(conjunction), error) from None
+            self._nodes[conjunction] = node
         return node
 
     def _new(self, cases: Cases) -> ValueNode:
@@ -132,10 +140,10 @@ class NodeBuilder:
             found.append(self.leaves.numbers(cases.numbers, canonical))
         if cases.texts is not None:
             found.append(self.leaves.texts(cases.texts))
-        found.extend(self.hole(hole) for hole in cases.holes)
+        found.extend(leaf for leaf in map(self.hole, cases.holes) if not leaf.is_empty)
         return found
 
-    def hole(self, hole: TextFromHole) -> Leaf:
+    def hole(self, hole: TextFromHole) -> HoleLeaf:
         """The leaf of a set outside the schema.
 
         Raises:
@@ -152,3 +160,16 @@ class NodeBuilder:
     def is_scalar(self, cases: Cases) -> bool:
         """Whether no array and no object is allowed, as far as this can be told at sight."""
         return not cases.arrays and not cases.objects
+
+
+def _place_of(case: ObjectCase) -> Place | None:
+    """A place that had to do with the keys of a case."""
+    for rule in case.rules:
+        if rule.patterns:
+            return rule.place
+    return case.quotas[0].place if case.quotas else None
+
+
+def _too_large(place: Place | None, error: AutomatonLimitError) -> SchemaLimitError:
+    keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
+    return SchemaLimitError(keyword, pointer, str(error))

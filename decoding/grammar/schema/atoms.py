@@ -17,10 +17,12 @@ from decoding.grammar.schema.formula import (
     Formula,
     Items,
     Not,
+    NumberIn,
     Or,
     Place,
     Properties,
     Reference,
+    TextIn,
     TypeIs,
 )
 
@@ -148,6 +150,16 @@ class Atoms:
             if of == self.nothing:
                 return ()
         return self.add(Negation(of, place))
+
+    def place_of(self, conjunction: Conjunction) -> Place | None:
+        """A place to name when the conjunction's scalars stand in the way; of any atom if need be."""
+        place: Place | None = None
+        for number in conjunction:
+            atom = self.list[number]
+            if isinstance(atom, NumberIn | TextIn):
+                return atom.place
+            place = place or getattr(atom, "place", None)
+        return place
 
     def member_rule(self, number: int) -> MemberRule:
         """The rule of a `Properties` or the like."""

@@ -58,7 +58,6 @@ class CountedObjectShape:
     def seal(self) -> None:
         """Settle, once all values are known, what may come."""
         self._members.drop_empty()
-        self.keys(self.start())
 
     def start(self) -> ObjectProgress:
         """Progress behind `{`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.spelling import spell_labelled
+from decoding.grammar.schema.key_spelling import spelled_classes, spelled_keys
 from decoding.grammar.schema.members import KeyLeaves
 
 
@@ -36,20 +37,25 @@ class FreeKeyLeaves(KeyLeaves):
     Args:
         leaves: Of the vocabulary.
         names: Keys given by name; a key's label is its place.
-        classes: Sets of other keys with their labels, above those of names; names may be in them.
+        classes: Disjoint sets of other keys, labelled behind the names; names may be in them.
     """
 
-    def __init__(self, leaves: Leaves, names: Sequence[str], classes: Sequence[tuple[Dfa, int]]) -> None:
+    def __init__(self, leaves: Leaves, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
         super().__init__()
         self._factory = leaves
         self._names = names
         self._classes = classes
         self._spelled: ByteDfa | None = None
 
+    def prepare(self) -> None:
+        """Make what may turn out too large."""
+        spelled_classes(self._classes)
+
     def _made(self, labels: tuple[int, ...]) -> Leaf:
-        if labels[-1] < len(self._names):
-            return self._factory.literal_keys(tuple((self._names[label], label) for label in labels))
+        names = self._names
+        if labels[-1] < len(names):
+            return self._factory.literal_keys(tuple((names[label], label) for label in labels))
         if self._spelled is None:
-            named = [(Dfa.of_texts([name]), label) for label, name in enumerate(self._names)]
-            self._spelled = spell_labelled([*named, *self._classes])
+            texts = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+            self._spelled = spelled_keys(texts, spelled_classes(self._classes))
         return self._factory.keys(self._spelled, frozenset(labels))

@@ -67,6 +67,13 @@ class KeyLeaves:
             leaf = self._leaves[labels] = self._made(labels)
         return leaf
 
+    def prepare(self) -> None:
+        """Make what may turn out too large, so that it is noticed while the schema is compiled.
+
+        Raises:
+            AutomatonLimitError: it is too large.
+        """
+
     def _made(self, labels: tuple[int, ...]) -> Leaf:
         raise NotImplementedError
 

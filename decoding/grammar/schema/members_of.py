@@ -47,6 +47,7 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> DraftObject:
     key_leaves = (
         FreeKeyLeaves(builder.leaves, names, classes) if classes else NamedKeyLeaves(builder.leaves, names)
     )
+    key_leaves.prepare()
     members = Members(named, free, key_leaves)
     ordered = builder.options.property_order == "schema"
     if case.quotas or case.most is not None or case.least > len(required):
@@ -99,13 +100,14 @@ def _by_quotas(
 
 def _free_members(
     builder: NodeBuilder, case: ObjectCase, names: list[str]
-) -> tuple[list[Member], list[tuple[Dfa, int]]]:
+) -> tuple[list[Member], tuple[Dfa, ...]]:
     """Classes of keys that are not spoken of by name, and their automata."""
     parts = _key_classes(builder, case, names)
-    members, classes = [], []
+    members: list[Member] = []
+    classes: list[Dfa] = []
     for label, (keys, value, quotas) in enumerate(parts, len(names)):
         values = _by_quotas(builder, value, quotas)
-        classes.append((keys, label))
+        classes.append(keys)
         supply = keys.count()
         if supply is not None:
             supply -= sum(keys.accepts(name) for name in names)
@@ -114,7 +116,7 @@ def _free_members(
         shortest = next(text for text in keys.texts() if text not in names)
         size = len(json.dumps(shortest, ensure_ascii=False).encode()) + 1
         members.append(Member(label, None, False, supply, size, values))
-    return members, classes
+    return members, tuple(classes)
 
 
 def _key_classes(

@@ -53,7 +53,6 @@ class OrderedRecordShape:
             self._after[member.label] = (Option(member.values[0], index + 1),)
         for member in members.free:
             self._after[member.label] = (Option(member.values[0], last + 1),)
-        self.keys(0)
 
     def start(self) -> Hashable:
         """Progress behind `{`."""
@@ -120,7 +119,6 @@ class RecordShape:
         for member in self._members.named:
             if member.required:
                 self._required |= self._bits[member.label]
-        self.keys(0)
 
     def start(self) -> Hashable:
         """Progress behind `{`."""
