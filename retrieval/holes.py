@@ -1,0 +1,193 @@
+"""Titles that schemas may ask for: the indexes by name, and their entities under filters."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.grammar.holes.text_leaf import TextLeaf
+from decoding.grammar.holes.text_searcher import TextSearcher
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.leaves.hole import HoleError, HoleName
+from retrieval.errors import InputError
+from retrieval.filters.entity_filter import EntityFilter
+from retrieval.filters.expression import canonical
+from retrieval.filters.parser import parse
+from retrieval.filters.restriction import Restriction
+from retrieval.filters.store import FilterStore
+from retrieval.index.layout import TITLE
+from retrieval.index.reader import Index
+from retrieval.index.title_order import title_batches
+
+# What schemas may call the index that was added first, whatever its name.
+FIRST_INDEX = "titles"
+DEFAULT_MAX_FILTERED_BYTES = 256 << 20
+
+
+class TitleHoles:
+    """Opens the titles of indexes for schemas (`decoding.grammar.leaves.hole.HoleOpener`).
+
+    All schemas over one index, or over one index under one filter, share one leaf. What a filter leaves of
+    the order of titles takes 4 bytes per title; the filters used last are kept up to a number of bytes, and
+    as long as a grammar holds them. Safe to use from several threads.
+
+    Args:
+        leaves: Of the vocabulary.
+        max_filtered_bytes: Bound on the memory of filtered titles that are kept.
+    """
+
+    def __init__(self, leaves: Leaves, max_filtered_bytes: int = DEFAULT_MAX_FILTERED_BYTES) -> None:
+        self._searcher = TextSearcher(leaves.vocabulary)
+        self._max_filtered_bytes = max_filtered_bytes
+        self._indexes: dict[str, _Titles] = {}
+        self._filtered: OrderedDict[HoleName, TextLeaf] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def add(self, name: str, index: Index, filters: FilterStore) -> None:
+        """Let schemas name an index. Another one of that name is replaced; grammars over it stay as they are.
+
+        Args:
+            name: What schemas call it; the index that is added first is also called "titles".
+            index: Open as long as it is used.
+            filters: Its filters.
+        """
+        with self._lock:
+            self._indexes[name] = _Titles(name, index, filters, self._searcher)
+            for key in [key for key in self._filtered if key.index == name]:
+                del self._filtered[key]
+
+    def index(self, name: str) -> Index:
+        """Return the index that schemas call so.
+
+        Raises:
+            HoleError: there is none; the message lists those there are.
+        """
+        return self._titles(name).index
+
+    def __call__(self, name: HoleName) -> TextLeaf:
+        """Return the leaf of an index's titles, of those that a filter allows if there is one.
+
+        Raises:
+            HoleError: there is no such index, it does not know the order of its titles, or the filter cannot
+                be read or does not fit the index.
+        """
+        titles = self._titles(name.index)
+        if name.predicate is None:
+            return titles.leaf()
+        try:
+            predicate = parse(name.predicate)
+            restriction = Restriction(predicate)
+            titles.filters.check(restriction)
+        except InputError as error:
+            raise HoleError(str(error)) from None
+        key = HoleName(titles.name, canonical(predicate))
+        with self._lock:
+            found = self._filtered.get(key)
+            if found is not None:
+                self._filtered.move_to_end(key)
+                return found
+        made = titles.filtered(key, restriction)
+        with self._lock:
+            # The index may have been replaced meanwhile.
+            return self._keep(key, made) if self._indexes[titles.name] is titles else made
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory beyond the indexes, as far as it is kept here."""
+        with self._lock:
+            leaves = [*self._filtered.values(), *(titles.opened for titles in self._indexes.values())]
+        return sum(leaf.num_bytes for leaf in leaves if leaf is not None)
+
+    def warm_up(self) -> None:
+        """Compile what is compiled, and find what takes longest, so that no request waits for it."""
+        self._searcher.warm_up()
+        with self._lock:
+            known = list(self._indexes.values())
+        for titles in known:
+            if titles.index.title_order is not None:
+                titles.leaf().warm_up()
+
+    def _titles(self, name: str) -> _Titles:
+        with self._lock:
+            found = self._indexes.get(name)
+            if found is None and name == FIRST_INDEX:
+                found = next(iter(self._indexes.values()), None)
+            if found is None:
+                known = ", ".join(map(repr, self._indexes)) or "none"
+                raise HoleError(f"there is no index {name!r}; there are: {known}")
+            return found
+
+    def _keep(self, key: HoleName, made: TextLeaf) -> TextLeaf:
+        kept = self._filtered.setdefault(key, made)
+        held = sum(leaf.num_bytes for leaf in self._filtered.values())
+        while held > self._max_filtered_bytes and len(self._filtered) > 1:
+            _, oldest = self._filtered.popitem(last=False)
+            held -= oldest.num_bytes
+        return kept
+
+
+class _Titles:
+    """The titles of one index.
+
+    Args:
+        name: Of the index.
+        index: The index.
+        filters: Its filters.
+        searcher: Of the vocabulary.
+    """
+
+    def __init__(self, name: str, index: Index, filters: FilterStore, searcher: TextSearcher) -> None:
+        self.name = name
+        self.index = index
+        self.filters = filters
+        self.opened: TextLeaf | None = None
+        self._searcher = searcher
+        self._texts: SortedTexts | None = None
+        self._lock = threading.Lock()
+
+    def leaf(self) -> TextLeaf:
+        """The leaf of all titles.
+
+        Raises:
+            HoleError: the index does not know their order.
+        """
+        texts = self.texts()
+        with self._lock:
+            if self.opened is None:
+                self.opened = TextLeaf(HoleName(self.name), (self.index.digest, ""), texts, self._searcher)
+            return self.opened
+
+    def filtered(self, name: HoleName, restriction: Restriction) -> TextLeaf:
+        """The leaf of the titles that a filter allows.
+
+        Raises:
+            HoleError: the index does not know their order.
+        """
+        (batch,) = self.filters.batches([restriction], 1)
+        (allowed,) = batch
+        if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
+            raise HoleError(f"filter: {name.predicate!r} could not be applied")
+        texts = self.texts().among(allowed.allowed)
+        key = (self.index.digest, name.predicate)
+        leaf = TextLeaf(name, key, texts, self._searcher, own_bytes=texts.order.nbytes)
+        leaf.prepare()
+        return leaf
+
+    def texts(self) -> SortedTexts:
+        """The titles in order.
+
+        Raises:
+            HoleError: the index does not know their order.
+        """
+        with self._lock:
+            if self._texts is None:
+                order = self.index.title_order
+                if order is None:
+                    raise HoleError(
+                        f"the index {self.name!r} is of format version {self.index.manifest.format_version}, "
+                        "which has no order of titles; rebuild it, or update it with genret update"
+                    )
+                titles = self.index.entities.stored_column(TITLE)
+                self._texts = SortedTexts(title_batches(titles), order)
+            return self._texts
