@@ -12,17 +12,15 @@ import click
 from decoding.grammar.options import ExtraProperties, Formats, PropertyOrder, Whitespace
 from retrieval.answers.checks import ANSWER_METHODS
 from retrieval.answers.types import DEFAULT_MAX_TOKENS, AnswerRequest
-from retrieval.errors import InputError, SourceError
+from retrieval.errors import InputError
 from retrieval.options import SHOWN
 from service.connection import address_option, call_error, check_timeout
 from service.query_input import batches
+from service.schema_file import read_schema
 from service.usage import usage_error
 
 if TYPE_CHECKING:
     from service.client import RetrievalClient
-
-# More than any schema a server compiles by default; a wrong file must not fill the memory.
-_MAX_SCHEMA_BYTES = 4 * 2**20
 
 
 @click.command("answer")
@@ -199,27 +197,6 @@ def answer_command(
                 failed += not _answer(client, make(text), index, as_json_lines, alone=len(queries) == 1)
     if failed:
         raise click.exceptions.Exit(1)
-
-
-def read_schema(file: Path) -> str:
-    """Return the text of a schema file.
-
-    Raises:
-        SourceError: it cannot be read, or is no UTF-8 text of a sensible size.
-    """
-    try:
-        with file.open("rb") as stream:
-            raw = stream.read(_MAX_SCHEMA_BYTES + 1)
-    except OSError as error:
-        raise SourceError(f"{file}: cannot be read: {error.strerror or error}") from error
-    if len(raw) > _MAX_SCHEMA_BYTES:
-        raise SourceError(
-            f"{file}: a schema of at most {_MAX_SCHEMA_BYTES:,} bytes is expected, this is larger"
-        )
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{file}: not valid UTF-8 at byte {error.start + 1}") from error
 
 
 def _explain(request: AnswerRequest, file: Path | None) -> None:

@@ -12,6 +12,7 @@ from retrieval.errors import InputError
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051
 DEFAULT_FILTER_CACHE_MIB = 256
+DEFAULT_GRAMMAR_CACHE_MIB = 256
 
 
 def join_address(host: str, port: int) -> str:
@@ -79,6 +80,34 @@ class IndexSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaSpec:
+    """A JSON Schema that requests may name, and the file it lies in."""
+
+    name: str
+    path: Path
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable() or self.name != self.name.strip():
+            raise InputError(
+                "schema", f"a name must be printable text without outer blanks, got {self.name!r}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> SchemaSpec:
+        """Read `NAME=FILE`, or `FILE`, which is named after its stem.
+
+        Raises:
+            InputError: an empty name or path.
+        """
+        name, separator, path = text.partition("=")
+        if not separator:
+            name, path = Path(text).stem, text
+        if not path:
+            raise InputError("schema", f"expected NAME=FILE or FILE, got {text!r}")
+        return cls(name=name, path=Path(path))
+
+
+@dataclass(frozen=True, slots=True)
 class BatchLimits:
     """When a batch is full, and how long it is waited for.
 
@@ -131,6 +160,8 @@ class ServerConfig:
         max_request_bytes: Largest message accepted, bytes.
         max_batch_items: Most requests in one BatchRetrieve.
         filter_cache_mib: Memory for filters kept for further requests, MiB for each index; 0 keeps none.
+        schemas: JSON Schemas that requests may name; compiled before the server is ready.
+        grammar_cache_mib: Memory for grammars of schemas kept for further requests, MiB; 0 keeps none.
         max_request_seconds: Longest a request may take, whatever its own deadline says.
         lame_duck_seconds: How long a draining server goes on accepting after readiness went off, so that
             balancers notice.
@@ -146,6 +177,8 @@ class ServerConfig:
     max_request_bytes: int = 4 * 2**20
     max_batch_items: int = 256
     filter_cache_mib: int = DEFAULT_FILTER_CACHE_MIB
+    schemas: tuple[SchemaSpec, ...] = ()
+    grammar_cache_mib: int = DEFAULT_GRAMMAR_CACHE_MIB
     max_request_seconds: float = 120.0
     lame_duck_seconds: float = 0.0
     drain_seconds: float = 30.0
@@ -153,13 +186,12 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not self.indexes:
             raise InputError("index", "at least one index is needed")
-        names = [spec.name for spec in self.indexes]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError("index", f"two indexes are named {name!r}; tell them apart with NAME=PATH")
+        _check_distinct("index", "indexes", "PATH", [spec.name for spec in self.indexes])
+        _check_distinct("schema", "schemas", "FILE", [spec.name for spec in self.schemas])
         _check_range("port", self.port, 0, 65_535)
         _check_range("max_request_bytes", self.max_request_bytes, 1024, 2**31 - 1)
         _check_range("max_batch_items", self.max_batch_items, 1, 10**6)
+        _check_range("grammar_cache", self.grammar_cache_mib, 0, 2**24)
         _check_range("filter_cache", self.filter_cache_mib, 0, 2**24)
         _check_range("max_request_seconds", self.max_request_seconds, 0.001, 86_400)
         _check_range("lame_duck_seconds", self.lame_duck_seconds, 0, 3600)
@@ -177,6 +209,14 @@ class ServerConfig:
     def address(self) -> str:
         """Where the server is told to listen."""
         return join_address(self.host, self.port)
+
+
+def _check_distinct(field_name: str, things: str, place: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                field_name, f"two {things} are named {name!r}; tell them apart with NAME={place}"
+            )
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

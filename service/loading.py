@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.config import DEFAULT_FILTER_CACHE_MIB, IndexSpec
+from retrieval.errors import InputError, SourceError
+from service.config import DEFAULT_FILTER_CACHE_MIB, DEFAULT_GRAMMAR_CACHE_MIB, IndexSpec, SchemaSpec
 from service.responder import Responder
+from service.schema_file import read_schema
 from service.served import IndexDescription, ServedIndex
 
 if TYPE_CHECKING:
@@ -27,12 +30,14 @@ class ModelSpec:
         device: "auto", "cpu", "cuda", "cuda:1", ...
         dtype: "auto", "float32", "bfloat16", "float16" or "float64".
         num_threads: Torch threads; None leaves torch's own choice.
+        draft: Checkpoint that proposes tokens of JSON answers; None for no drafts.
     """
 
     model: str | None = None
     device: str = "auto"
     dtype: str = "auto"
     num_threads: int | None = None
+    draft: str | None = None
 
     @property
     def name(self) -> str:
@@ -49,11 +54,21 @@ class IndexOpener:
     Args:
         model: Which checkpoint, and where it runs.
         filter_cache_bytes: Bound on the memory of the filters kept of each index.
+        grammar_cache_bytes: Bound on the memory of the grammars kept.
+        schemas: Schemas that requests may name.
     """
 
-    def __init__(self, model: ModelSpec, filter_cache_bytes: int = DEFAULT_FILTER_CACHE_MIB * 2**20) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        filter_cache_bytes: int = DEFAULT_FILTER_CACHE_MIB * 2**20,
+        grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_MIB * 2**20,
+        schemas: Sequence[SchemaSpec] = (),
+    ) -> None:
         self._model = model
         self._filter_cache_bytes = filter_cache_bytes
+        self._grammar_cache_bytes = grammar_cache_bytes
+        self._schemas = tuple(schemas)
         self._first: Retriever | None = None
 
     def open(self, spec: IndexSpec) -> ServedIndex:
@@ -84,6 +99,24 @@ class IndexOpener:
         )
         return ServedIndex(description, Responder(retriever))
 
+    def name_schemas(self) -> None:
+        """Compile the schemas that requests may name. To be called when all indexes are open.
+
+        Raises:
+            GenretError: a schema cannot be read or cannot be used; names its file.
+        """
+        if self._first is None:
+            return
+        for spec in self._schemas:
+            text = read_schema(spec.path)
+            try:
+                self._first.answerer.name_schema(spec.name, text)
+            except InputError as error:
+                raise SourceError(f"{spec.path}: {error.message}") from error
+        if self._schemas:
+            stats = self._first.answerer.stats
+            _LOG.info("%d schemas compiled, %d bytes of grammars", len(self._schemas), stats.held_bytes)
+
     def _open(self, spec: IndexSpec) -> Retriever:
         if self._first is not None:
             return self._first.open_another(spec.path, name=spec.name)
@@ -97,5 +130,8 @@ class IndexOpener:
             dtype=model.dtype,
             num_threads=model.num_threads,
             filter_cache_bytes=self._filter_cache_bytes,
+            grammar_cache_bytes=self._grammar_cache_bytes,
+            draft_model=model.draft,
+            name=spec.name,
         )
         return self._first

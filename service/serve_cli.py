@@ -17,11 +17,13 @@ from retrieval.errors import InputError
 from retrieval.options import SHOWN, model_options
 from service.config import (
     DEFAULT_FILTER_CACHE_MIB,
+    DEFAULT_GRAMMAR_CACHE_MIB,
     DEFAULT_HOST,
     DEFAULT_PORT,
     BatchLimits,
     IndexSpec,
     QueueLimits,
+    SchemaSpec,
     ServerConfig,
 )
 from service.usage import usage_error
@@ -85,6 +87,31 @@ _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a 
     help="Memory for filters kept, MiB for each index; 0 keeps none.",
     **SHOWN,
 )
+@click.option(
+    "--schema",
+    "schemas",
+    multiple=True,
+    metavar="NAME=FILE",
+    envvar="GENRET_SERVE_SCHEMA",
+    help="A JSON Schema that requests may name; compiled at the start. May be given several times.",
+    show_envvar=True,
+    show_default="none",
+)
+@click.option(
+    "--grammar-cache",
+    type=int,
+    metavar="MIB",
+    default=DEFAULT_GRAMMAR_CACHE_MIB,
+    help="Memory for compiled schemas kept, MiB; 0 keeps none.",
+    **SHOWN,
+)
+@click.option(
+    "--draft-model",
+    help="Checkpoint directory or hub id of a smaller model with the same tokenizer that proposes tokens of "
+    "JSON answers.",
+    show_default="none",
+    show_envvar=True,
+)
 @click.option("--max-request-seconds", type=float, default=120.0, help="Longest a request may take.", **SHOWN)
 @click.option(
     "--lame-duck-seconds",
@@ -119,6 +146,9 @@ def serve_command(
     max_queue_size: int,
     max_queue_tokens: int,
     filter_cache: int,
+    schemas: tuple[str, ...],
+    grammar_cache: int,
+    draft_model: str | None,
     max_request_seconds: float,
     lame_duck_seconds: float,
     drain_seconds: float,
@@ -141,6 +171,8 @@ def serve_command(
             batch=BatchLimits(max_batch_size, max_batch_tokens, max_delay_ms),
             queue=QueueLimits(max_queue_size, max_queue_tokens),
             filter_cache_mib=filter_cache,
+            schemas=tuple(SchemaSpec.parse(text) for text in schemas),
+            grammar_cache_mib=grammar_cache,
             max_request_seconds=max_request_seconds,
             lame_duck_seconds=lame_duck_seconds,
             drain_seconds=drain_seconds,
@@ -157,12 +189,16 @@ def serve_command(
         from service.server import Server, serve_until_signalled
 
         opener = IndexOpener(
-            ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads),
+            ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads, draft=draft_model),
             filter_cache_bytes=config.filter_cache_mib * 2**20,
+            grammar_cache_bytes=config.grammar_cache_mib * 2**20,
+            schemas=config.schemas,
         )
 
         async def run() -> signal.Signals | None:
-            return await serve_until_signalled(Server(config, opener.open, device=device), _say_ready)
+            return await serve_until_signalled(
+                Server(config, opener.open, device, opener.name_schemas), _say_ready
+            )
 
         stopped_early = asyncio.run(run())
         _say_stopped()

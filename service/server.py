@@ -43,11 +43,19 @@ class Server:
         config: Addresses and limits.
         loader: Opens one index; blocking, runs on the device's thread.
         device: Name of the device, for the thread's name.
+        finish: What is to be done once every index is open, before the server is ready; blocking, too.
     """
 
-    def __init__(self, config: ServerConfig, loader: Loader, device: str = "auto") -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        loader: Loader,
+        device: str = "auto",
+        finish: Callable[[], None] | None = None,
+    ) -> None:
         self._config = config
         self._loader = loader
+        self._finish = finish
         self._executor = DeviceExecutor(device)
         self._compiler = DeviceExecutor("schemas")
         self._batcher = Batcher(self._executor, config.batch, Admission(config.queue))
@@ -105,6 +113,8 @@ class Server:
             served = await self._executor.run(self._loader, spec)
             await self._executor.run(served.retriever.warm_up)
             self.indexes.put(served)
+        if self._finish is not None:
+            await self._executor.run(self._finish)
         await self._readiness.announce(State.READY)
 
     async def drain(self, hurry: asyncio.Event | None = None) -> None:
