@@ -1,0 +1,149 @@
+"""Which tokens the tokenizer itself would write for bytes that are known to come.
+
+Tokens that are appended must be those that the tokenizer would have made of the whole text, whatever
+follows: a model has seen no others. A tokenizer cuts a text by what stands on both sides of a cut, so neither
+the first nor the last tokens of `encode(bytes)` can be taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+# Tokens before the new ones that are cut along with them. Cuts depend on the word they are in and on the
+# blanks before it, which take far fewer.
+CONTEXT_TOKENS = 32
+# Spans remembered; a schema has some dozens, with a few contexts each.
+REMEMBERED = 1 << 14
+
+Encode = Callable[[bytes], Sequence[int] | None]
+
+
+class Speller:
+    """The tokenizer as the writer of spans. Safe to use from several threads; to be kept between requests.
+
+    Args:
+        encode: The tokens of a text, by the tokenizer, without special tokens; None where it has none, as
+            for bytes that are no UTF-8.
+        vocabulary: The bytes of the tokens.
+    """
+
+    def __init__(self, encode: Encode, vocabulary: Vocabulary) -> None:
+        self._encode = encode
+        self._vocabulary = vocabulary
+        self._spans: dict[tuple[tuple[int, ...], bytes], tuple[int, ...]] = {}
+        self._pairs: dict[tuple[int, int], bool] = {}
+
+    def span(self, written: Sequence[int], coming: bytes) -> tuple[int, ...]:
+        """The tokens to append for bytes that come whatever follows them; often fewer than spell them all.
+
+        Args:
+            written: The tokens of the answer so far.
+            coming: The bytes behind them.
+        """
+        context = self._context(written)
+        key = context, coming
+        known = self._spans.get(key)
+        if known is None:
+            known = self._find(context, coming)
+            if len(self._spans) >= REMEMBERED:
+                self._spans.clear()
+            self._spans[key] = known
+        return known
+
+    def _context(self, written: Sequence[int]) -> tuple[int, ...]:
+        """The last tokens, from one on that does not begin within a character."""
+        context = tuple(written[-CONTEXT_TOKENS:])
+        while context and _continues(self._vocabulary.bytes_of(context[0]) or b""):
+            context = context[1:]
+        return context
+
+    def _find(self, context: tuple[int, ...], coming: bytes) -> tuple[int, ...]:
+        before = b"".join(self._vocabulary.bytes_of(token) or b"" for token in context)
+        text = before + coming
+        cut = self._cut(text[: _whole_characters(text)])
+        if cut is None:
+            return ()
+        tokens, ends = cut
+        if before and len(before) not in ends:
+            return ()  # the tokenizer would not have stopped here
+        first = ends.index(len(before)) + 1 if before else 0
+        certain = self._first_open(text)
+        last = first
+        for place in range(first, len(tokens)):
+            if ends[place] > certain:
+                break
+            if self._stands(tokens[place], text[ends[place] :]):
+                last = place + 1
+        return tuple(tokens[first:last])
+
+    def _cut(self, text: bytes) -> tuple[list[int], list[int]] | None:
+        """The tokens of a text and where each ends; None where they do not write the very same bytes."""
+        encoded = self._encode(text)
+        if encoded is None:
+            return None
+        tokens = list(encoded)
+        pieces = [self._vocabulary.bytes_of(token) or b"" for token in tokens]
+        if b"".join(pieces) != text:
+            return None  # a normaliser has changed it, or a special token stands for some of it
+        return tokens, list(accumulate(map(len, pieces)))
+
+    def _first_open(self, text: bytes) -> int:
+        """The first place from which some token goes on beyond the text: cuts behind it are not certain."""
+        for start in range(max(len(text) - self._vocabulary.longest_token + 1, 0), len(text)):
+            node = self._node(text[start:])
+            if node is not None and node.children:
+                return start
+        return len(text)
+
+    def _stands(self, token: int, rest: bytes) -> bool:
+        """Whether a cut behind a token stays, whichever token of known bytes comes next.
+
+        Merges within a word are decided by neighbours: two tokens that the tokenizer cuts alike when it sees
+        nothing else are cut alike in every text.
+        """
+        node: TokenNode | None = self._vocabulary.root
+        for byte in rest:
+            node = node.children.get(byte) if node is not None else None
+            if node is None:
+                return True
+            if not all(self._is_pair(token, following) for following in node.tokens):
+                return False
+        return True
+
+    def _is_pair(self, token: int, following: int) -> bool:
+        key = token, following
+        known = self._pairs.get(key)
+        if known is None:
+            text = b"".join(self._vocabulary.bytes_of(part) or b"" for part in key)
+            known = list(self._encode(text) or ()) == list(key)
+            if len(self._pairs) >= REMEMBERED:
+                self._pairs.clear()
+            self._pairs[key] = known
+        return known
+
+    def _node(self, text: bytes) -> TokenNode | None:
+        node: TokenNode | None = self._vocabulary.root
+        for byte in text:
+            node = node.children.get(byte) if node is not None else None
+            if node is None:
+                return None
+        return node
+
+
+def _continues(text: bytes) -> bool:
+    """Whether a text begins within a character of UTF-8."""
+    return bool(text) and text[0] & 0xC0 == 0x80
+
+
+def _whole_characters(text: bytes) -> int:
+    """The bytes of a text up to a last character that is not complete."""
+    for last in range(len(text) - 1, max(len(text) - 5, -1), -1):
+        byte = text[last]
+        if byte & 0xC0 != 0x80:
+            size = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(text) if last + size <= len(text) else last
+    return len(text)

@@ -1,0 +1,122 @@
+"""Writing one text per query under a grammar: a batch, token by token, with as few passes as can be.
+
+Each round feeds the model everything that is written and that it has not read: the token chosen last, what
+is forced behind it, and what a draft model proposes to follow. One transfer brings back which proposals stand
+and which token comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from decoding.answering.answer import Answer
+from decoding.answering.batch import AnswerBatch
+from decoding.answering.feed import Feed
+from decoding.answering.params import AnswerParams
+from decoding.answering.results import AnswerText
+from decoding.answering.speculation import Drafter
+from decoding.answering.speller import Speller
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingError, PromptTooLongError
+from decoding.grammar.errors import AnswerBudgetError
+from decoding.grammar.grammar import Grammar
+from decoding.language_model import LanguageModel, PromptPrefix
+
+
+def write_answers(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    grammars: Sequence[Grammar],
+    params: AnswerParams | Sequence[AnswerParams],
+    *,
+    prefix: PromptPrefix | None = None,
+    speller: Speller | None = None,
+    draft: LanguageModel | None = None,
+    cancel: Sequence[CancelToken | None] | None = None,
+) -> list[AnswerText | DecodingError]:
+    """Write one answer per query.
+
+    A query's answer depends on its own prompt, grammar, parameters and seed alone, whatever else is in the
+    batch, up to the rounding of the model.
+
+    Args:
+        model: Writes.
+        prompts: Non-empty token id lists. Length Q >= 1.
+        grammars: What each query may write. Length Q.
+        params: How, for all queries or for each.
+        prefix: What every prompt begins with, from the model's `share_prefix`.
+        speller: The tokenizer, for forced spans; None goes without, save where only one token is allowed.
+        draft: A smaller model of the same tokenizer, which proposes tokens. The law of the answers is the
+            same with and without it, and greedy answers are.
+        cancel: Polled before every round; a cancelled query leaves the batch, the others go on. Length Q.
+
+    Returns:
+        For every query its answer, or why it has none: `AnswerBudgetError` and `PromptTooLongError` where the
+        shortest answer does not fit, `InvalidLogitsError` where the model's logits could not be used,
+        `DecodingCancelledError` where its token says so.
+
+    Raises:
+        ValueError: the arguments do not fit each other.
+    """
+    each = [params] * len(prompts) if isinstance(params, AnswerParams) else list(params)
+    if cancel is not None and len(cancel) != len(prompts):
+        raise ValueError(f"cancel must have one entry per query ({len(prompts)}), got {len(cancel)}")
+    _check(model, prompts, grammars, each)
+    results: dict[int, AnswerText | DecodingError] = {}
+    answers: dict[int, Answer] = {}
+    for query, (prompt, grammar, own) in enumerate(zip(prompts, grammars, each, strict=True)):
+        try:
+            answers[query] = Answer(grammar, own, _budget(model, prompt, grammar, own), speller)
+        except (AnswerBudgetError, PromptTooLongError) as error:
+            results[query] = error
+    if answers:
+        tokens = {query: token for query in answers if cancel and (token := cancel[query]) is not None}
+        chosen = [prompts[query] for query in answers]
+        feed = Feed(model.prefill_chains(chosen, prefix), len(chosen))
+        drafter = None if draft is None else Drafter(draft, chosen, model.vocab_size)
+        batch = AnswerBatch(list(answers.values()), feed, drafter)
+        while True:
+            for query, token in tokens.items():
+                answers[query].poll(token)
+            if not batch.goes_on:
+                break
+            batch.step()
+        results |= {query: answer.result() for query, answer in answers.items()}
+    return [results[query] for query in range(len(prompts))]
+
+
+def _check(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    grammars: Sequence[Grammar],
+    params: Sequence[AnswerParams],
+) -> None:
+    if not len(prompts) == len(grammars) == len(params) > 0:
+        raise ValueError(
+            f"prompts, grammars and params must be for the same queries, at least one, got {len(prompts)}, "
+            f"{len(grammars)} and {len(params)}"
+        )
+    for grammar in grammars:
+        if grammar.vocab_size != model.vocab_size:
+            raise ValueError(
+                f"a grammar is for {grammar.vocab_size} logits, the model returns {model.vocab_size}"
+            )
+
+
+def _budget(model: LanguageModel, prompt: Sequence[int], grammar: Grammar, params: AnswerParams) -> int:
+    """Most tokens of an answer, its end token included, which needs no position of its own."""
+    needed = grammar.tokens_to_finish(grammar.start)
+    if needed > params.max_tokens:
+        raise AnswerBudgetError(params.max_tokens, needed)
+    longest, limit = model.max_prompt_tokens, model.max_positions
+    if longest is not None and len(prompt) > longest:
+        raise PromptTooLongError(f"the prompt has {len(prompt)} tokens, the model takes at most {longest}")
+    if limit is None:
+        return params.max_tokens
+    room = limit - (0 if model.is_encoder_decoder else len(prompt)) + 1
+    if needed > room:
+        raise PromptTooLongError(
+            f"the shortest answer takes {needed} tokens, end token included; behind the prompt of "
+            f"{len(prompt)} tokens the model has room for {max(room, 0)}"
+        )
+    return min(params.max_tokens, room)
