@@ -10,7 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement, intersection, scalar, union
+from decoding.grammar.regular.ranges import (
+    SCALAR_VALUES,
+    Ranges,
+    complement,
+    contains,
+    intersection,
+    scalar,
+    union,
+)
 
 DIGITS: Ranges = ((0x30, 0x39),)
 WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -23,6 +31,8 @@ PYTHON_SPACE: Ranges = union(
     [(0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
     [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)],
 )
+# Letters that Python's `re` takes for each other's cases, beyond Unicode's simple case folding.
+_PYTHON_CASES = ("Ii\u0130\u0131", "\u0390\u1fd3", "\u03b0\u1fe3", "\ufb05\ufb06")
 # No character behind this one has two cases.
 _LAST_CASED = 0x1E943
 
@@ -40,9 +50,18 @@ class CharClass:
     def __invert__(self) -> CharClass:
         return CharClass(complement(self.possible), complement(self.sure))
 
-    def any_case(self) -> CharClass:
-        """With the other cases of its letters."""
-        return CharClass(_any_case(self.sure), _any_case(self.possible))
+    def any_case(self, portable: bool) -> CharClass:
+        """With the other cases of its letters.
+
+        Args:
+            portable: Whether Python's reading counts beside that of ECMA-262.
+        """
+        sure = _any_case(self.sure)
+        possible = sure if self.possible == self.sure else _any_case(self.possible)
+        if portable:
+            extra = [mates for mates in _PYTHON_CASES if any(contains(possible, ord(mate)) for mate in mates)]
+            possible = union(possible, ((ord(mate), ord(mate)) for mates in extra for mate in mates))
+        return CharClass(sure, possible)
 
 
 def exactly(ranges: Ranges) -> CharClass:
@@ -105,6 +124,9 @@ def _case_variants() -> dict[int, tuple[int, ...]]:
     by_fold: dict[str, list[int]] = {}
     for code in range(_LAST_CASED + 1):
         char = chr(code)
+        if char in "\u0130\u0131":
+            # Their cases differ by language, so folding leaves them alone.
+            continue
         lower = char.lower()
         upper = lower.upper()
         if lower != char or upper != char:

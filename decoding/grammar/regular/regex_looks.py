@@ -13,10 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.minimise import Edge, Row
-from decoding.grammar.regular.nfa import Nfa, Side, holds
+from decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
 from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
 from decoding.grammar.regular.regex_classes import WORD
-from decoding.grammar.regular.regex_syntax import Look
+from decoding.grammar.regular.regex_syntax import (
+    Alternation,
+    Assertion,
+    Concatenation,
+    Look,
+    Node,
+    Repetition,
+)
 
 # Conditions of steps from here on are places in the table of looks.
 FIRST_LOOK = 16
@@ -24,6 +31,7 @@ FIRST_LOOK = 16
 # (number of an automaton, its state).
 _Duty = tuple[int, int]
 _Run = tuple[int, frozenset[_Duty]]
+_NO_DUTIES: frozenset[_Duty] = frozenset()
 # Runs, what is in front of the place, and the state of what is followed behind it.
 _Key = tuple[frozenset[_Run], int, tuple[int, ...]]
 
@@ -44,8 +52,12 @@ class LookTable:
         self._numbers: dict[Dfa, int] = {}
         for index, look in enumerate(looks):
             if look.ahead:
-                for side in Side:
-                    self._ahead[index, side] = self._number(make(look, side))
+                if minds_what_is_before(look.part):
+                    for side in Side:
+                        self._ahead[index, side] = self._number(make(look, side))
+                else:
+                    number = self._number(make(look, Side.OTHER))
+                    self._ahead.update({(index, side): number for side in Side})
             else:
                 self.behind[index] = self._number(make(look, Side.EDGE))
 
@@ -91,7 +103,7 @@ class _Runs:
 
     def build(self, start: int, before: int) -> tuple[list[list[Edge]], list[bool]]:
         """Rows and ends."""
-        first: _Key = (frozenset([(start, frozenset())]), before, (0,) * len(self._followed))
+        first: _Key = (frozenset([(start, _NO_DUTIES)]), before, (0,) * len(self._followed))
         numbers = {first: 0}
         order = [first]
         rows: list[list[Edge]] = []
@@ -102,23 +114,18 @@ class _Runs:
             runs, side, behind = key
             finals.append(self._may_end(self._closure(runs, side, Side.EDGE, behind)))
             row: list[Edge] = []
-            closures = {ahead: self._closure(runs, side, ahead, behind) for ahead in (Side.WORD, Side.OTHER)}
-            for part, ranges in enumerate(self._parts):
+            for part, following in self._successors(runs, side, behind).items():
                 ahead = Side.WORD if self._is_word[part] else Side.OTHER
-                following = self._after(closures[ahead], part)
-                if not following:
-                    continue
                 now = tuple(
-                    self._move(number, state, part)
-                    for number, state in zip(self._followed, behind, strict=True)
+                    [self._move(number, at, part) for number, at in zip(self._followed, behind, strict=True)]
                 )
                 successor: _Key = (following, ahead, now)
-                if (self._absorbing, frozenset()) in following:
-                    successor = (frozenset([(self._absorbing, frozenset())]), Side.OTHER, first[2])
+                if (self._absorbing, _NO_DUTIES) in following:
+                    successor = (frozenset([(self._absorbing, _NO_DUTIES)]), Side.OTHER, first[2])
                 number = numbers.setdefault(successor, len(order))
                 if number == len(order):
                     order.append(successor)
-                row.extend((low, high, number) for low, high in ranges)
+                row.extend((low, high, number) for low, high in self._parts[part])
             row.sort()
             rows.append(row)
         return rows, finals
@@ -175,24 +182,35 @@ class _Runs:
             for state, duties in runs
         )
 
-    def _after(self, runs: Iterable[_Run], part: int) -> frozenset[_Run]:
-        """The runs behind one more symbol."""
-        moved: dict[frozenset[_Duty], frozenset[_Duty] | None] = {}
-        found: dict[int, list[frozenset[_Duty]]] = {}
-        for state, duties in runs:
-            for charset, target in self._nfa.edges[state]:
-                if part not in self._members[charset]:
-                    continue
-                if duties not in moved:
-                    moved[duties] = self._kept(duties, part)
-                now = moved[duties]
-                if now is None:
-                    continue
-                others = found.setdefault(target, [])
-                if not any(other <= now for other in others):
-                    others[:] = [other for other in others if not now <= other]
-                    others.append(now)
-        return frozenset((state, duties) for state, kept in found.items() for duties in kept)
+    def _successors(
+        self, runs: frozenset[_Run], before: int, behind: tuple[int, ...]
+    ) -> dict[int, frozenset[_Run]]:
+        """The runs behind one more symbol, by part of the symbols; parts without any are left out."""
+        found: dict[int, dict[int, set[frozenset[_Duty]]]] = {}
+        for side in (Side.WORD, Side.OTHER):
+            wants_word = side == Side.WORD
+            for state, duties in self._closure(runs, before, side, behind):
+                for charset, target in self._nfa.edges[state]:
+                    for part in self._members[charset]:
+                        if self._is_word[part] == wants_word:
+                            found.setdefault(part, {}).setdefault(target, set()).add(duties)
+        out: dict[int, frozenset[_Run]] = {}
+        for part, by_target in found.items():
+            kept = [
+                (target, duties)
+                for target, choices in by_target.items()
+                for duties in self._least(choices, part)
+            ]
+            if kept:
+                out[part] = frozenset(kept)
+        return out
+
+    def _least(self, choices: set[frozenset[_Duty]], part: int) -> list[frozenset[_Duty]]:
+        """Choices of duties behind a symbol, without those that are another choice and more."""
+        moved = {now for duties in choices if (now := self._kept(duties, part)) is not None}
+        if _NO_DUTIES in moved:
+            return [_NO_DUTIES]
+        return [now for now in moved if not any(other < now for other in moved)]
 
     def _kept(self, duties: frozenset[_Duty], part: int) -> frozenset[_Duty] | None:
         """The duties behind one more symbol; None where one cannot be kept."""
@@ -212,3 +230,16 @@ def _by_target(row: Row) -> dict[int, Ranges]:
     for first, last, target in row:
         out[target] = (*out.get(target, ()), (first, last))
     return out
+
+
+def minds_what_is_before(node: Node) -> bool:
+    """Whether it may depend on what is in front of a place."""
+    if isinstance(node, Assertion):
+        return node.condition != Condition.AT_END
+    if isinstance(node, Concatenation):
+        return any(map(minds_what_is_before, node.items))
+    if isinstance(node, Alternation):
+        return any(map(minds_what_is_before, node.options))
+    if isinstance(node, Repetition):
+        return minds_what_is_before(node.item)
+    return isinstance(node, Look) and minds_what_is_before(node.part)

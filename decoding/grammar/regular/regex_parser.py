@@ -134,7 +134,7 @@ class _Parser:
 
     def _chars(self, chars: CharClass) -> Node:
         """A class, in any case where the pattern says so."""
-        return Chars(chars.any_case() if self._any_case else chars)
+        return Chars(chars.any_case(self._portable) if self._any_case else chars)
 
     def _group(self, start: int) -> Node | None:
         """What stands behind an opening parenthesis."""
@@ -360,7 +360,7 @@ class _Parser:
                 for part in (first, 0x2D, last):
                     out |= char_class(part) if isinstance(part, int) else part
         if self._any_case:
-            out = out.any_case()
+            out = out.any_case(self._portable)
         return ~out if negated else out
 
     def _bracket_item(self, start: int) -> int | CharClass:

@@ -6,14 +6,14 @@ Constrained texts have this one spelling. Only `spell_any_text` admits every esc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.minimise import Edge, Row
 from decoding.grammar.regular.nfa import Nfa
-from decoding.grammar.regular.utf8 import byte_edges
+from decoding.grammar.regular.utf8 import MakeState, byte_edges
 
 _QUOTE = 0x22
 _BACKSLASH = 0x5C
@@ -22,13 +22,73 @@ _HEX = b"0123456789abcdef"
 _HEX_DIGITS = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 
 
+# Rows of inner states, and a row, over bytes. Numbers of states: first those of the targets, then inner ones.
+_Template = tuple[tuple[Row, ...], Row]
+
+
+@lru_cache(maxsize=4096)
+def _template(shape: Row, end: int) -> _Template:
+    """Edges over bytes for edges over code points, whatever states they lead to.
+
+    Args:
+        shape: Edges over code points, sorted and disjoint, to targets that are numbered from 0.
+        end: The number of the state behind the closing quote, -1 where the text does not end.
+
+    Returns:
+        The states inside characters, each behind those it leads to, and the edges.
+    """
+    num_targets = max(end, max((target for _, _, target in shape), default=-1)) + 1
+    inner: dict[Row, int] = {}
+
+    def inside(row: Row) -> int:
+        return inner.setdefault(row, num_targets + len(inner))
+
+    plain: list[Edge] = []
+    escapes: list[Edge] = []
+    controls: list[Edge] = []
+    for edge in shape:
+        first, last, target = edge
+        if first > _BACKSLASH:
+            plain.append(edge)
+            continue
+        _escaped(edge, escapes, controls)
+        plain.extend(
+            (max(first, low), min(last, high), target)
+            for low, high in ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
+            if first <= high and last >= low
+        )
+    out = byte_edges(plain, inside)
+    if controls:
+        escapes.append((0x75, 0x75, _behind_u(controls, inside)))
+    if escapes:
+        out.append((_BACKSLASH, _BACKSLASH, inside(tuple(sorted(escapes)))))
+    if end >= 0:
+        out.append((_QUOTE, _QUOTE, end))
+    return tuple(inner), tuple(sorted(out))
+
+
+def _behind_u(controls: Sequence[Edge], inside: MakeState) -> int:
+    """The state behind a backslash and `u`: two zeros and two digits of a control character."""
+    tens: list[Edge] = []
+    for ten in (0, 1):
+        digits = [
+            (_HEX[code & 15], _HEX[code & 15], target) for code, _, target in controls if code >> 4 == ten
+        ]
+        if digits:
+            tens.append((0x30 + ten, 0x30 + ten, inside(tuple(sorted(digits)))))
+    zero = inside(tuple(tens))
+    for _ in range(2):
+        zero = inside(((0x30, 0x30, zero),))
+    return zero
+
+
 class _Speller:
     """Rows over bytes for rows over code points; states inside a character are interned."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.labels: list[int] = []
-        self._inside: dict[Row, int] = {}
+        self.inner: dict[Row, int] = {}
 
     def state(self, row: Row = (), label: int = -1) -> int:
         """A state of its own."""
@@ -38,56 +98,28 @@ class _Speller:
 
     def inside(self, row: Row) -> int:
         """The state with these edges inside a character."""
-        known = self._inside.get(row)
+        known = self.inner.get(row)
         if known is None:
-            known = self._inside[row] = self.state(row)
+            known = self.inner[row] = self.state(row)
         return known
 
-    def spelled(self, row: Sequence[Edge], end: int) -> Row:
+    def spelled(self, row: Sequence[Edge], base: int, end: int) -> Row:
         """Edges over bytes for edges over code points.
 
         Args:
             row: Edges over code points, sorted and disjoint.
+            base: What to add to the states they lead to.
             end: The state behind the closing quote, -1 where the text does not end.
         """
-        plain: list[Edge] = []
-        escapes: list[Edge] = []
-        controls: list[Edge] = []
-        for edge in row:
-            first, last, target = edge
-            if first > _BACKSLASH:
-                plain.append(edge)
-            else:
-                _escaped(edge, escapes, controls)
-                plain.extend(
-                    (max(first, low), min(last, high), target)
-                    for low, high in ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
-                    if first <= high and last >= low
-                )
-        out = byte_edges(plain, self.inside)
-        if escapes or controls:
-            if controls:
-                escapes.append((0x75, 0x75, self._control(controls)))
-            escapes.sort()
-            out.append((_BACKSLASH, _BACKSLASH, self.inside(tuple(escapes))))
+        numbers: dict[int, int] = {}
+        shape = [(first, last, numbers.setdefault(target, len(numbers))) for first, last, target in row]
+        targets = [base + target for target in numbers]
         if end >= 0:
-            out.append((_QUOTE, _QUOTE, end))
-        out.sort()
-        return tuple(out)
-
-    def _control(self, controls: Sequence[Edge]) -> int:
-        """The state behind a backslash and `u`: two zeros and two digits of a control character."""
-        tens: list[Edge] = []
-        for ten in (0, 1):
-            digits = [
-                (_HEX[code & 15], _HEX[code & 15], target) for code, _, target in controls if code >> 4 == ten
-            ]
-            if digits:
-                tens.append((0x30 + ten, 0x30 + ten, self.inside(tuple(sorted(digits)))))
-        zero = self.inside(tuple(tens))
-        for _ in range(2):
-            zero = self.inside(((0x30, 0x30, zero),))
-        return zero
+            targets.append(end)
+        inner, top = _template(tuple(shape), len(numbers) if end >= 0 else -1)
+        for inner_row in inner:
+            targets.append(self.inside(tuple([(f, t, targets[n]) for f, t, n in inner_row])))
+        return tuple([(first, last, targets[number]) for first, last, number in top])
 
 
 def _escaped(edge: Edge, escapes: list[Edge], controls: list[Edge]) -> None:
@@ -149,12 +181,36 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
     speller.rows[0] = ((_QUOTE, _QUOTE, base),)
     budget = current_budget()
     for state, row in enumerate(rows):
-        moved = [(first, last, base + target) for first, last, target in row]
-        speller.rows[base + state] = speller.spelled(moved, ends.get(labels[state], -1))
+        speller.rows[base + state] = speller.spelled(row, base, ends.get(labels[state], -1))
         if not state & 255:
             # Its size is linear in that of the set, which has been within bounds.
             budget.check_time()
-    return ByteDfa.from_rows(speller.rows, speller.labels)
+    if _may_merge(speller, base, len(rows)):
+        return ByteDfa.from_rows(speller.rows, speller.labels)
+    return ByteDfa.from_minimal_rows(speller.rows, speller.labels)
+
+
+def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
+    """Whether two states of a spelled automaton may have the same future.
+
+    States between characters do not, as those of the set do not and every text has one spelling. States before
+    continuation bytes are interned, and no other state goes on with such bytes. What is left is a state inside
+    an escape that may be like the start or like a state between characters where no text ends; it would go on
+    with the same bytes.
+    """
+    inside = {_bytes_of(row) for row in speller.inner if row[0][0] < 0x80}
+    if not inside:
+        return False
+    longest = max(map(len, inside))
+    for row in (speller.rows[0], *speller.rows[base : base + num_rows]):
+        if len(row) <= longest and _bytes_of(row) in inside:
+            return True
+    return False
+
+
+def _bytes_of(row: Row) -> bytes:
+    """The bytes a state goes on with."""
+    return bytes(byte for first, last, _ in row for byte in range(first, last + 1))
 
 
 def spell_literals(texts: Sequence[bytes]) -> ByteDfa:
