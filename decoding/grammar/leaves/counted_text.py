@@ -109,6 +109,10 @@ class CountedTextLeaf:
         least: Fewest characters.
         most: Most characters, at least `least`; None: no bound.
         any_text: Of the vocabulary.
+
+    Attributes:
+        bounds: `least` and `most`.
+        is_canonical: Whether every text has one spelling.
     """
 
     is_shared = True
@@ -117,6 +121,8 @@ class CountedTextLeaf:
         if least < 0 or (most is not None and most < least):
             raise ValueError(f"a string of {least} to {most} characters")
         self.key: Hashable = ("strings", least, most, any_text.is_canonical)
+        self.bounds = (least, most)
+        self.is_canonical = any_text.is_canonical
         self._least = least
         self._most = most
         self._any = any_text
@@ -171,10 +177,6 @@ class CountedTextLeaf:
             return b""
         opening = b'"' if not inner else self._any.endings[inner]
         return opening + self._any.shortest_character * max(0, self._least - count) + b'"'
-
-    def count(self) -> int | None:
-        """How many texts there are, where they are spelled one way; None: infinitely many, or too many."""
-        return 1 if self._most == 0 else None
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node that pass, None where `edges` lists all bytes."""

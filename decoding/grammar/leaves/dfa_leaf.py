@@ -106,10 +106,6 @@ class DfaLeaf:
             found = self._tokens.put(place, self._walker.tokens(self.table, state, node))
         return found
 
-    def count(self) -> int | None:
-        """How many texts there are; None: infinitely many."""
-        return self.automaton.count()
-
     @cached_property
     def _distances(self) -> list[int]:
         return self.automaton.distances()

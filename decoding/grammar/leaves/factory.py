@@ -11,10 +11,13 @@ from weakref import WeakValueDictionary
 from decoding.grammar.errors import VocabularyError
 from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from decoding.grammar.leaves.distinct_leaf import DistinctHoleLeaf, DistinctLeaf, Writings
+from decoding.grammar.leaves.hole import HoleLeaf
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 from decoding.grammar.leaves.table_walk import TableWalker
+from decoding.grammar.leaves.texts import Texts
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.spelling import spell_texts
@@ -56,6 +59,10 @@ class Leaves:
         self._recent: deque[Leaf] = deque(maxlen=_NUM_RECENT)
         self._shared: dict[Hashable, Leaf] = {}
         self._num_made = 0
+        self._writings: WeakValueDictionary[tuple[Leaf, Texts], Writings] = WeakValueDictionary()
+        self._distinct_leaves: WeakValueDictionary[tuple[Writings, frozenset[int]], DistinctLeaf] = (
+            WeakValueDictionary()
+        )
         self._lock = threading.Lock()
 
     @property
@@ -128,6 +135,50 @@ class Leaves:
         """
         bits = sum(1 << label for label in allowed)
         return self._of(("keys", automaton.digest, bits), lambda: self._new_keys(automaton, bits))
+
+    def remembering(self, leaf: Leaf, texts: Texts) -> DistinctLeaf:
+        """A leaf of the same values whose labels say which text was written: its number in `texts`.
+
+        Strings have one spelling in it, also where the leaf itself allows all of JSON's escapes.
+
+        Args:
+            leaf: Numbers must have one spelling, if equal values are to have equal labels.
+            texts: One object for all leaves whose labels are compared.
+        """
+        leaf = self._spelled_one_way(leaf)
+        with self._lock:
+            writings = self._writings.get((leaf, texts))
+            if writings is None:
+                writings = Writings(leaf, texts, self.vocabulary)
+                self._writings[leaf, texts] = writings
+        return self._distinct(writings, frozenset())
+
+    def excluding(self, leaf: DistinctLeaf, numbers: frozenset[int]) -> DistinctLeaf | None:
+        """A leaf of `remembering` without some texts more; None when none is left.
+
+        Args:
+            leaf: Of `remembering`, or of this.
+            numbers: Of the texts; also of texts that are not in the leaf.
+        """
+        found = self._distinct(leaf.writings, leaf.excluded | numbers)
+        return None if found.is_empty else found
+
+    def _spelled_one_way(self, leaf: Leaf) -> Leaf:
+        if leaf is self._any_text[False].unbounded:
+            return self._any_text[True].unbounded
+        if isinstance(leaf, CountedTextLeaf) and not leaf.is_canonical:
+            return self.texts(TextSet.of(*leaf.bounds), canonical=True)
+        return leaf
+
+    def _distinct(self, writings: Writings, excluded: frozenset[int]) -> DistinctLeaf:
+        key = (writings, excluded)
+        found = self._distinct_leaves.get(key)
+        if found is None:
+            kind = DistinctHoleLeaf if isinstance(writings.base, HoleLeaf) else DistinctLeaf
+            made = kind(writings, excluded)
+            with self._lock:
+                found = self._distinct_leaves.setdefault(key, made)
+        return found
 
     def warm_up(self) -> None:
         """Compile what is compiled, and find the tokens of strings and numbers."""

@@ -11,7 +11,6 @@ from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf
 from decoding.grammar.leaves.leaf import LeafTokens
 from decoding.grammar.leaves.table_walk import Table, TableWalker
 from decoding.grammar.leaves.token_cache import TokenCache
-from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 # The object itself, without what it finds out.
@@ -121,13 +120,6 @@ class RestrictedKeys:
         if found is None:
             found = self._tokens.put(place, self._walker.tokens(self._table, state, node))
         return found
-
-    def count(self) -> int | None:
-        """How many keys there are; None: infinitely many."""
-        if not self._reachable[0] & ~self._allowed:
-            return self._leaf.count()
-        ends = [self.label(state) for state in range(self._automaton.num_states)]
-        return ByteDfa.from_rows(self._automaton.rows, ends).count()
 
     def _listed(self, state: int) -> dict[int, int] | None:
         """The edges that lead to keys that are allowed, if they are few."""

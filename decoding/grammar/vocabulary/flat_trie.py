@@ -58,6 +58,7 @@ class FlatTrie:
         for array in (self.byte, self.depth, self.end, self.tokens, self.token_begin):
             array.flags.writeable = False
         self.byte_view = self.byte.data
+        self.depth_view = self.depth.data
         self.end_view = self.end.data
         self.token_begin_view = self.token_begin.data
         self.tokens_view = self.tokens.data

@@ -100,6 +100,10 @@ class Vocabulary:
         """What a token writes; None: nothing, it is never allowed."""
         return self._texts[token]
 
+    def written(self, token: int) -> bytes:
+        """What a token writes, b"" for one that is never allowed."""
+        return self._texts[token] or b""
+
     @cached_property
     def fingerprint(self) -> str:
         """Equal for vocabularies that allow the same tokens with the same bytes, for as many logits."""
@@ -144,7 +148,7 @@ class Vocabulary:
         Args:
             positions: In the flat trie; at least one.
         """
-        key = tuple(sorted(positions))
+        key = tuple(sorted(set(positions)))
         node = self._rests.get(key)
         if node is None:
             node = self._rests.setdefault(key, TokenNode(self.trie, key, has_tokens=False))

@@ -1,0 +1,294 @@
+"""Leaves that know which text was written, and may leave some texts out: items of arrays that must differ."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
+
+from decoding.grammar.leaves.hole import HoleLeaf, HoleName
+from decoding.grammar.leaves.leaf import Exit, Leaf, LeafTokens
+from decoding.grammar.leaves.texts import Texts
+from decoding.grammar.leaves.token_cache import TokenCache
+from decoding.grammar.vocabulary.token_node import TokenNode
+
+if TYPE_CHECKING:
+    from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+_STATE_BYTES = 250
+_LEAF_BYTES = 1000
+_KEPT_BYTES = 4 << 20
+
+
+class Writings:
+    """States of a leaf together with what was written on the way to them.
+
+    Args:
+        base: The leaf.
+        texts: What was written, here and in other leaves whose texts are compared.
+        vocabulary: Whose tokens.
+    """
+
+    def __init__(self, base: Leaf, texts: Texts, vocabulary: Vocabulary) -> None:
+        self.base = base
+        self.texts = texts
+        self.vocabulary = vocabulary
+        self._numbers = {(0, 0): 0}
+        self._pairs = [(0, 0)]
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the states and texts met so far, about."""
+        return _STATE_BYTES * len(self._pairs) + self.texts.num_bytes
+
+    def state(self, inner: int, place: int) -> int:
+        """The state that stands for a state of the base and a place of the texts."""
+        pair = (inner, place)
+        number = self._numbers.get(pair)
+        if number is None:
+            with self._lock:
+                number = self._numbers.get(pair)
+                if number is None:
+                    number = len(self._pairs)
+                    self._pairs.append(pair)
+                    self._numbers[pair] = number
+        return number
+
+    def pair(self, state: int) -> tuple[int, int]:
+        """A state of the base, and a place of the texts."""
+        return self._pairs[state]
+
+
+class DistinctLeaf:
+    """A leaf without some of its texts (`decoding.grammar.leaves.leaf.Leaf`); labels are numbers of texts.
+
+    A prefix that only leads to texts that are left out is not allowed either. Almost all prefixes lead to
+    none of them, so that the tokens are the base's but for a few.
+
+    Args:
+        writings: States, shared by the leaves that differ in what they leave out.
+        excluded: Numbers of texts, which may be others' than the base's.
+    """
+
+    is_shared = False
+
+    def __init__(self, writings: Writings, excluded: frozenset[int]) -> None:
+        self.key: Hashable = ("distinct", writings, excluded)
+        self.writings = writings
+        self.excluded = excluded
+        self._base = writings.base
+        self._texts = writings.texts
+        # Places of the texts that are left out; those on the way there; and those that lead nowhere else.
+        self._ended: set[int] = set()
+        self._on_the_way: dict[int, int] = {}
+        self._dead: set[int] = set()
+        self._tokens = TokenCache(_KEPT_BYTES)
+        for number in excluded:
+            self._leave_out(self._texts.bytes_of(number))
+        if excluded:
+            self._find_dead()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no text is left: then there is no state either, and nothing may be asked."""
+        return 0 in self._dead
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory beyond the base, about; the texts are counted where none is left out."""
+        own = _LEAF_BYTES + 100 * len(self._on_the_way) + self._tokens.num_bytes
+        return own if self.excluded else own + self.writings.num_bytes
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after one byte, -1 if it is not allowed."""
+        inner, place = self.writings.pair(state)
+        after = self._base.step(inner, byte)
+        if after < 0 or self._texts.known(place, byte) in self._dead:
+            return -1
+        return self.writings.state(after, self._texts.after(place, byte))
+
+    def edges(self, state: int) -> Mapping[int, int] | None:
+        """All allowed bytes and the states they lead to, where they are few."""
+        inner, place = self.writings.pair(state)
+        listed = self._base.edges(inner)
+        if listed is None:
+            return None
+        texts, dead = self._texts, self._dead
+        return {
+            byte: self.writings.state(after, texts.after(place, byte))
+            for byte, after in listed.items()
+            if texts.known(place, byte) not in dead
+        }
+
+    def label(self, state: int) -> int:
+        """The number of the text written so far, -1 where it is not one that is allowed."""
+        inner, place = self.writings.pair(state)
+        if self._base.label(inner) < 0 or place in self._ended:
+            return -1
+        return self._texts.number(place)
+
+    def goes_on(self, state: int) -> bool:
+        """Whether any byte is allowed in the state."""
+        inner, place = self.writings.pair(state)
+        if place not in self._on_the_way:
+            return self._base.goes_on(inner)
+        return self._has_other_way(inner, place)
+
+    def shortest(self, state: int) -> bytes:
+        """A shortest text that leads from the state to a final one, of those the first in byte order."""
+        return self._shortest(*self.writings.pair(state))
+
+    def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens below a node that pass, None where `edges` lists all bytes."""
+        key = (state, node.positions)
+        kept = self._tokens.get(key)
+        if kept is not None:
+            return kept
+        inner, place = self.writings.pair(state)
+        if self._base.edges(inner) is not None:
+            return None
+        found = self._base.tokens(inner, node)
+        if found is None:
+            return None
+        few, many = found.few, found.many
+        removed = self._removed(node, place)
+        if removed:
+            without = set(removed)
+            few = tuple(token for token in few if token not in without)
+            if many is not None:
+                many = many & ~self.writings.vocabulary.packed(removed)
+                many.flags.writeable = False
+        return self._tokens.put(key, LeafTokens(few, many, self._exits(found.exits, node, inner, place)))
+
+    def _leave_out(self, text: bytes) -> None:
+        """Mark the places on the way to a text, if it is one of the base's."""
+        state, place = 0, 0
+        way = [(0, 0)]
+        for byte in text:
+            state = self._base.step(state, byte)
+            if state < 0:
+                return
+            place = self._texts.after(place, byte)
+            way.append((place, state))
+        if self._base.label(state) >= 0:
+            self._on_the_way.update(way)
+            self._ended.add(place)
+
+    def _find_dead(self) -> None:
+        """Find the places from which only texts can be reached that are left out, the longest first."""
+        order = sorted(self._on_the_way, reverse=True)  # a place's number is above its prefixes'
+        for place in order:
+            state = self._on_the_way[place]
+            is_whole = self._base.label(state) >= 0 and place not in self._ended
+            if not is_whole and not self._has_other_way(state, place):
+                self._dead.add(place)
+
+    def _has_other_way(self, inner: int, place: int) -> bool:
+        """Whether any byte leads on from a place, to a text that is allowed."""
+        listed = self._base.edges(inner)
+        if listed is not None:
+            return any(self._texts.known(place, byte) not in self._dead for byte in listed)
+        return any(
+            self._texts.known(place, byte) not in self._dead
+            for byte in range(256)
+            if self._base.step(inner, byte) >= 0
+        )
+
+    def _shortest(self, inner: int, place: int) -> bytes:
+        """The shortest text from a state of the base at a place, -1 for one no text was ever at."""
+        text = self._base.shortest(inner)
+        end = place
+        for byte in text:
+            end = self._texts.known(end, byte)
+        if end not in self._ended:
+            return text
+        if self._base.label(inner) >= 0 and place not in self._ended:
+            return b""
+        listed = self._base.edges(inner)
+        best: bytes | None = None
+        for byte in sorted(listed) if listed is not None else range(256):
+            after = self._base.step(inner, byte)
+            following = self._texts.known(place, byte)
+            if after < 0 or following in self._dead:
+                continue
+            if best is not None and 1 + len(self._base.shortest(after)) >= len(best):
+                continue
+            candidate = bytes([byte]) + self._shortest(after, following)
+            if best is None or len(candidate) < len(best):
+                best = candidate
+        if best is None:
+            raise ValueError("no text is left")
+        return best
+
+    def _removed(self, node: TokenNode, place: int) -> list[int]:
+        """Tokens below a node that lead to places from which nothing is left."""
+        if place not in self._on_the_way:
+            return []
+        removed: list[int] = []
+        trie = node.trie
+        waiting = [(node, place)]
+        while waiting:
+            at, here = waiting.pop()
+            for byte, child in at.children.items():
+                following = self._texts.known(here, byte)
+                if following in self._dead:
+                    for position in child.positions:
+                        first = trie.token_begin_view[position]
+                        behind = trie.token_begin_view[trie.end_view[position]]
+                        removed += trie.tokens_view[first:behind].tolist()
+                elif following in self._on_the_way:
+                    waiting.append((child, following))
+        return removed
+
+    def _exits(self, exits: tuple[Exit, ...], node: TokenNode, inner: int, place: int) -> tuple[Exit, ...]:
+        """Tell the texts apart that the base's tokens end."""
+        vocabulary = self.writings.vocabulary
+        by_number: dict[int, list[int]] = {}
+        for label, rest in exits:
+            for position in rest.positions:
+                for written in self._written(node, position):
+                    if self._label_of(inner, written) != label:
+                        continue
+                    end = self._texts.place_of(written, place)
+                    if end not in self._ended:
+                        by_number.setdefault(self._texts.number(end), []).append(position)
+        return tuple(Exit(number, vocabulary.rest(by_number[number])) for number in sorted(by_number))
+
+    def _written(self, node: TokenNode, position: int) -> list[bytes]:
+        """The bytes from a node to a place of the trie below it, by the places that it is below."""
+        trie = node.trie
+        token = trie.tokens_view[trie.token_begin_view[position]]
+        text = self.writings.vocabulary.written(token)[: trie.depth_view[position]]
+        return [
+            text[trie.depth_view[root] :] for root in node.positions if root < position < trie.end_view[root]
+        ]
+
+    def _label_of(self, inner: int, written: bytes) -> int:
+        """The base's label behind some bytes."""
+        for byte in written:
+            inner = self._base.step(inner, byte)
+            if inner < 0:
+                return -1
+        return self._base.label(inner)
+
+
+class DistinctHoleLeaf(DistinctLeaf):
+    """Members of a set that have not been written yet (`decoding.grammar.leaves.hole.HoleLeaf`)."""
+
+    @property
+    def _hole(self) -> HoleLeaf:
+        base = self._base
+        if not isinstance(base, HoleLeaf):
+            raise TypeError("expected a leaf over a set")
+        return base
+
+    @property
+    def name(self) -> HoleName:
+        """What the schema asked for."""
+        return self._hole.name
+
+    def members(self, state: int) -> tuple[int, ...]:
+        """Numbers of the members that a final state stands for, ascending."""
+        inner, _ = self.writings.pair(state)
+        return self._hole.members(inner)
