@@ -13,11 +13,11 @@ from decoding.grammar.grammar import Grammar
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.leaves.sparse_leaf import SparseLeaf
-from decoding.grammar.leaves.string_table import string_table
 from decoding.grammar.leaves.table_walk import TableWalker
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.spelling import spell_any_text
 from decoding.grammar.shapes import Option, ValueNode
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
@@ -62,8 +62,7 @@ class Maker:
 
     @cached_property
     def string(self) -> Leaf:
-        table, label = string_table()
-        return DfaLeaf("string", table, label, self._walker, is_shared=True)
+        return self.dense(spell_any_text())
 
     def strings(self, key: Hashable, texts: Iterable[str], labelled: bool = False) -> Leaf:
         """Texts one by one; under a table where the key says so."""
@@ -75,7 +74,7 @@ class Maker:
         return self._kept.setdefault(leaf.key, leaf)
 
     def dense(self, dfa: ByteDfa) -> Leaf:
-        leaf = DfaLeaf(dfa.digest, dfa.table, dfa.labels, self._walker)
+        leaf = DfaLeaf(dfa, self._walker)
         return self._kept.setdefault(leaf.key, leaf)
 
     @cached_property

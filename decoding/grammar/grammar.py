@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.containers import Frames
+from decoding.grammar.automaton.finishing import Finishing
+from decoding.grammar.automaton.forcing import forced
 from decoding.grammar.automaton.levels import Levels
 from decoding.grammar.automaton.masks import Mask, Masks
 from decoding.grammar.automaton.memory import Memory
+from decoding.grammar.automaton.spelling import fewest_tokens
+from decoding.grammar.automaton.walker import Walk
 from decoding.grammar.leaves.hole import HoleName
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.schema.report import SchemaReport
@@ -74,12 +78,17 @@ class Grammar:
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
         self._memory = Memory()
-        levels = Levels(value, Frames(self._options), self._memory)
+        self._frames = Frames(self._options)
+        self._levels = levels = Levels(value, self._frames, self._memory)
         self._configurations = Configurations(levels, self._memory)
         self._masks_by_levels = Masks(vocabulary, levels, self._configurations, self._memory)
         # Read without the lock. Entries are only ever added, or the whole dictionary is replaced.
         self._masks: dict[int, NDArray[np.uint32]] = {}
         self._moves: dict[int, dict[int, int]] = {}
+        self._finishing = Finishing(self._frames, self._configurations)
+        self._to_finish: dict[int, int] = {}
+        self._to_finish_behind: dict[int, NDArray[np.int32]] = {}
+        self._most_to_finish: dict[int, int | None] = {}
         self._configurations.number(self._configurations.start)
         self._configurations.by_state.append(None)
         self._masks[self.finished] = self._nothing()
@@ -143,6 +152,73 @@ class Grammar:
         with self._lock:
             return self._number(self._configurations.after(self._configuration(state), text))
 
+    def forced_bytes(self, state: int, limit: int = 1024) -> bytes:
+        """The bytes that must follow whatever is chosen, and after which something may be chosen or ended."""
+        if state == self.finished:
+            return b""
+        with self._lock:
+            return forced(self._configurations, self._configuration(state), limit)
+
+    def tokens_to_finish(self, state: int) -> int:
+        """Tokens that suffice to complete the text, end token included.
+
+        An upper bound that can always be kept: wherever it is n > 1, some allowed token leads to a state
+        where it is at most n - 1. It is what the shortest of all completions takes, in bytes, of those the
+        first in byte order, written in as few tokens as it can be.
+
+        Raises:
+            VocabularyError: the vocabulary cannot write that completion.
+        """
+        if state == self.finished:
+            return 0
+        try:
+            return self._to_finish[state]
+        except KeyError:
+            with self._lock:
+                return self._find_tokens_to_finish(state)
+
+    def most_tokens_to_finish(self, state: int) -> int | None:
+        """No allowed token leads to a state where `tokens_to_finish` is more; None where that is not known.
+
+        A bound that costs little, for callers with budgets to spare. `tokens_to_finish_behind` is exact.
+        """
+        try:
+            return self._most_to_finish[state]
+        except KeyError:
+            pass
+        if state == self.finished:
+            return 0
+        with self._lock:
+            start = self._configuration(state)
+            walk = Walk(self._levels, self._configurations, start, self._vocabulary.root, is_recorded=True)
+            farthest = self._finishing.farthest(walk)
+            # Every token writes a byte, and there is a blank for a comma or a colon at most.
+            most = None if farthest is None else 2 * farthest + 1
+            self._most_to_finish[state] = most
+            self._memory.num_bytes += _MOVE_BYTES
+        return most
+
+    def tokens_to_finish_behind(self, state: int) -> NDArray[np.int32]:
+        """`tokens_to_finish` behind each of `tokens(state)`, in their order.
+
+        Shape: (n,), int32, read-only.
+        """
+        try:
+            return self._to_finish_behind[state]
+        except KeyError:
+            pass
+        tokens = self.tokens(state).tolist()
+        end = self._vocabulary.end_token_id
+        with self._lock:
+            start = self._configuration(state)
+            costs = np.array(
+                [0 if token == end else self._cost_behind(start, token) for token in tokens], dtype=np.int32
+            )
+            costs.flags.writeable = False
+            self._to_finish_behind[state] = costs
+            self._memory.num_bytes += costs.nbytes + _MOVE_BYTES
+        return costs
+
     def text(self, token_ids: Sequence[int]) -> bytes:
         """The bytes that tokens write; the end token writes none."""
         bytes_of = self._vocabulary.bytes_of
@@ -170,6 +246,19 @@ class Grammar:
         if configuration.state < 0:
             self._memory.num_bytes += _STATE_BYTES
         return self._configurations.number(configuration)
+
+    def _find_tokens_to_finish(self, state: int) -> int:
+        found = self._to_finish.get(state)
+        if found is None:
+            text = self._finishing.text(self._configuration(state))
+            found = self._to_finish[state] = fewest_tokens(text, self._vocabulary.root) + 1
+            self._memory.num_bytes += _MOVE_BYTES
+        return found
+
+    def _cost_behind(self, start: Configuration, token: int) -> int:
+        text = self._vocabulary.bytes_of(token)
+        assert text is not None  # it is allowed
+        return self._find_tokens_to_finish(self._number(self._configurations.after(start, text)))
 
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
         if state == self.finished:

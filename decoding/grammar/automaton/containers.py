@@ -107,6 +107,10 @@ class _Container:
             return blanks
         return blanks + self._token_bytes(node)
 
+    def must_be_blank(self, node: Node) -> bool:
+        """Whether a node lets nothing through but whitespace."""
+        return self._whitespace.must_come(node.blanks, _BEHIND_SEPARATOR[node.phase])
+
     def after(self, node: Node, label: int) -> Node:
         """The node behind the value inside (`Frame.after`)."""
         raise NotImplementedError
@@ -234,6 +238,10 @@ class DocumentFrame(_Container):
     def __init__(self, value: ValueNode, frames: Frames) -> None:
         super().__init__(frames)
         self._value = (Option(value, None),)
+
+    def options(self, node: Node) -> tuple[Option, ...]:
+        """What the document may be."""
+        return self._value
 
     def read(self, node: Node, byte: int) -> Pushes | None:
         """Begin the value."""

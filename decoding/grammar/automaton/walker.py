@@ -20,24 +20,34 @@ class Walk:
         configurations: Of the grammar.
         start: Where tokens begin.
         root: Of the vocabulary's trie.
+        is_recorded: Whether to keep where tokens lead.
 
     Attributes:
         tokens: Tokens found one by one; some may be found twice.
         inside: Tokens that leaves know.
         depth: Levels that were looked at: the tokens are those of every stack whose top so many levels are
             the same.
+        places: Levels and stacks that tokens found one by one lead to, or pass; only if recorded.
+        leaves: Entries whose leaves know tokens, and the stacks they are on; only if recorded.
     """
 
-    __slots__ = ("_configurations", "_levels", "_open", "depth", "inside", "tokens")
+    __slots__ = ("_configurations", "_levels", "_open", "depth", "inside", "leaves", "places", "tokens")
 
     def __init__(
-        self, levels: Levels, configurations: Configurations, start: Configuration, root: TokenNode
+        self,
+        levels: Levels,
+        configurations: Configurations,
+        start: Configuration,
+        root: TokenNode,
+        is_recorded: bool = False,
     ) -> None:
         self._levels = levels
         self._configurations = configurations
         self.tokens: list[int] = []
         self.inside: list[LeafTokens] = []
         self.depth = 1
+        self.places: list[tuple[Level, Configuration | None]] | None = [] if is_recorded else None
+        self.leaves: list[tuple[Entry, Configuration]] = []
         # Places in the trie with the level and the stack there, and how much higher than the start's it is.
         self._open: list[tuple[TokenNode, Level, Configuration | None, int]] = []
         self._open.append((root, start.level, start.below, 0))
@@ -55,7 +65,7 @@ class Walk:
         self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
     ) -> None:
         """Follow every byte that a level lists; as long as there is one only, without coming back."""
-        tokens, waiting = self.tokens, self._open
+        tokens, waiting, places = self.tokens, self._open, self.places
         while True:
             children = node.children
             num_open = len(waiting)
@@ -66,6 +76,8 @@ class Walk:
                 step = level.step(byte)
                 if type(step) is Level:
                     tokens += child.tokens
+                    if places is not None:
+                        places.append((step, below))
                     if child.children:
                         waiting.append((child, step, below, height))
                 elif step is not None:
@@ -97,6 +109,8 @@ class Walk:
             height += 1
             level = level.top
         self.tokens += child.tokens
+        if self.places is not None:
+            self.places.append((level, below))
         if child.children:
             self._open.append((child, level, below, height))
 
@@ -119,6 +133,8 @@ class Walk:
                 listed.append(entry)
                 continue
             self.inside.append(found)
+            if self.places is not None:
+                self.leaves.append((entry, below))
             for label, rest in found.exits:
                 self.depth = max(self.depth, 2 - height)
                 survivors = tuple([(parent, label) for parent in parents])

@@ -1,0 +1,301 @@
+"""The shortest way to end a text: of those of fewest bytes the first in byte order.
+
+Whitespace costs nothing here and is written only where it must be, so that what shapes say of compact JSON is
+exact. A shortest text has the property that behind each of its bytes its rest is the shortest text again,
+which is what lets a budget be kept to the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from decoding.grammar.automaton.configurations import Configuration, Configurations
+from decoding.grammar.automaton.containers import (
+    BEFORE_COLON,
+    BEHIND,
+    INSIDE,
+    OPENED,
+    VALUE,
+    ArrayFrame,
+    DocumentFrame,
+    Frames,
+    ObjectFrame,
+)
+from decoding.grammar.automaton.levels import Level
+from decoding.grammar.automaton.nodes import LeafFrame, Node
+from decoding.grammar.automaton.walker import Walk
+from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.shapes import Option
+
+_BLANK, _COMMA, _COLON, _QUOTE = b" ", b",", b":", b'"'
+# What follows a key takes at least this: a colon, a value, a closing bracket.
+_BEHIND_KEY = 3
+# What follows a value: a closing bracket, or nothing at the end of the document.
+_BEHIND_VALUE = 0
+
+
+@runtime_checkable
+class BoundedLeaf(Leaf, Protocol):
+    """A leaf that knows how far its states can be from a final one."""
+
+    @property
+    def farthest(self) -> int:
+        """No state has a longer shortest text, in bytes."""
+
+    @property
+    def labels(self) -> Collection[int]:
+        """All labels that texts have."""
+
+
+class Way(NamedTuple):
+    """A shortest way on.
+
+    Attributes:
+        cost: Bytes of it without whitespace.
+        text: The first bytes of it; empty at the end.
+    """
+
+    cost: int
+    text: bytes
+
+
+_AT_END = Way(0, b"")
+
+
+class Finishing:
+    """Shortest ways of one grammar.
+
+    Args:
+        frames: Of the grammar.
+        configurations: Of the grammar.
+    """
+
+    def __init__(self, frames: Frames, configurations: Configurations) -> None:
+        self._frames = frames
+        self._configurations = configurations
+        self._closings: dict[Node, Way] = {}
+        self._outside: dict[Configuration, tuple[int, ...]] = {}
+
+    def clear(self) -> None:
+        """Forget what has been found."""
+        self._closings = {}
+        self._outside = {}
+
+    def distance(self, configuration: Configuration) -> int:
+        """Fewest bytes that end the text, whitespace left out."""
+        return self._way(configuration.level, configuration.below).cost
+
+    def farthest(self, walk: Walk) -> int | None:
+        """No token of a recorded walk leads farther from an end, in bytes without whitespace.
+
+        None where that is not known, because a leaf does not know how far its states can be.
+        """
+        most = 0
+        for level, below in set(walk.places or ()):
+            most = max(most, self._way(level, below).cost)
+        for (node, parents), below in walk.leaves:
+            assert type(node.frame) is LeafFrame  # containers know no tokens
+            leaf = node.frame.leaf
+            if not isinstance(leaf, BoundedLeaf):
+                return None
+            entries, outside = below.level.entries, self._outside_of_entries(below)
+            behind = [
+                min(self._closing(entries[p][0].after(label)).cost + outside[p] for p in parents)
+                for label in leaf.labels
+            ]
+            most = max(most, leaf.farthest + max(behind))
+        return most
+
+    def text(self, configuration: Configuration) -> bytes:
+        """The shortest text that ends the document."""
+        written = bytearray()
+        while True:
+            way = self._way(configuration.level, configuration.below)
+            if not way.text:
+                return bytes(written)
+            # Where several threads are alive, the byte decides which of them are left.
+            run = way.text if len(configuration.level.entries) == 1 else way.text[:1]
+            following = self._configurations.after(configuration, run)
+            assert following is not None  # it is a way on
+            configuration = following
+            written += run
+
+    def _way(self, level: Level, below: Configuration | None) -> Way:
+        """The best way on of all threads: the shortest, of those the first in byte order."""
+        if below is None:
+            ways = [self._closing(node) for node, _ in level.entries]
+        else:
+            outside = self._outside_of(below, level)
+            ways = []
+            for (node, parents), rest in zip(level.entries, outside, strict=True):
+                if type(node.frame) is LeafFrame:
+                    ways.append(self._leaf_way(node.frame.leaf, node, parents, below))
+                else:
+                    way = self._closing(node)
+                    ways.append(Way(way.cost + rest, way.text))
+        return ways[0] if len(ways) == 1 else min(ways)
+
+    def _leaf_way(self, leaf: Leaf, node: Node, parents: tuple[int, ...], below: Configuration) -> Way:
+        """End a leaf's text, and go on behind it in the parent where that is shortest."""
+        entries = below.level.entries
+        outside = self._outside_of_entries(below)
+        state: int = node.progress  # type: ignore[assignment]
+
+        def behind(label: int) -> Way:
+            return min(
+                Way(way.cost + outside[parent], way.text)
+                for parent in parents
+                for way in (self._closing(entries[parent][0].after(label)),)
+            )
+
+        is_key = any(entries[parent][0].phase != INSIDE for parent in parents)
+        floor = _BEHIND_KEY if is_key else _BEHIND_VALUE
+        expected = None if is_key else min(outside[p] + self._untouched(entries[p][0]) for p in parents)
+        cost, text, label = _best_ending(leaf, state, lambda label: behind(label).cost, floor, expected)
+        return Way(cost, text or behind(label).text)
+
+    def _untouched(self, node: Node) -> int:
+        """What closing costs behind a value as far as its label makes no difference."""
+        frame = node.frame
+        if isinstance(frame, ObjectFrame | ArrayFrame):
+            return frame.shape.shortest(node.progress)
+        return 0
+
+    def _outside_of(self, below: Configuration, level: Level) -> list[int]:
+        """What follows when a container at each entry of a level has been closed."""
+        if type(level.entries[0][0].frame) is LeafFrame:
+            return [0] * len(level.entries)
+        outside = self._outside_of_entries(below)
+        entries = below.level.entries
+        return [
+            min(self._closing(entries[parent][0].after(0)).cost + outside[parent] for parent in parents)
+            for _, parents in level.entries
+        ]
+
+    def _outside_of_entries(self, configuration: Configuration) -> tuple[int, ...]:
+        """The same for the entries of a configuration's own level; kept, and found from the bottom up."""
+        found = self._outside.get(configuration)
+        if found is not None:
+            return found
+        missing = [configuration]
+        while missing[-1].below is not None and missing[-1].below not in self._outside:
+            missing.append(missing[-1].below)
+        for place in reversed(missing):
+            if place.below is None:
+                self._outside[place] = (0,) * len(place.level.entries)
+            else:
+                self._outside[place] = tuple(self._outside_of(place.below, place.level))
+        return self._outside[configuration]
+
+    def _closing(self, node: Node) -> Way:
+        """The shortest way to close the container that a node stands in."""
+        way = self._closings.get(node)
+        if way is None:
+            way = self._closings[node] = self._find_closing(node)
+        return way
+
+    def _find_closing(self, node: Node) -> Way:
+        frame = node.frame
+        if isinstance(frame, DocumentFrame):
+            return self._begin_value(node, frame.options(node)) if node.phase == OPENED else _AT_END
+        if not isinstance(frame, ObjectFrame | ArrayFrame):
+            raise TypeError("only containers are closed")
+        if frame.must_be_blank(node):
+            return Way(self._written(node, frame).cost, _BLANK)
+        return self._written(node, frame)
+
+    def _written(self, node: Node, frame: ObjectFrame | ArrayFrame) -> Way:
+        shape, progress, phase = frame.shape, node.progress, node.phase
+        if phase in (OPENED, BEHIND) and shape.can_close(progress):
+            return Way(1, b"}" if type(frame) is ObjectFrame else b"]")
+        if phase == BEHIND:
+            return Way(shape.shortest(progress), _COMMA)
+        if phase == BEFORE_COLON:
+            behind = frame.node(VALUE, progress, node.key_label)
+            return Way(1 + self._closing(behind).cost, _COLON)
+        if type(frame) is ArrayFrame or phase == VALUE:
+            return self._begin_value(node, frame.options(node))
+        assert type(frame) is ObjectFrame
+        keys = frame.shape.keys(progress)
+        assert keys is not None  # an object that cannot be closed goes on
+
+        def behind_key(label: int) -> int:
+            return self._closing(frame.node(BEFORE_COLON, progress, label)).cost
+
+        return Way(_best_ending(keys, 0, behind_key, _BEHIND_KEY, None)[0], _QUOTE)
+
+    def _begin_value(self, node: Node, options: tuple[Option, ...]) -> Way:
+        """Write the value that leads to the shortest end, and close behind it."""
+        ways = []
+        frame = node.frame
+        assert isinstance(frame, ObjectFrame | ArrayFrame | DocumentFrame)
+        for value, progress in options:
+            inside = frame.node(INSIDE, progress)
+            expected = self._untouched(inside)
+
+            def behind(label: int, inside: Node = inside) -> int:
+                return self._closing(inside.after(label)).cost
+
+            for leaf in value.leaves:
+                cost, text, _ = _best_ending(leaf, 0, behind, _BEHIND_VALUE, expected)
+                ways.append(Way(cost, text[:1]))
+            for array in value.arrays:
+                opened = self._frames.array(array).node(OPENED, array.start())
+                ways.append(Way(1 + self._closing(opened).cost + behind(0), b"["))
+            for shape in value.objects:
+                opened = self._frames.object(shape).node(OPENED, shape.start())
+                ways.append(Way(1 + self._closing(opened).cost + behind(0), b"{"))
+        return min(ways)
+
+
+def _best_ending(
+    leaf: Leaf, state: int, behind: Callable[[int], int], floor: int, expected: int | None
+) -> tuple[int, bytes, int]:
+    """Find how a leaf's text ends best, if what follows depends on its label.
+
+    Args:
+        leaf: The leaf.
+        state: Where its text stands.
+        behind: What follows costs, by label.
+        floor: It never costs less.
+        expected: What follows costs if the label makes no difference; None: it does.
+
+    Returns:
+        (cost with what follows, text to write, label), the cheapest, of those the first in byte order.
+    """
+    if expected is not None:
+        text = leaf.shortest(state)
+        label = leaf.label(_follow(leaf, state, text))
+        if behind(label) <= expected:
+            return len(text) + behind(label), text, label
+    best: tuple[int, bytes, int] | None = None
+    labels: set[int] = set()
+    reached: dict[int, bytes] = {state: b""}
+    frontier = [state]
+    while frontier:
+        following: list[int] = []
+        for place in frontier:
+            text = reached[place]
+            label = leaf.label(place)
+            if label >= 0 and label not in labels:
+                labels.add(label)
+                found = (len(text) + behind(label), text, label)
+                best = found if best is None else min(best, found)
+            edges = leaf.edges(place)
+            for byte in range(256) if edges is None else sorted(edges):
+                after = leaf.step(place, byte)
+                if after >= 0 and after not in reached:
+                    reached[after] = text + bytes((byte,))
+                    following.append(after)
+        frontier = following
+        if best is not None and frontier and len(reached[frontier[0]]) + floor > best[0]:
+            break
+    assert best is not None  # every state of a leaf can reach a final one
+    return best
+
+
+def _follow(leaf: Leaf, state: int, text: bytes) -> int:
+    for byte in text:
+        state = leaf.step(state, byte)
+    return state

@@ -1,0 +1,210 @@
+"""Grammars as a constraint: a batch of branches, each under its query's grammar and within its token budget.
+
+A state of the constraint is a grammar's state with the tokens that may still be written. Most tokens that may
+follow are never chosen, so successors are not looked up for all of them: `children` and `verify` return
+*pending* states, which hold the state before and the token and are looked up when they are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decoding.grammar.errors import AnswerBudgetError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.mask_pool import MaskPool
+from decoding.types import Children
+
+_PENDING = 1 << 62
+_TOKEN_BITS = 21
+_TOKEN = (1 << _TOKEN_BITS) - 1
+_BEFORE = (1 << 62 - _TOKEN_BITS) - 1
+_NOWHERE = -1
+
+
+class GrammarConstraint:
+    """A `WideConstraint` for answers under grammars. Not to be shared between threads, as its grammars are.
+
+    A token is allowed only if the text can still be completed within the budget, so that no answer is cut.
+
+    Args:
+        grammars: One per query, over one vocabulary.
+        max_tokens: Most tokens of an answer, end token included: for all queries, or one number per query.
+        device: Where states are.
+
+    Attributes:
+        max_depth: The largest budget.
+        is_wide: Strings let through most tokens.
+
+    Raises:
+        AnswerBudgetError: a budget is smaller than the shortest answer.
+        ValueError: there are no grammars, not as many budgets, or the vocabularies differ.
+    """
+
+    is_wide = True
+
+    def __init__(
+        self,
+        grammars: Sequence[Grammar],
+        max_tokens: int | Sequence[int],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not grammars:
+            raise ValueError("grammars: expected one per query, got none")
+        budgets = [max_tokens] * len(grammars) if isinstance(max_tokens, int) else list(max_tokens)
+        if len(budgets) != len(grammars):
+            raise ValueError(f"max_tokens: expected {len(grammars)} numbers, got {len(budgets)}")
+        vocabulary = grammars[0].vocabulary
+        if any(grammar.vocabulary is not vocabulary for grammar in grammars):
+            raise ValueError("grammars: expected all of them over one vocabulary")
+        if vocabulary.vocab_size > _TOKEN:
+            raise ValueError(f"the vocabulary must have at most {_TOKEN} tokens, got {vocabulary.vocab_size}")
+        for grammar, budget in zip(grammars, budgets, strict=True):
+            needed = grammar.tokens_to_finish(grammar.start)
+            if needed > budget:
+                raise AnswerBudgetError(budget, needed)
+        self.max_depth = max(budgets)
+        self._end = vocabulary.end_token_id
+        self._vocabulary = vocabulary
+        self._device = torch.device(device)
+        self._pool = MaskPool(vocabulary.vocab_size, self._device)
+        # By state: whose it is, where it stands there, the tokens left, and the row of its mask.
+        self._grammars: list[Grammar] = []
+        self._states: list[int] = []
+        self._left: list[int] = []
+        self._rows: list[int | None] = []
+        self._numbers: dict[tuple[Grammar, int, int], int] = {}
+        self._starts = [
+            self._number(grammar, grammar.start, budget)
+            for grammar, budget in zip(grammars, budgets, strict=True)
+        ]
+
+    def start(self, queries: Tensor) -> Tensor:
+        """Return the start state of each query's grammar (`Constraint.start`)."""
+        return self._tensor([self._starts[query] for query in queries.tolist()])
+
+    def children(self, states: Tensor) -> Children:
+        """Return every allowed continuation of every state, as pending states (`Constraint.children`)."""
+        numbers = self._resolved(states)
+        rows = [self._row(number) for number in numbers]
+        tokens = [self._pool.tokens(row) for row in rows]
+        counts = [len(column) for column in tokens]
+        total = sum(counts)
+        before = torch.repeat_interleave(
+            self._tensor([self._packed(number) for number in numbers]),
+            self._tensor(counts),
+            output_size=total,
+        )
+        owner = torch.repeat_interleave(
+            torch.arange(len(numbers), device=self._device), self._tensor(counts), output_size=total
+        )
+        token = torch.cat(tokens) if tokens else owner
+        return Children(owner, token, before | token)
+
+    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Check M candidate tokens per state; successors are pending states (`Constraint.verify`)."""
+        numbers = self._resolved(states)
+        rows = self._tensor([self._row(number) for number in numbers])
+        before = self._tensor([self._packed(number) for number in numbers])
+        allowed = self._pool.contains(rows, token_ids)
+        return torch.where(allowed, before.unsqueeze(1) | token_ids, _NOWHERE)
+
+    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Follow one token per state (`Constraint.advance`)."""
+        return self.verify(states, token_ids.unsqueeze(1)).squeeze(1)
+
+    def is_final(self, states: Tensor) -> Tensor:
+        """Whether the end token has been written (`Constraint.is_final`)."""
+        pending = states >= _PENDING
+        final = pending & ((states & _TOKEN) == self._end)
+        if bool(pending.all()):
+            return final
+        known = [
+            0 <= state < len(self._states) and self._states[state] == self._grammars[state].finished
+            for state in states.tolist()
+        ]
+        return final | torch.tensor(known, dtype=torch.bool, device=self._device)
+
+    def row(self, states: Tensor) -> Tensor:
+        """Return -1: answers have no ranks (`Constraint.row`)."""
+        return torch.full_like(states, _NOWHERE)
+
+    def allowed(self, states: Tensor) -> Tensor:
+        """The tokens that may follow each state, one column for each. Shape: (n, V), bool, from (n,)."""
+        return self._pool.unpacked(self._mask_rows(states))
+
+    def packed(self, states: Tensor) -> Tensor:
+        """The same packed, as `Grammar.mask` is. Shape: (n, ceil(V / 32)), int32, from (n,)."""
+        return self._pool.packed(self._mask_rows(states))
+
+    def grammar_states(self, states: Tensor) -> list[tuple[Grammar, int] | None]:
+        """The grammar of each state and where it stands there; None for -1. `states` shape: (n,), int64."""
+        return [
+            None if number < 0 else (self._grammars[number], self._states[number])
+            for number in self._resolved(states)
+        ]
+
+    def _mask_rows(self, states: Tensor) -> Tensor:
+        return self._tensor([self._row(number) for number in self._resolved(states)])
+
+    def _tensor(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+
+    def _packed(self, number: int) -> int:
+        """A pending state of a number, but for its token."""
+        return _PENDING | max(number, 0) << _TOKEN_BITS
+
+    def _number(self, grammar: Grammar, state: int, left: int) -> int:
+        key = (grammar, state, left)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._states)
+            self._grammars.append(grammar)
+            self._states.append(state)
+            self._left.append(left)
+            self._rows.append(None)
+        return number
+
+    def _resolved(self, states: Tensor) -> list[int]:
+        """Look up the successors that pending states stand for, each once."""
+        known: dict[int, int] = {}
+        numbers = []
+        for state in states.tolist():
+            if state < _PENDING:
+                numbers.append(state)
+                continue
+            number = known.get(state)
+            if number is None:
+                number = known[state] = self._follow(state >> _TOKEN_BITS & _BEFORE, state & _TOKEN)
+            numbers.append(number)
+        return numbers
+
+    def _follow(self, number: int, token: int) -> int:
+        grammar = self._grammars[number]
+        state = grammar.advance(self._states[number], token)
+        return _NOWHERE if state < 0 else self._number(grammar, state, self._left[number] - 1)
+
+    def _row(self, number: int) -> int:
+        """The row of a state's mask."""
+        if number < 0:
+            return 0
+        row = self._rows[number]
+        if row is None:
+            row = self._rows[number] = self._pool.row(self._mask(number))
+        return row
+
+    def _mask(self, number: int) -> NDArray[np.uint32]:
+        """What may follow within the budget: looked at token by token only where the budget is tight."""
+        grammar, state, left = self._grammars[number], self._states[number], self._left[number]
+        most = grammar.most_tokens_to_finish(state)
+        if most is not None and most < left:
+            return grammar.mask(state)
+        costs = grammar.tokens_to_finish_behind(state)
+        fits = costs < left
+        if fits.all():
+            return grammar.mask(state)
+        return self._vocabulary.packed(grammar.tokens(state)[fits].tolist())

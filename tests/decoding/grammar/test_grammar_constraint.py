@@ -1,0 +1,216 @@
+"""Grammars as constraints: DISC's law, beam search, budgets, and batches of branches."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.beam_search import beam_search
+from decoding.disc import disc
+from decoding.grammar.constraint import GrammarConstraint
+from decoding.grammar.errors import AnswerBudgetError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.params import BeamParams, DiscParams
+from decoding.types import Constraint, WideConstraint
+from tests.fakes import TableModel, chi_square, normalise
+from tests.grammar_shapes import (
+    COMPACT,
+    JSON_PIECES,
+    SPACED,
+    Items,
+    Maker,
+    byte_vocabulary,
+    unpacked,
+    value_of,
+    zoo,
+)
+
+ALPHA = 1e-4
+PROMPT = (1,)
+TINY = Maker(
+    Vocabulary([b'"', b"a", b"b", b"ab", b'"a', b'b"', b"1", b"12", b"2", b"[", b"]", b",", b",1"], 13, 15)
+)
+MAKER = Maker(byte_vocabulary(JSON_PIECES, seed=2, random_pieces=200))
+VALUES = zoo(MAKER)
+Row = tuple[int, ...]
+
+
+def tiny_grammar() -> Grammar:
+    """Numbers that go on, strings with several spellings in tokens, and short arrays."""
+    texts = TINY.texts("tiny", [b'"a"', b'"ab"', b'"aab"', b"1", b"12", b"121"])
+    ones = TINY.texts("ones", [b"1", b"12"])
+    return Grammar(value_of(texts, Items([value_of(ones)], 0, 2)), TINY.vocabulary, COMPACT)
+
+
+def rows_of(grammar: Grammar, budget: int) -> set[Row]:
+    """Every sequence of tokens that can be written, by the grammar alone."""
+    rows: set[Row] = set()
+
+    def write(state: int, row: Row) -> None:
+        if state == grammar.finished:
+            rows.add(row)
+            return
+        for token in unpacked(grammar, state):
+            following = grammar.advance(state, token)
+            if grammar.tokens_to_finish(following) < budget - len(row):
+                write(following, (*row, token))
+
+    write(grammar.start, ())
+    return rows
+
+
+@cache
+def rows_within(budget: int) -> frozenset[Row]:
+    return frozenset(rows_of(tiny_grammar(), budget))
+
+
+def model_of(seed: int) -> TableModel:
+    """Random logits, higher for tokens that the tiny grammar allows, so that enough draws are accepted."""
+    grammar = tiny_grammar()
+
+    def function(prompt: Row, written: Row) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(hash((seed, prompt, written)) % 2**63)
+        logits = torch.randn(grammar.vocab_size, generator=generator)
+        state = grammar.start
+        for token in written:
+            state = grammar.advance(state, token)
+        if state >= 0:
+            logits[sorted(unpacked(grammar, state))] += 3
+        return logits
+
+    return TableModel(grammar.vocab_size, function)
+
+
+def test_it_is_a_wide_constraint() -> None:
+    constraint: Constraint = GrammarConstraint([tiny_grammar()], 10)
+    assert isinstance(constraint, WideConstraint)
+    assert constraint.is_wide
+    assert constraint.max_depth == 10
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("budget", [7, 4])
+def test_disc_follows_the_model_restricted_to_the_grammar(budget: int) -> None:
+    rows, model = rows_within(budget), model_of(5)
+    assert len(rows) > 10
+    law = normalise({row: math.exp(model.logprob(PROMPT, row)) for row in rows})
+    prompts = [PROMPT] * 20
+    constraint = GrammarConstraint([tiny_grammar()] * 20, budget)
+    params = [DiscParams(num_samples=250, num_draws=4, seed=seed) for seed in range(20)]
+    counts = Counter(
+        sample.hypothesis.token_ids
+        for result in disc(model.prefill(prompts), constraint, params)
+        for sample in result.samples
+        if sample.accepted
+    )
+    assert sum(counts.values()) > 500
+    assert set(counts) <= rows
+    assert chi_square(counts, law) > ALPHA
+
+
+@pytest.mark.parametrize("budget", [7, 5, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_beam_search_finds_the_best_rows(seed: int, budget: int) -> None:
+    rows, model = rows_within(budget), model_of(seed)
+    truth = sorted(((model.logprob(PROMPT, row), row) for row in rows), reverse=True)
+    params = BeamParams(k=5, beam_size=8, exact=True, exact_budget=10_000)
+    (result,) = beam_search(model.prefill([PROMPT]), GrammarConstraint([tiny_grammar()], budget), [params])
+    assert result.certified
+    found = [(h.logprob, h.token_ids) for h in result.hypotheses]
+    assert [row for _, row in found] == [row for _, row in truth[:5]]
+    assert [score for score, _ in found] == pytest.approx([score for score, _ in truth[:5]], abs=1e-4)
+
+
+def test_every_query_has_its_own_grammar_and_budget() -> None:
+    grammars = [Grammar(VALUES[name], MAKER.vocabulary, SPACED) for name in ("person", "integer", "union")]
+    constraint = GrammarConstraint(grammars, [60, 5, 30])
+    assert constraint.max_depth == 60
+    states = constraint.start(torch.tensor([2, 0, 1, 0]))
+    for state, which in zip(states, (2, 0, 1, 0), strict=True):
+        ((grammar, place),) = [pair for pair in constraint.grammar_states(state.unsqueeze(0)) if pair]
+        assert grammar is grammars[which]
+        assert place == grammar.start
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+def test_batches_agree_with_the_grammar(name: str) -> None:
+    """Children, verified tokens and packed masks say the same of every state."""
+    grammar = Grammar(VALUES[name], MAKER.vocabulary, SPACED)
+    vocab = grammar.vocab_size
+    constraint = GrammarConstraint([grammar], 200)
+    rng = random.Random(name)
+    states, places = constraint.start(torch.zeros(6, dtype=torch.int64)), [grammar.start] * 6
+    for _ in range(12):
+        states = torch.where(torch.tensor([rng.random() < 0.1 for _ in range(6)]), -1, states)
+        is_live = (states >= 0).tolist()
+        allowed = constraint.allowed(states)
+        children = constraint.children(states)
+        everything = torch.arange(-2, vocab + 2).expand(6, -1)
+        verified = constraint.verify(states, everything)
+        assert not (verified[:, :2] >= 0).any()
+        assert not (verified[:, -2:] >= 0).any()
+        assert torch.equal(verified[:, 2:-2] >= 0, allowed)
+        owner, token = torch.nonzero(allowed, as_tuple=True)
+        assert torch.equal(children.owner, owner)
+        assert torch.equal(children.token, token)
+        assert torch.equal(children.next_state, verified[owner, token + 2])
+        for i in range(6):
+            expected = unpacked(grammar, places[i]) if is_live[i] else set()
+            assert set(torch.nonzero(allowed[i]).flatten().tolist()) == expected
+            packed = constraint.packed(states[i : i + 1])[0].numpy().view(np.uint32)
+            assert not is_live[i] or np.array_equal(packed, grammar.mask(places[i]))
+        chosen = [rng.choice(sorted(unpacked(grammar, p))) if live and unpacked(grammar, p) else 0
+                  for p, live in zip(places, is_live, strict=True)]  # fmt: skip
+        states = constraint.advance(states, torch.tensor(chosen))
+        places = [grammar.advance(p, t) if p >= 0 else -1 for p, t in zip(places, chosen, strict=True)]
+        places = [p if live else -1 for p, live in zip(places, is_live, strict=True)]
+        assert constraint.is_final(states).tolist() == [p == grammar.finished for p in places]
+        known = [pair[1] if pair else -1 for pair in constraint.grammar_states(states)]
+        assert known == places
+    assert constraint.row(states).tolist() == [-1] * 6
+
+
+def resolved(constraint: GrammarConstraint, state: torch.Tensor) -> list[int]:
+    return constraint.children(state).token.tolist()
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+@pytest.mark.parametrize("options", [COMPACT, SPACED], ids=lambda options: options.whitespace)
+def test_the_smallest_budget_is_enough(name: str, options) -> None:
+    """Whatever is chosen, the document is complete when the budget is spent."""
+    grammar = Grammar(VALUES[name], MAKER.vocabulary, options)
+    needed = grammar.tokens_to_finish(grammar.start)
+    with pytest.raises(AnswerBudgetError) as caught:
+        GrammarConstraint([grammar], needed - 1)
+    assert (caught.value.budget, caught.value.needed) == (needed - 1, needed)
+    rng = random.Random(name)
+    for budget in (needed, needed + 1, needed + 4):
+        constraint = GrammarConstraint([grammar], budget)
+        for _ in range(6):
+            state, written = constraint.start(torch.zeros(1, dtype=torch.int64)), []
+            while not constraint.is_final(state).item():
+                tokens = resolved(constraint, state)
+                assert tokens
+                written.append(rng.choice(tokens))
+                state = constraint.advance(state, torch.tensor(written[-1:]))
+            assert len(written) <= budget
+            json.loads(grammar.text(written))
+
+
+def test_what_is_asked_for_must_fit_together() -> None:
+    grammar = tiny_grammar()
+    with pytest.raises(ValueError, match="expected one per query, got none"):
+        GrammarConstraint([], 5)
+    with pytest.raises(ValueError, match="expected 1 numbers, got 2"):
+        GrammarConstraint([grammar], [5, 6])
+    other = Grammar(VALUES["integer"], MAKER.vocabulary)
+    with pytest.raises(ValueError, match="over one vocabulary"):
+        GrammarConstraint([grammar, other], 50)
