@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
+from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from tests.json_texts import spelled
 
 
@@ -19,6 +21,11 @@ def label_of(leaf: Leaf, text: bytes) -> int:
         if state < 0:
             return -1
     return leaf.label(state)
+
+
+def byte_leaves() -> Leaves:
+    """Leaves over a vocabulary of single bytes, which can write everything."""
+    return Leaves(Vocabulary([*(bytes([byte]) for byte in range(256)), None], 256, 257))
 
 
 class ShapeWalker:
@@ -122,8 +129,8 @@ class RandomWriter:
         while True:
             if leaf.label(state) >= 0 and (not leaf.goes_on(state) or self._rng.random() < 0.3):
                 break
-            edges = leaf.edges(state)
-            if len(text) > 8 or self._left <= 0 or edges is None:
+            edges = edges_of(leaf, state)
+            if len(text) > 8 or self._left <= 0:
                 text += leaf.shortest(state)
                 break
             byte = self._rng.choice(list(edges))
@@ -186,6 +193,14 @@ class RandomWriter:
             written.append(text)
 
 
+def edges_of(leaf: Leaf, state: int) -> Mapping[int, int]:
+    """All edges of a state, however many."""
+    listed = leaf.edges(state)
+    if listed is not None:
+        return listed
+    return {byte: after for byte in range(256) if (after := leaf.step(state, byte)) >= 0}
+
+
 def shortest_texts(leaf: Leaf) -> dict[int, bytes]:
     """A shortest text of each label."""
     found: dict[int, bytes] = {}
@@ -194,7 +209,7 @@ def shortest_texts(leaf: Leaf) -> dict[int, bytes]:
     for state, text in queue:  # grows while it is read: breadth first
         if leaf.label(state) >= 0:
             found.setdefault(leaf.label(state), text)
-        for byte, after in (leaf.edges(state) or {}).items():
+        for byte, after in edges_of(leaf, state).items():
             if after not in seen:
                 seen.add(after)
                 queue.append((after, text + bytes([byte])))

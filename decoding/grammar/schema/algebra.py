@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.errors import (
     InvalidSchemaError,
     SchemaLimitError,
     UnsatisfiableSchemaError,
+    VocabularyError,
 )
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.hole import HoleError, HoleLeaf, HoleOpener
@@ -42,6 +45,7 @@ def compile_value(
         UnsupportedSchemaError: something cannot be represented.
         InvalidSchemaError: a hole cannot be opened.
         SchemaLimitError: it expands to too many alternatives, nodes or states.
+        VocabularyError: what is valid cannot be written by the vocabulary.
         CompileTimeoutError: time is up.
     """
     builder = NodeBuilder(formulas, options, leaves, holes)
@@ -72,6 +76,7 @@ class NodeBuilder:
         self._nodes: dict[Conjunction, ValueNode] = {}
         self._drafts: list[Draft] = []
         self._size = 0
+        self._unwritable: VocabularyError | None = None
         self.nothing = ValueNode(shortest=ENDLESS)
         self._nodes[self.expansion.atoms.nothing] = self.nothing
 
@@ -90,6 +95,8 @@ class NodeBuilder:
             self.count(len(cases.arrays) + len(cases.objects))
         settle(waiting)
         if root.shortest >= ENDLESS:
+            if self._unwritable is not None:
+                raise self._unwritable
             raise UnsatisfiableSchemaError("", "#", "no value is valid under it")
         return root
 
@@ -127,21 +134,35 @@ class NodeBuilder:
         return node
 
     def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
-        """The leaves of scalar alternatives.
+        """The leaves of scalar alternatives; what the vocabulary cannot write is left out.
 
         Args:
             cases: The alternatives.
             canonical: Whether every value is to have one spelling only.
         """
         found: list[Leaf] = []
+        leaves = self.leaves
+        numbers, texts = cases.numbers, cases.texts
         if cases.literals:
-            found.append(self.leaves.literals(cases.literals))
-        if cases.numbers is not None:
-            found.append(self.leaves.numbers(cases.numbers, canonical))
-        if cases.texts is not None:
-            found.append(self.leaves.texts(cases.texts))
-        found.extend(leaf for leaf in map(self.hole, cases.holes) if not leaf.is_empty)
+            try:
+                found.append(leaves.literals(cases.literals))
+            except VocabularyError:
+                for bit in (1, 2, 4):
+                    if cases.literals & bit:
+                        self._add_writable(found, lambda bit=bit: leaves.literals(bit))
+        if numbers is not None:
+            self._add_writable(found, lambda: leaves.numbers(numbers, canonical))
+        if texts is not None:
+            self._add_writable(found, lambda: leaves.texts(texts, canonical))
+        found.extend(self.hole(hole) for hole in cases.holes)
         return found
+
+    def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
+        """Add a leaf unless the vocabulary cannot write any of its texts."""
+        try:
+            found.append(make())
+        except VocabularyError as error:
+            self._unwritable = self._unwritable or error
 
     def hole(self, hole: TextFromHole) -> HoleLeaf:
         """The leaf of a set outside the schema.

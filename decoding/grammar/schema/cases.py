@@ -23,6 +23,9 @@ Conjunction = tuple[int, ...]
 """Atoms that all hold; of none: anything."""
 
 LITERALS = int(JsonType.NULL | JsonType.FALSE | JsonType.TRUE)
+NUMBER, STRING, ARRAY, OBJECT = (
+    int(kind) for kind in (JsonType.NUMBER, JsonType.STRING, JsonType.ARRAY, JsonType.OBJECT)
+)
 ALL_NUMBERS = NumberSet.of()
 ALL_TEXTS = TextSet.of()
 MAX_CASES = 2000
@@ -143,6 +146,20 @@ class Cases(NamedTuple):
 
 NO_CASES = Cases()
 ALL_CASES = Cases(LITERALS, ALL_NUMBERS, ALL_TEXTS, (), (ANY_ARRAY,), (ANY_OBJECT,))
+
+
+def only_types(cases: Cases, types: int) -> Cases:
+    """Those values of a set that are of some types, bits of `JsonType`."""
+    if types == JsonType.ANY:
+        return cases
+    return Cases(
+        cases.literals & types,
+        cases.numbers if types & NUMBER else None,
+        cases.texts if types & STRING else None,
+        cases.holes if types & STRING else (),
+        cases.arrays if types & ARRAY else (),
+        cases.objects if types & OBJECT else (),
+    )
 
 
 def least_of(first: int | None, second: int | None) -> int | None:

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.schema.cases import (
+    ARRAY,
+    NUMBER,
+    OBJECT,
+    STRING,
     ArrayCase,
     Cases,
     Conjunction,
@@ -64,30 +68,31 @@ class Conflicts:
         self._expansion = expansion
         self._empty: dict[tuple[Conjunction, int], bool] = {}
 
-    def overlap(self, first: Cases, second: Cases) -> bool:
-        """Whether two sets may have a value in common."""
-        if first.literals & second.literals:
-            return True
+    def overlap(self, first: Cases, second: Cases) -> int:
+        """Types of which two sets may have values in common, as bits of `JsonType`."""
+        types = first.literals & second.literals
         if first.numbers is not None and second.numbers is not None:
-            if not (first.numbers & second.numbers).is_empty:
-                return True
-        strings = first.texts is not None or first.holes, second.texts is not None or second.holes
-        if all(strings):
-            if first.texts is None or second.texts is None or first.holes or second.holes:
-                return True
-            if not (first.texts & second.texts).is_empty:
-                return True
+            types |= 0 if (first.numbers & second.numbers).is_empty else NUMBER
+        if self._common_strings(first, second):
+            types |= STRING
         for one in first.arrays:
             for other in second.arrays:
                 array = both_arrays(one, other)
                 if array is not None and not self._empty_array(array, _DEPTH):
-                    return True
+                    types |= ARRAY
         for left in first.objects:
             for right in second.objects:
                 case = both_objects(left, right)
                 if case is not None and not self._empty_object(case, _DEPTH):
-                    return True
-        return False
+                    types |= OBJECT
+        return types
+
+    def _common_strings(self, first: Cases, second: Cases) -> bool:
+        if not ((first.texts or first.holes) and (second.texts or second.holes)):
+            return False
+        if first.texts is None or second.texts is None or first.holes or second.holes:
+            return True
+        return not (first.texts & second.texts).is_empty
 
     def pruned(self, cases: Cases) -> Cases:
         """The same set without the alternatives that contradict themselves."""

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.schema.key_leaves import KeyMemory
 from decoding.grammar.schema.members import ENDLESS, Member, Members
 from decoding.grammar.shapes import Option
 
@@ -17,11 +18,13 @@ class ObjectProgress(NamedTuple):
         seen: Which named members have been written, a bit each; in the schema's order also those passed over.
         count: Members so far; no further counted than it matters, but at least to one.
         pending: Quotas, a bit each, that no member has satisfied yet.
+        used: Numbers of the free keys that have been written, where that matters.
     """
 
     seen: int
     count: int
     pending: int
+    used: frozenset[int] = frozenset()
 
 
 class CountedObjectShape:
@@ -36,17 +39,40 @@ class CountedObjectShape:
         most: Most members; None is no bound.
         quotas: How many there are.
         ordered: Whether named members come in the schema's order and before all others.
+        memory: Of free keys; None where writing one twice could not make an object valid that is not.
     """
 
-    __slots__ = ("_choices", "_keys", "_least", "_members", "_most", "_ordered", "_quotas", "_sizes")
+    __slots__ = (
+        "_choices",
+        "_keys",
+        "_least",
+        "_members",
+        "_memory",
+        "_most",
+        "_ordered",
+        "_places",
+        "_quotas",
+        "_sizes",
+    )
 
-    def __init__(self, members: Members, least: int, most: int | None, quotas: int, ordered: bool) -> None:
+    def __init__(
+        self,
+        members: Members,
+        least: int,
+        most: int | None,
+        quotas: int,
+        ordered: bool,
+        memory: KeyMemory | None,
+    ) -> None:
         self._members = members
+        self._memory = memory
         self._least = least
         self._most = most
         self._quotas = quotas
         self._ordered = ordered
         self._sizes: dict[ObjectProgress, int] = {}
+        self._places: dict[int, int] = {}
+        self._number_places()
         self._keys: dict[ObjectProgress, Leaf | None] = {}
         self._choices: dict[tuple[ObjectProgress, int], tuple[Option, ...]] = {}
 
@@ -58,6 +84,7 @@ class CountedObjectShape:
     def seal(self) -> None:
         """Settle, once all values are known, what may come."""
         self._members.drop_empty()
+        self._number_places()
 
     def start(self) -> ObjectProgress:
         """Progress behind `{`."""
@@ -77,8 +104,12 @@ class CountedObjectShape:
             return self._keys[now]
         except KeyError:
             members = (*self._next_named(now), *self._next_free(now))
-            labels = tuple(member.label for member in members if self.after_key(now, member.label))
-            leaf = self._members.key_leaves.of(labels) if labels else None
+            labels = tuple(member.label for member in members if self._options(now, member))
+            leaf = None
+            if labels and self._memory is not None:
+                leaf = self._memory.leaf(labels, now.used)
+            elif labels:
+                leaf = self._members.key_leaves.of(labels)
             self._keys[now] = leaf
             return leaf
 
@@ -87,15 +118,30 @@ class CountedObjectShape:
         now: ObjectProgress = progress  # type: ignore[assignment]
         options = self._choices.get((now, label))
         if options is None:
-            member = self._members.with_label(label)
-            found = (
-                Option(value, self._behind(now, member, satisfied))
-                for satisfied, value in member.values.items()
-                if satisfied & now.pending == satisfied
-            )
-            options = tuple(option for option in found if self.shortest(option.progress) < ENDLESS)
-            self._choices[now, label] = options
+            if self._memory is None:
+                member, number = self._members.with_label(label), None
+            else:
+                member, number = self._members.with_label(self._memory.label_of(label)), label
+            options = self._choices[now, label] = self._options(now, member, number)
         return options
+
+    def _options(self, now: ObjectProgress, member: Member, number: int | None = None) -> tuple[Option, ...]:
+        """Ways to write a member, its key being a new one; its number where that is remembered."""
+        if member.supply is not None and member.name is None and self._supply(member, now) < 1:
+            return ()
+        found = (
+            Option(value, self._behind(now, member, satisfied, number))
+            for satisfied, value in member.values.items()
+            if satisfied & now.pending == satisfied
+        )
+        return tuple(option for option in found if self.shortest(option.progress) < ENDLESS)
+
+    def _supply(self, member: Member, now: ObjectProgress) -> int:
+        """How many keys of a class are left, where it has finitely many."""
+        supply: int = member.supply  # type: ignore[assignment]
+        if self._memory is None:
+            return supply
+        return supply - sum(self._memory.label_of(number) == member.label for number in now.used)
 
     def after_value(self, progress: Hashable, label: int) -> Hashable:
         """Progress once the value is written."""
@@ -123,19 +169,26 @@ class CountedObjectShape:
             return []
         return self._members.free
 
-    def _behind(self, now: ObjectProgress, member: Member, satisfied: int) -> ObjectProgress:
+    def _number_places(self) -> None:
+        self._places = {member.label: place for place, member in enumerate(self._members.named)}
+
+    def _behind(
+        self, now: ObjectProgress, member: Member, satisfied: int, number: int | None
+    ) -> ObjectProgress:
         """Progress behind one more member."""
-        seen = now.seen
+        seen, used = now.seen, now.used
         if member.name is None:
             if self._ordered:
                 seen = (1 << len(self._members.named)) - 1
+            if number is not None:
+                used = used | {number}
         else:
-            place = self._members.named.index(member)
+            place = self._places[member.label]
             seen = (2 << place) - 1 if self._ordered else seen | 1 << place
         count = now.count + 1
         if self._most is None:
             count = min(count, max(self._least, 1))
-        return ObjectProgress(seen, count, now.pending & ~satisfied)
+        return ObjectProgress(seen, count, now.pending & ~satisfied, used)
 
     def _completion(self, now: ObjectProgress) -> int:
         """Fewest bytes that close the object, `ENDLESS` if nothing does.
@@ -156,7 +209,7 @@ class CountedObjectShape:
                 _keep_best(best, more)
         for member in self._members.free:
             most = need + now.pending.bit_count()
-            for _ in range(most if member.supply is None else min(most, member.supply)):
+            for _ in range(most if member.supply is None else min(most, self._supply(member, now))):
                 _keep_best(best, self._extended(best, member, need, room))
         sizes = [size for (pending, count), size in best.items() if not pending and count >= need]
         size = min(sizes, default=ENDLESS)

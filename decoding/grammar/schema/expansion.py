@@ -11,8 +11,12 @@ from decoding.grammar.schema.cases import (
     ALL_TEXTS,
     ANY_ARRAY,
     ANY_OBJECT,
+    ARRAY,
     LITERALS,
     NO_CASES,
+    NUMBER,
+    OBJECT,
+    STRING,
     ArrayCase,
     Cases,
     Conjunction,
@@ -22,6 +26,7 @@ from decoding.grammar.schema.cases import (
     ObjectCase,
     intersection,
     least_of,
+    only_types,
     union,
 )
 from decoding.grammar.schema.conflicts import Conflicts
@@ -46,9 +51,7 @@ from decoding.grammar.schema.formula import (
 )
 from decoding.grammar.schema.negation import negated_atom
 
-NUMBER, STRING, ARRAY, OBJECT = (
-    int(kind) for kind in (JsonType.NUMBER, JsonType.STRING, JsonType.ARRAY, JsonType.OBJECT)
-)
+ANY_TYPE = int(JsonType.ANY)
 _COMPOSITE = frozenset((Or, ExactlyOne, Negation))
 
 
@@ -233,7 +236,7 @@ class Expansion:
             elif type(atom) is ExactlyOne:
                 known = self._one_of(atom)
             else:
-                known = self.negated(atom.of, atom.place)  # type: ignore[union-attr]
+                known = self.negated(atom.of, atom.place, ANY_TYPE)  # type: ignore[union-attr]
             self._known[alone] = known
         return known
 
@@ -263,38 +266,47 @@ class Expansion:
         result = NO_CASES
         for i, alone in enumerate(cases):
             for j, other in enumerate(cases):
-                if i != j and self.conflicts.overlap(alone, other):
-                    alone = self.both(alone, self.negated(parts[j], atom.place), atom.place)
+                types = self.conflicts.overlap(alone, other) if i != j else 0
+                if types:
+                    others = self.negated(parts[j], atom.place, types)
+                    common = self.both(only_types(alone, types), others, atom.place)
+                    alone = union(only_types(alone, ~types), common, atom.place)
             result = union(result, alone, atom.place)
             current_budget().check_time()
         return result
 
-    def negated(self, conjunction: Conjunction, place: Place) -> Cases:
-        """What a conjunction does not allow."""
+    def negated(self, conjunction: Conjunction, place: Place, types: int) -> Cases:
+        """What a conjunction does not allow.
+
+        Args:
+            conjunction: What is not to hold.
+            place: The `not` or the like, for messages.
+            types: Of which values; nothing is made for others.
+        """
         result = NO_CASES
         for number in conjunction:
             atom = self.atoms.list[number]
             if type(atom) is Or:
-                part = self._none_of(atom, place)
+                part = self._none_of(atom, place, types)
             elif type(atom) is ExactlyOne:
-                part = self._not_one_of(atom, place)
+                part = self._not_one_of(atom, place, types)
             elif type(atom) is Negation:
-                part = self.cases(atom.of)
+                part = only_types(self.cases(atom.of), types)
             else:
-                part = negated_atom(self.atoms, number, place)
+                part = only_types(negated_atom(self.atoms, number, place), types)
             result = union(result, part, place)
         return result
 
-    def _none_of(self, atom: Or | ExactlyOne, place: Place) -> Cases:
-        result = ALL_CASES
+    def _none_of(self, atom: Or | ExactlyOne, place: Place, types: int) -> Cases:
+        result = only_types(ALL_CASES, types)
         for part in atom.parts:
-            result = self.both(result, self.negated(self.atoms.conjunction(part), place), place)
+            result = self.both(result, self.negated(self.atoms.conjunction(part), place, types), place)
         return result
 
-    def _not_one_of(self, atom: ExactlyOne, place: Place) -> Cases:
+    def _not_one_of(self, atom: ExactlyOne, place: Place, types: int) -> Cases:
         """None of the parts, or at least two."""
-        result = self._none_of(atom, place)
-        cases = [self.cases(self.atoms.conjunction(part)) for part in atom.parts]
+        result = self._none_of(atom, place, types)
+        cases = [only_types(self.cases(self.atoms.conjunction(part)), types) for part in atom.parts]
         for i, first in enumerate(cases):
             for second in cases[:i]:
                 result = union(result, self.both(first, second, place), place)

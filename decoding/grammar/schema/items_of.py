@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.errors import SchemaLimitError
 from decoding.grammar.schema.array_shape import ListShape
 from decoding.grammar.schema.cases import ArrayCase, Conjunction, ItemQuota, joined
 from decoding.grammar.schema.conflicts import item_value

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.leaves.texts import Texts
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.schema.key_spelling import spelled_classes, spelled_keys
@@ -55,7 +56,37 @@ class FreeKeyLeaves(KeyLeaves):
         names = self._names
         if labels[-1] < len(names):
             return self._factory.literal_keys(tuple((names[label], label) for label in labels))
+        return self._factory.keys(self._automaton(), frozenset(labels))
+
+    def label_of(self, key: bytes) -> int:
+        """The label of a key, which is spelled as in an answer; -1: no key of the object."""
+        return self._automaton().label_of(key)
+
+    def _automaton(self) -> ByteDfa:
         if self._spelled is None:
-            texts = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+            texts = [json.dumps(name, ensure_ascii=False).encode() for name in self._names]
             self._spelled = spelled_keys(texts, spelled_classes(self._classes))
-        return self._factory.keys(self._spelled, frozenset(labels))
+        return self._spelled
+
+
+class KeyMemory:
+    """Keys that have been written are not written again: labels are numbers of texts.
+
+    Args:
+        leaves: Of the vocabulary.
+        key_leaves: Of the object.
+    """
+
+    def __init__(self, leaves: Leaves, key_leaves: FreeKeyLeaves) -> None:
+        self._factory = leaves
+        self._key_leaves = key_leaves
+        self._texts = Texts()
+
+    def leaf(self, labels: tuple[int, ...], used: frozenset[int]) -> Leaf | None:
+        """Keys with certain labels but for those in use; None: there is none."""
+        keys = self._factory.remembering(self._key_leaves.of(labels), self._texts)
+        return self._factory.excluding(keys, used) if used else keys
+
+    def label_of(self, number: int) -> int:
+        """The label, in the object, of a key that has been written."""
+        return self._key_leaves.label_of(self._texts.bytes_of(number))

@@ -11,7 +11,7 @@ from decoding.grammar.schema.cases import Conjunction, ObjectCase, joined
 from decoding.grammar.schema.conflicts import member_value
 from decoding.grammar.schema.counted_object_shape import CountedObjectShape
 from decoding.grammar.schema.emptiness import DraftObject
-from decoding.grammar.schema.key_leaves import FreeKeyLeaves, NamedKeyLeaves
+from decoding.grammar.schema.key_leaves import FreeKeyLeaves, KeyMemory, NamedKeyLeaves
 from decoding.grammar.schema.members import Member, Members
 from decoding.grammar.schema.record_shape import OrderedRecordShape, RecordShape
 from decoding.grammar.shapes import ValueNode
@@ -51,8 +51,16 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> DraftObject:
     members = Members(named, free, key_leaves)
     ordered = builder.options.property_order == "schema"
     if case.quotas or case.most is not None or case.least > len(required):
-        return CountedObjectShape(members, case.least, case.most, len(case.quotas), ordered)
+        memory = None
+        if isinstance(key_leaves, FreeKeyLeaves) and (case.least > len(required) + 1 or _may_count(free)):
+            memory = KeyMemory(builder.leaves, key_leaves)
+        return CountedObjectShape(members, case.least, case.most, len(case.quotas), ordered, memory)
     return OrderedRecordShape(members) if ordered else RecordShape(members)
+
+
+def _may_count(free: list[Member]) -> bool:
+    """Whether a member with a free key may satisfy a quota, which writing the key again could undo."""
+    return any(len(member.values) > 1 for member in free)
 
 
 def _names(case: ObjectCase) -> list[str]:

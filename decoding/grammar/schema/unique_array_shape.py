@@ -6,7 +6,9 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.leaves.texts import Texts
 from decoding.grammar.schema.assignment import cheapest_assignment
 from decoding.grammar.schema.cases import ArrayCase, least_of
 from decoding.grammar.schema.conflicts import item_value
@@ -32,11 +34,10 @@ class UniqueProgress(NamedTuple):
 class UniqueArrayShape:
     """Scalars by place, each written once at most (`decoding.grammar.shapes.ArrayShape`).
 
-    Values have one spelling each, and their leaves label them by their texts, so that equal values are equal
-    labels.
+    What has been written is remembered by the labels of texts, so that values must have one spelling each.
 
     Args:
-        leaves: Leaves out what has been written.
+        leaves: Of the vocabulary.
         places: Leaves for every place, none where it can have no value; the last place is that of all others.
         least: Fewest items.
         most: Most items; None is no bound.
@@ -47,12 +48,13 @@ class UniqueArrayShape:
     def __init__(
         self, leaves: Leaves, places: Sequence[tuple[Leaf, ...]], least: int, most: int | None
     ) -> None:
+        texts = Texts()
         self._factory = leaves
-        self._places = list(places)
+        self._places = [tuple(leaves.remembering(leaf, texts) for leaf in place) for place in places]
         self._least = least
         self._most = most
         self._cheap: dict[tuple[int, frozenset[int]], list[tuple[int, int]]] = {}
-        self._remaining: dict[tuple[int, frozenset[int]], tuple[Leaf, ...]] = {}
+        self._remaining: dict[tuple[int, frozenset[int]], tuple[DistinctLeaf, ...]] = {}
         self._sizes: dict[UniqueProgress, int] = {}
         self._options: dict[UniqueProgress, tuple[Option, ...]] = {}
 
@@ -77,7 +79,7 @@ class UniqueArrayShape:
         now: UniqueProgress = progress  # type: ignore[assignment]
         options = self._options.get(now)
         if options is None:
-            leaves: tuple[Leaf, ...] = ()
+            leaves: tuple[DistinctLeaf, ...] = ()
             if now.place != self._most:
                 kind = self._kind(now.place)
                 leaves = self._leaves(kind, now.used | self._kept_for_others(now))
@@ -136,7 +138,7 @@ class UniqueArrayShape:
             if self.shortest(UniqueProgress(now.place + 1, now.used | {label})) >= ENDLESS
         )
 
-    def _leaves(self, kind: int, used: frozenset[int]) -> tuple[Leaf, ...]:
+    def _leaves(self, kind: int, used: frozenset[int]) -> tuple[DistinctLeaf, ...]:
         """The leaves of a place without what has been written."""
         found = self._remaining.get((kind, used))
         if found is None:
@@ -188,7 +190,7 @@ def unique_array_shape(builder: NodeBuilder, case: ArrayCase, place: Place) -> U
         if not scalars:
             most = least_of(most, n)
             break
-        places.append(tuple(builder.leaves.remembering(leaf) for leaf in scalars))
+        places.append(tuple(scalars))
     return UniqueArrayShape(builder.leaves, places or [()], case.least, most)
 
 
