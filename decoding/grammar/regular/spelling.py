@@ -193,10 +193,10 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
 def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
     """Whether two states of a spelled automaton may have the same future.
 
-    States between characters do not, as those of the set do not and every text has one spelling. States before
-    continuation bytes are interned, and no other state goes on with such bytes. What is left is a state inside
-    an escape that may be like the start or like a state between characters where no text ends; it would go on
-    with the same bytes.
+    States between characters do not, as those of the set do not and every text has one spelling. States
+    before continuation bytes are interned, and no other state goes on with such bytes. What is left is a
+    state inside an escape that may be like the start or like a state between characters where no text
+    ends; it would go on with the same bytes.
     """
     inside = {_bytes_of(row) for row in speller.inner if row[0][0] < 0x80}
     if not inside:

@@ -1,0 +1,178 @@
+"""How texts are spelled in JSON, against the standard library."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.ranges import SCALAR_VALUES
+from decoding.grammar.regular.regex_compiler import compile_pattern
+from decoding.grammar.regular.spelling import (
+    spell_any_text,
+    spell_labelled,
+    spell_literals,
+    spell_texts,
+)
+from tests.regex_texts import random_member
+
+SCALARS = st.characters(exclude_categories=["Cs"])
+ODD = st.sampled_from('"\\/bfnrtu01f\b\f\n\r\t\x00\x01\x0f\x10\x1f\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff')
+TEXTS = st.text(
+    ODD | SCALARS | st.sampled_from("\U00010000\U0003ffff\U000fffff\U00100000\U0010ffff"), max_size=6
+)
+
+
+def spelled(text: str) -> bytes:
+    """The one spelling of a text."""
+    return json.dumps(text, ensure_ascii=False).encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sets(TEXTS, max_size=8), st.sets(TEXTS, max_size=8))
+def test_a_finite_set_is_spelled_as_json_writes_it(texts: set[str], others: set[str]) -> None:
+    found = spell_texts(Dfa.of_texts(texts))
+    assert found.digest == spell_literals([spelled(text) for text in texts]).digest
+    assert all(found.accepts(spelled(text)) == (text in texts) for text in texts | others)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 0x10FFFF), st.integers(0, 0x10FFFF)), max_size=4), TEXTS)
+def test_ranges_of_code_points(pairs: list[tuple[int, int]], text: str) -> None:
+    chars = Dfa.of_chars((min(pair), max(pair)) for pair in pairs)
+    found = spell_texts(chars.repeated())
+    assert found.accepts(spelled(text)) == chars.repeated().accepts(text)
+    single = spell_texts(chars)
+    assert single.count() == chars.count()
+    edges = {code for pair in pairs for end in pair for code in (end - 1, end, end + 1)}
+    for code in edges:
+        if 0 <= code < 0xD800 or 0xE000 <= code < 0x110000:
+            assert single.accepts(spelled(chr(code))) == chars.accepts(chr(code))
+
+
+def test_every_code_point_once() -> None:
+    any_char = spell_texts(Dfa.of_lengths(1, 1))
+    assert any_char.count() == 0x110000 - 0x800
+    for low, high in SCALAR_VALUES:
+        for code in {low, high, *range(low, high, 37)}:
+            assert any_char.accepts(spelled(chr(code)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'"\xc0\xaf"',
+        b'"\xe0\x80\xaf"',
+        b'"\xf0\x80\x80\xaf"',
+        b'"\xed\xa0\x80"',
+        b'"\xf4\x90\x80\x80"',
+        b'"\xff"',
+        b'"\x80"',
+        b'"\x01"',
+        b'"\n"',
+        b'"\\ud800"',
+        b'"\\udc00"',
+        b'"\\ud800\\u0041"',
+        b'"\\ud800x"',
+        b'"\\ud800\\ud800"',
+        b'"\\x41"',
+        b'"\\u12g4"',
+        b'"a',
+        b'a"',
+        b'"a""',
+    ],
+)
+def test_what_is_no_text_is_refused(text: bytes) -> None:
+    assert not spell_any_text().accepts(text)
+    assert not spell_texts(Dfa.everything()).accepts(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS, st.integers(0, 2**32))
+def test_any_text_has_all_escapes(text: str, seed: int) -> None:
+    rng = random.Random(seed)
+    out = bytearray(b'"')
+    for char in text:
+        short = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}.get(char, char)
+        units = char.encode("utf-16-be")
+        unicode = "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+        forms = [unicode, unicode.upper().replace("\\U", "\\u")]
+        if char in '"\\/\b\f\n\r\t':
+            forms.append("\\" + short)
+        if char >= " " and char not in '"\\':
+            forms.append(char)
+        out += rng.choice(forms).encode()
+    out += b'"'
+    assert json.loads(out) == text
+    assert spell_any_text().accepts(bytes(out))
+    assert spell_texts(Dfa.everything()).accepts(bytes(out)) == (bytes(out) == spelled(text))
+
+
+def test_any_text_holds_the_one_spelling_of_every_text() -> None:
+    assert (spell_texts(Dfa.everything()) - spell_any_text()).is_empty
+    assert spell_any_text() is spell_any_text()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=8))
+def test_random_bytes_are_read_as_json_reads_them(inside: bytes) -> None:
+    text = b'"' + inside + b'"'
+    try:
+        value = json.loads(text.decode("utf-8"))
+        readable = isinstance(value, str)
+    except ValueError:
+        readable = False
+    assert spell_any_text().accepts(text) == readable
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sets(TEXTS, max_size=4), max_size=5), TEXTS)
+def test_labels_are_kept_apart(sets: list[set[str]], other: str) -> None:
+    seen: set[str] = set()
+    parts: list[tuple[Dfa, int]] = []
+    expected: dict[str, int] = {}
+    for label, texts in enumerate(sets):
+        parts.append((Dfa.of_texts(texts - seen), label))
+        expected.update(dict.fromkeys(texts - seen, label))
+        seen |= texts
+    found = spell_labelled(parts)
+    assert found.label_of(spelled(other)) == expected.get(other, -1)
+    assert {text: found.label_of(spelled(text)) for text in expected} == expected
+    assert found.count() == len(expected)
+    assert found.digest == ByteDfa.literals((spelled(text), label) for text, label in expected.items()).digest
+
+
+def test_named_keys_beside_all_others() -> None:
+    named = [Dfa.of_texts([name]) for name in ("id", "name", "né")]
+    others = ~Dfa.of_texts(["id", "name", "né"])
+    keys = spell_labelled([*((dfa, label) for label, dfa in enumerate(named)), (others, 7)])
+    expected = {b'"id"': 0, b'"name"': 1, '"né"'.encode(): 2, b'"i"': 7, b'""': 7, b'"idx"': 7}
+    assert {text: keys.label_of(text) for text in expected} == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_spellings_are_minimal(seed: int) -> None:
+    rng = random.Random(seed)
+    atoms = ("n", "u", "0", "1", '"', r"\\", r"\n", r"\x01", r"\x1f", "é", "[^a]", r'["\\bfnrtu]', r"[\n\t]")
+    pieces = [rng.choice(atoms) + rng.choice(("", "", "*", "+", "?")) for _ in range(rng.randint(1, 5))]
+    dfa = compile_pattern("^(?:" + rng.choice(("", "|")).join(pieces) + ")$")
+    found = spell_texts(dfa)
+    assert ByteDfa.from_rows(found.rows, found.ends).digest == found.digest
+    for _ in range(20):
+        text = random_member(dfa, rng)
+        assert found.accepts(spelled(text)) == dfa.accepts(text)
+
+
+def test_an_escape_may_be_like_a_start_or_a_middle() -> None:
+    assert spell_texts(compile_pattern('^"*$')).num_states == 3
+    assert spell_texts(compile_pattern("^(?:\n|xn)$")).num_states == 5
+    assert spell_texts(Dfa.nothing()).is_empty
+    assert spell_labelled([]).is_empty
+    assert spell_labelled([(Dfa.nothing(), 3)]).is_empty
+    assert spell_literals([b"true", b"false"]).count() == 2
