@@ -178,7 +178,7 @@ class Answer:
         Returns:
             Whether they are any; otherwise logits were NaN or +inf, and the answer is given up.
         """
-        if any(math.isnan(logprob) or logprob == math.inf for logprob in logprobs):
+        if any(map(math.isnan, logprobs)):
             self.give_up("the model returned NaN or infinite logits")
             return False
         self._logprobs += logprobs
@@ -187,7 +187,7 @@ class Answer:
 
     def has_mass(self, choice: Choice) -> bool:
         """Whether a token could be chosen; otherwise the answer is given up."""
-        if math.isnan(choice.log_mass) or choice.log_mass == math.inf:
+        if math.isnan(choice.log_mass):
             self.give_up("the model returned NaN or infinite logits")
         elif choice.log_mass == -math.inf:
             self.give_up("the model gives no probability to any token that the grammar allows")

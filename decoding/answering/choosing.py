@@ -36,8 +36,8 @@ class Choice:
         spare_tokens: What to take, in order, where `token` will not do: independent draws from p, or the
             likeliest tokens in order, `token` among them.
         spare_logprobs: Theirs.
-        log_mass: Log of the probability of all allowed tokens together under the model alone; not finite
-            where the logits cannot be used.
+        log_mass: Log of the probability of all allowed tokens together under the model alone; -inf where
+            they have none, NaN where the logits cannot be used.
     """
 
     accepted: bool
@@ -54,8 +54,8 @@ class Decisions:
 
     Attributes:
         choices: In the order of the points asked for.
-        known: Log-probabilities of the tokens that were known; not finite where logits are not.
-            By query and row.
+        known: Log-probabilities of the tokens that were known, by query and row; NaN where the logits cannot
+            be used.
         probabilities: p at the points that were asked to keep it, in their order. Shapes: (M,).
     """
 
@@ -78,6 +78,8 @@ def decide(
     device = logits.device
     groups = grouped(points, logits.shape[-1], device)
     normalisers = torch.logsumexp(logits, dim=-1)  # (Q, R)
+    # +inf would make every other token's probability a plausible 0.
+    normalisers = normalisers.masked_fill(~normalisers.isfinite(), torch.nan)
     parts, kept = [], []
     longest = max(map(len, following), default=0)
     if longest:

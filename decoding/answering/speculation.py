@@ -139,7 +139,7 @@ class Drafter:
 
 def _take(answer: Answer, stretch: Stretch, choice: Choice, probabilities: Tensor | None) -> None:
     """Put what the draft chose behind a stretch."""
-    if math.isnan(choice.log_mass) or choice.log_mass == math.inf:
+    if math.isnan(choice.log_mass):
         answer.give_up("the draft model returned NaN or infinite logits")
     if not math.isfinite(choice.log_mass):
         stretch.closed = True  # it would choose nothing that is allowed

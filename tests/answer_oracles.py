@@ -1,0 +1,71 @@
+"""What answers must be, by enumeration: the likeliest row step by step, and the law of sampled rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from decoding.answering import AnswerText
+from tests.fakes import TableModel
+from tests.text_grammar import TextGrammar
+
+Row = tuple[int, ...]
+
+ROUND = 250
+
+
+def allowed_behind(rows: Sequence[Row]) -> dict[Row, set[int]]:
+    """The tokens that continue every prefix of some rows."""
+    allowed: defaultdict[Row, set[int]] = defaultdict(set)
+    for row in rows:
+        for depth, token in enumerate(row):
+            allowed[row[:depth]].add(token)
+    return allowed
+
+
+def greedy_row(model: TableModel, prompt: Sequence[int], rows: Sequence[Row]) -> Row:
+    """The row that is written by taking the likeliest token that continues one of the rows."""
+    allowed, row = allowed_behind(rows), ()
+    while row not in rows:
+        logits = model.logits(tuple(prompt), row)
+        row = (*row, max(allowed[row], key=lambda token: float(logits[token])))
+    return row
+
+
+def row_law(
+    model: TableModel, prompt: Sequence[int], rows: Sequence[Row], temperature: float = 1.0
+) -> dict[Row, float]:
+    """The law of rows whose every token is drawn among those that continue one of the rows."""
+    allowed = allowed_behind(rows)
+    law = {}
+    for row in rows:
+        logprob = 0.0
+        for depth, token in enumerate(row):
+            logits = model.logits(tuple(prompt), row[:depth]).double() / temperature
+            logprob += float(logits[token] - logits[sorted(allowed[row[:depth]])].logsumexp(0))
+        law[row] = math.exp(logprob)
+    return law
+
+
+def constraint_logprob(
+    model: TableModel, prompt: Sequence[int], grammar: TextGrammar, row: Row, forced: Sequence[int] = ()
+) -> float:
+    """Log-probability of the tokens that were chosen, among those that the grammar allows."""
+    total, state = 0.0, grammar.start
+    for depth, token in enumerate(row):
+        logits = model.logits(tuple(prompt), row[:depth]).double()
+        if depth not in forced:
+            total += float(logits[token] - logits[list(grammar.allowed(state))].logsumexp(0))
+        state = grammar.advance(state, token)
+    return total
+
+
+def count_rows(write: Callable[[Sequence[int]], Sequence[object]], num: int) -> Counter[Row]:
+    """Rows of answers under seeds 0, 1, ..., several to a batch."""
+    counts: Counter[Row] = Counter()
+    for first in range(0, num, ROUND):
+        for answer in write(range(first, min(first + ROUND, num))):
+            assert isinstance(answer, AnswerText)
+            counts[answer.token_ids] += 1
+    return counts
