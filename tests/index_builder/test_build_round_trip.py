@@ -269,7 +269,12 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, int]) -> None:
 
 
 def test_more_entities_than_a_record_batch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("retrieval.index.entities", "index_builder.entity_writer", "index_builder.entity_survey"):
+    for module in (
+        "retrieval.index.entities",
+        "retrieval.index.title_order",
+        "index_builder.entity_writer",
+        "index_builder.entity_survey",
+    ):
         monkeypatch.setattr(f"{module}.ENTITY_BATCH_ROWS", 4)
     titles = sorted({f"{x}{y}{z}" for x in "abc" for y in "abc" for z in "ab"})
     summary = build(tmp_path, ["title\taliases", *(f"{t}\t{t}A" for t in titles)], ABC)
@@ -279,3 +284,5 @@ def test_more_entities_than_a_record_batch_holds(tmp_path: Path, monkeypatch: py
         assert [index.entity(n).aliases for n in range(len(titles))] == [(t + "A",) for t in titles]
         assert index.entities.numbers([titles[7], "nope", titles[0], titles[7]]).tolist() == [7, -1, 0, 7]
         assert index.entities.numbers([]).tolist() == []
+        assert index.title_order is not None
+        assert [titles[number] for number in index.title_order] == titles

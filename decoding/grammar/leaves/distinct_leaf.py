@@ -288,6 +288,11 @@ class DistinctHoleLeaf(DistinctLeaf):
         """What the schema asked for."""
         return self._hole.name
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the set has no member at all."""
+        return self._hole.is_empty
+
     def members(self, state: int) -> tuple[int, ...]:
         """Numbers of the members that a final state stands for, ascending."""
         inner, _ = self.writings.pair(state)
