@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.errors import (
@@ -149,7 +150,7 @@ class NodeBuilder:
             except VocabularyError:
                 for bit in (1, 2, 4):
                     if cases.literals & bit:
-                        self._add_writable(found, lambda bit=bit: leaves.literals(bit))
+                        self._add_writable(found, partial(leaves.literals, bit))
         if numbers is not None:
             self._add_writable(found, lambda: leaves.numbers(numbers, canonical))
         if texts is not None:

@@ -11,7 +11,7 @@ from decoding.grammar.shapes import Option, ValueNode
 class ListShape:
     """Items by place (`decoding.grammar.shapes.ArrayShape`).
 
-    Progress is the number of items written; where there is no upper bound, counted no further than it matters.
+    Progress is the number of items written; without an upper bound, counted no further than it matters.
 
     Args:
         prefix: Values of the first items.
@@ -73,7 +73,7 @@ class ListShape:
 
     def can_close(self, progress: Hashable) -> bool:
         """Whether `]` may follow."""
-        return progress >= self._least  # type: ignore[operator,no-any-return]
+        return progress >= self._least  # type: ignore[operator]
 
     def items(self, progress: Hashable) -> tuple[Option, ...]:
         """What the next item may be."""

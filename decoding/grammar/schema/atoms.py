@@ -60,11 +60,11 @@ class Atoms:
     __slots__ = (
         "_conjunctions",
         "_kept",
-        "_literal_types",
         "_negations",
         "_open_references",
         "_rules",
         "_table",
+        "_types",
         "list",
         "nothing",
     )
@@ -73,7 +73,7 @@ class Atoms:
         self._table = table
         self._conjunctions: dict[int, Conjunction] = {}
         self._kept: list[Formula] = []
-        self._literal_types: dict[int, Conjunction] = {}
+        self._types: dict[int, Conjunction] = {}
         self._negations: dict[Conjunction, Conjunction] = {}
         self._rules: dict[int, MemberRule | ItemRule] = {}
         self._open_references: dict[str, None] = {}
@@ -99,21 +99,20 @@ class Atoms:
         return known
 
     def _conjunction(self, formula: Formula) -> Conjunction:
-        kind = type(formula)
-        if kind is TypeIs:
-            types = int(formula.types)  # type: ignore[union-attr]
-            known = self._literal_types.get(types)
+        if isinstance(formula, TypeIs):
+            types = int(formula.types)
+            known = self._types.get(types)
             if known is None:
-                known = self._literal_types[types] = self.add(formula)
+                known = self._types[types] = self.add(formula)
             return known
-        if kind is And:
-            return self._all_of(formula.parts)  # type: ignore[union-attr]
-        if kind is Reference:
-            return self._resolved(formula.target)  # type: ignore[union-attr]
-        if kind is Or:
-            return self.nothing if not formula.parts else self.add(formula)  # type: ignore[union-attr]
-        if kind is Not:
-            return self.negation(self.conjunction(formula.part), formula.place)  # type: ignore[union-attr]
+        if isinstance(formula, And):
+            return self._all_of(formula.parts)
+        if isinstance(formula, Reference):
+            return self._resolved(formula.target)
+        if isinstance(formula, Not):
+            return self.negation(self.conjunction(formula.part), formula.place)
+        if isinstance(formula, Or) and not formula.parts:
+            return self.nothing
         return self.add(formula)
 
     def _all_of(self, parts: tuple[Formula, ...]) -> Conjunction:
@@ -145,7 +144,7 @@ class Atoms:
             return self.nothing
         if len(of) == 1:
             atom = self.list[of[0]]
-            if type(atom) is Negation:
+            if isinstance(atom, Negation):
                 return atom.of
             if of == self.nothing:
                 return ()

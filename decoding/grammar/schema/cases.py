@@ -1,8 +1,8 @@
 """Sets of JSON values as alternatives per type: what a formula is turned into before it becomes shapes.
 
 Scalars are closed sets. Arrays and objects are lists of cases, any of which may hold; a case is a conjunction
-whose member formulas are not looked into: they are named by `Conjunction`s, tuples of numbers of atoms that an
-`Expansion` has interned.
+whose member formulas are not looked into: they are named by `Conjunction`s, tuples of numbers of atoms that
+`Atoms` has interned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cases that contradict themselves at sight, so that products and `oneOf` stay small.
 
 What is found here is surely empty; what is not found may be empty all the same, and the fixpoint over the
-finished graph tells. Discriminators are what it is for: a required member with different constants, a required
-key that is forbidden, different types.
+finished graph tells. Discriminators are what it is for: a required member with different constants, a
+required key that is forbidden, different types.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ class ObjectProgress(NamedTuple):
 
     Attributes:
         seen: Which named members have been written, a bit each; in the schema's order also those passed over.
-        count: Members so far; no further counted than it matters, but at least to one.
+        written: Members so far; no further counted than it matters, but at least to one.
         pending: Quotas, a bit each, that no member has satisfied yet.
         used: Numbers of the free keys that have been written, where that matters.
     """
 
     seen: int
-    count: int
+    written: int
     pending: int
     used: frozenset[int] = frozenset()
 
@@ -93,7 +93,7 @@ class CountedObjectShape:
     def can_close(self, progress: Hashable) -> bool:
         """Whether `}` may follow."""
         now: ObjectProgress = progress  # type: ignore[assignment]
-        if now.pending or now.count < self._least:
+        if now.pending or now.written < self._least:
             return False
         return all(not member.required for member in self._unseen(now))
 
@@ -185,10 +185,10 @@ class CountedObjectShape:
         else:
             place = self._places[member.label]
             seen = (2 << place) - 1 if self._ordered else seen | 1 << place
-        count = now.count + 1
+        written = now.written + 1
         if self._most is None:
-            count = min(count, max(self._least, 1))
-        return ObjectProgress(seen, count, now.pending & ~satisfied, used)
+            written = min(written, max(self._least, 1))
+        return ObjectProgress(seen, written, now.pending & ~satisfied, used)
 
     def _completion(self, now: ObjectProgress) -> int:
         """Fewest bytes that close the object, `ENDLESS` if nothing does.
@@ -196,8 +196,8 @@ class CountedObjectShape:
         Which members are added is chosen one after another; what counts of a choice is the quotas still
         pending and the number of members, so that the choices stay few.
         """
-        need = max(self._least - now.count, 0)
-        room = None if self._most is None else self._most - now.count
+        need = max(self._least - now.written, 0)
+        room = None if self._most is None else self._most - now.written
         if room is not None and room < need:
             return ENDLESS
         best = {(now.pending, 0): 0}
@@ -215,7 +215,7 @@ class CountedObjectShape:
         size = min(sizes, default=ENDLESS)
         if size >= ENDLESS:
             return ENDLESS
-        return size + 1 - (size > 0 and now.count == 0)
+        return size + 1 - (size > 0 and now.written == 0)
 
     def _extended(
         self, best: dict[tuple[int, int], int], member: Member, need: int, room: int | None

@@ -1,4 +1,4 @@
-"""Formulas as alternatives per type: conjunctions and disjunctions are carried out, members stay as they are."""
+"""Formulas as alternatives per type: what holds at one place is worked out, members stay as they are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ from decoding.grammar.schema.formula import (
 from decoding.grammar.schema.negation import negated_atom
 
 ANY_TYPE = int(JsonType.ANY)
-_COMPOSITE = frozenset((Or, ExactlyOne, Negation))
 
 
 class _Gathered:
@@ -91,34 +90,33 @@ class _Gathered:
 
     def add(self, number: int, atom: Formula | Negation) -> None:
         """Add one condition."""
-        kind = type(atom)
-        if kind is TypeIs:
-            self.types &= int(atom.types)  # type: ignore[union-attr]
-        elif kind is Properties:
+        if isinstance(atom, TypeIs):
+            self.types &= int(atom.types)
+        elif isinstance(atom, Properties):
             self.rules.append(self.atoms.member_rule(number))
-        elif kind is Required:
-            self.required.update(dict.fromkeys(atom.names))  # type: ignore[union-attr]
-        elif kind is TextIn:
-            self.texts.append(atom)  # type: ignore[arg-type]
-        elif kind is NumberIn:
-            self.numbers.append(atom)  # type: ignore[arg-type]
-        elif kind is Items:
+        elif isinstance(atom, Required):
+            self.required.update(dict.fromkeys(atom.names))
+        elif isinstance(atom, TextIn):
+            self.texts.append(atom)
+        elif isinstance(atom, NumberIn):
+            self.numbers.append(atom)
+        elif isinstance(atom, Items):
             self.item_rules.append(self.atoms.item_rule(number))
-        elif kind is ItemCount:
-            self.items = _narrower(self.items, atom)  # type: ignore[arg-type]
-        elif kind is PropertyCount:
-            self.members = _narrower(self.members, atom)  # type: ignore[arg-type]
-        elif kind is PropertyNames:
-            self.names.append(atom)  # type: ignore[arg-type]
-        elif kind is UniqueItems:
-            self.unique = self.unique or atom.place  # type: ignore[union-attr]
-        elif kind is Contains:
-            item = self.atoms.conjunction(atom.item)  # type: ignore[union-attr]
-            self.quotas.append(ItemQuota(0, item, atom.least, atom.most, atom.place))  # type: ignore[union-attr]
-        elif kind is TextFromHole:
-            self.holes.append(atom)  # type: ignore[arg-type]
+        elif isinstance(atom, ItemCount):
+            self.items = _narrower(self.items, atom)
+        elif isinstance(atom, PropertyCount):
+            self.members = _narrower(self.members, atom)
+        elif isinstance(atom, PropertyNames):
+            self.names.append(atom)
+        elif isinstance(atom, UniqueItems):
+            self.unique = self.unique or atom.place
+        elif isinstance(atom, Contains):
+            item = self.atoms.conjunction(atom.item)
+            self.quotas.append(ItemQuota(0, item, atom.least, atom.most, atom.place))
+        elif isinstance(atom, TextFromHole):
+            self.holes.append(atom)
         else:
-            raise TypeError(f"not a condition: {kind.__name__}")
+            raise TypeError(f"not a condition: {type(atom).__name__}")
 
     def cases(self) -> Cases:
         """Everything that was added, at once."""
@@ -213,30 +211,28 @@ class Expansion:
     def _expanded(self, conjunction: Conjunction) -> Cases:
         atoms, result = self.atoms, ALL_CASES
         gathered: _Gathered | None = None
-        place: Place | None = None
         for number in conjunction:
             atom = atoms.list[number]
-            if type(atom) not in _COMPOSITE:
+            if not isinstance(atom, Or | ExactlyOne | Negation):
                 if gathered is None:
                     gathered = _Gathered(atoms)
                 gathered.add(number, atom)
                 continue
-            place = atom.place  # type: ignore[union-attr]
             if gathered is not None:
-                result, gathered = self.both(result, gathered.cases(), place), None
-            result = self.both(result, self._composite((number,), atom), place)
-        return result if gathered is None else self.both(result, gathered.cases(), place)
+                result, gathered = self.both(result, gathered.cases(), atom.place), None
+            result = self.both(result, self._composite((number,), atom), atom.place)
+        return result if gathered is None else self.both(result, gathered.cases(), None)
 
-    def _composite(self, alone: Conjunction, atom: Formula | Negation) -> Cases:
+    def _composite(self, alone: Conjunction, atom: Or | ExactlyOne | Negation) -> Cases:
         """The cases of a disjunction or negation, kept for all conjunctions it stands in."""
         known = self._known.get(alone)
         if known is None:
-            if type(atom) is Or:
+            if isinstance(atom, Or):
                 known = self._any_of(atom)
-            elif type(atom) is ExactlyOne:
+            elif isinstance(atom, ExactlyOne):
                 known = self._one_of(atom)
             else:
-                known = self.negated(atom.of, atom.place, ANY_TYPE)  # type: ignore[union-attr]
+                known = self.negated(atom.of, atom.place, ANY_TYPE)
             self._known[alone] = known
         return known
 
@@ -286,11 +282,11 @@ class Expansion:
         result = NO_CASES
         for number in conjunction:
             atom = self.atoms.list[number]
-            if type(atom) is Or:
+            if isinstance(atom, Or):
                 part = self._none_of(atom, place, types)
-            elif type(atom) is ExactlyOne:
+            elif isinstance(atom, ExactlyOne):
                 part = self._not_one_of(atom, place, types)
-            elif type(atom) is Negation:
+            elif isinstance(atom, Negation):
                 part = only_types(self.cases(atom.of), types)
             else:
                 part = only_types(negated_atom(self.atoms, number, place), types)
@@ -313,9 +309,7 @@ class Expansion:
         return result
 
     def _endless(self, conjunction: Conjunction) -> UnsupportedSchemaError:
-        place: Place | None = None
-        for number in conjunction:
-            place = place or getattr(self.atoms.list[number], "place", None)
+        place = self.atoms.place_of(conjunction)
         return UnsupportedSchemaError(
             "$ref",
             place.pointer if place else "#",

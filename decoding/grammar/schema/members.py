@@ -82,7 +82,7 @@ class Members:
     """All members of one kind of object.
 
     Args:
-        named: With one key each, in the schema's order, numbered from 0; those that may not be there left out.
+        named: With one key each, in the schema's order; those that may not be there left out.
         free: Classes of other keys.
         key_leaves: Makes the leaves of keys.
     """

@@ -161,13 +161,13 @@ def _key_classes(
             value is not None and rule.declares for rule, value in zip(case.rules, found, strict=True)
         ):
             continue
-        value: Conjunction = ()
+        both: Conjunction = ()
         for rule, own in zip(case.rules, found, strict=True):
-            value = joined(value, rule.additional if own is None else own)
-        if nothing[0] in value:
+            both = joined(both, rule.additional if own is None else own)
+        if nothing[0] in both:
             continue
         counted = [(1 << n, quota.value) for n, quota in enumerate(case.quotas) if quotas >> n & 1]
-        classes.append((keys, value, counted))
+        classes.append((keys, both, counted))
     return classes
 
 

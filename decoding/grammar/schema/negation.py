@@ -5,7 +5,7 @@ from __future__ import annotations
 from decoding.grammar.errors import UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.atoms import Atoms, Negation
+from decoding.grammar.schema.atoms import Atoms
 from decoding.grammar.schema.cases import (
     ALL_NUMBERS,
     ALL_TEXTS,
@@ -23,7 +23,6 @@ from decoding.grammar.schema.cases import (
 )
 from decoding.grammar.schema.formula import (
     Contains,
-    Formula,
     ItemCount,
     Items,
     JsonType,
@@ -52,24 +51,23 @@ def negated_atom(atoms: Atoms, number: int, place: Place) -> Cases:
         UnsupportedSchemaError: it cannot be represented.
     """
     atom = atoms.list[number]
-    kind = type(atom)
-    if kind is TypeIs:
-        return _other_types(int(JsonType.ANY) & ~int(atom.types))  # type: ignore[union-attr]
-    if kind is NumberIn:
-        numbers = ~atom.numbers  # type: ignore[union-attr]
+    if isinstance(atom, TypeIs):
+        return _other_types(int(JsonType.ANY) & ~int(atom.types))
+    if isinstance(atom, NumberIn):
+        numbers = ~atom.numbers
         return NO_CASES if numbers.is_empty else Cases(numbers=numbers)
-    if kind is TextIn:
-        texts = ~atom.texts  # type: ignore[union-attr]
+    if isinstance(atom, TextIn):
+        texts = ~atom.texts
         return NO_CASES if texts.is_empty else Cases(texts=texts)
-    if kind in (Items, ItemCount, Contains, UniqueItems):
+    if isinstance(atom, Items | ItemCount | Contains | UniqueItems):
         return Cases(arrays=tuple(_arrays(atoms, number, atom, place)))
-    if kind in (Properties, Required, PropertyCount, PropertyNames):
+    if isinstance(atom, Properties | Required | PropertyCount | PropertyNames):
         return Cases(objects=tuple(_objects(atoms, number, atom, place)))
-    if kind is TextFromHole:
+    if isinstance(atom, TextFromHole):
         raise UnsupportedSchemaError(
             place.keyword, place.pointer, "a set outside the schema cannot be negated"
         )
-    raise TypeError(f"not a condition: {kind.__name__}")
+    raise TypeError(f"not a condition: {type(atom).__name__}")
 
 
 def _other_types(types: int) -> Cases:
@@ -83,12 +81,14 @@ def _other_types(types: int) -> Cases:
     )
 
 
-def _arrays(atoms: Atoms, number: int, atom: Formula | Negation, place: Place) -> list[ArrayCase]:
-    if type(atom) is Items:
+def _arrays(
+    atoms: Atoms, number: int, atom: Items | ItemCount | Contains | UniqueItems, place: Place
+) -> list[ArrayCase]:
+    if isinstance(atom, Items):
         return _other_items(atoms, number, place)
-    if type(atom) is ItemCount:
+    if isinstance(atom, ItemCount):
         return [ArrayCase(least=least, most=most) for least, most in _other_counts(atom.least, atom.most)]
-    if type(atom) is Contains:
+    if isinstance(atom, Contains):
         item = atoms.conjunction(atom.item)
         return [
             ArrayCase(quotas=(ItemQuota(0, item, least, most, place),))
@@ -115,18 +115,22 @@ def _other_items(atoms: Atoms, number: int, place: Place) -> list[ArrayCase]:
     return cases
 
 
-def _objects(atoms: Atoms, number: int, atom: Formula | Negation, place: Place) -> list[ObjectCase]:
-    if type(atom) is Properties:
+def _objects(
+    atoms: Atoms,
+    number: int,
+    atom: Properties | Required | PropertyCount | PropertyNames,
+    place: Place,
+) -> list[ObjectCase]:
+    if isinstance(atom, Properties):
         return _other_members(atoms, number, place)
-    if type(atom) is Required:
+    if isinstance(atom, Required):
         return [
             ObjectCase(rules=(MemberRule({name: atoms.nothing}, (), (), False, False, place),))
             for name in atom.names
         ]
-    if type(atom) is PropertyCount:
+    if isinstance(atom, PropertyCount):
         return [ObjectCase(least=least, most=most) for least, most in _other_counts(atom.least, atom.most)]
-    names: TextSet = atom.names  # type: ignore[union-attr]
-    others = ~names
+    others = ~atom.names
     return [] if others.is_empty else [ObjectCase(quotas=(MemberQuota(others, (), place),))]
 
 
