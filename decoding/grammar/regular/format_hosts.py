@@ -57,7 +57,7 @@ _OPEN, _ASCII, _INTERNATIONAL = range(3)
 """Kinds of labels: it may become either, only ASCII, letters beyond ASCII among it."""
 
 COST_OF_LETTER, COST_OF_FIRST = 7, 12
-"""Most characters that Punycode needs for one more letter of the basic plane in a label as short as these are,
+"""Most characters Punycode needs for one more letter of the basic plane in a label as short as these are,
 
 and for the first one, `xn--` and a delimiter included.
 """
