@@ -5,6 +5,7 @@ from __future__ import annotations
 from decoding.grammar.schema.document import Json
 from decoding.grammar.schema.formula import (
     ANYTHING,
+    And,
     Contains,
     Formula,
     ItemCount,
@@ -57,8 +58,12 @@ def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
     least, most = contains_bounds(schema, pointer, scope)
     if not least and most is None:
         return ANYTHING
-    item = t.formula(schema["contains"], f"{pointer}/contains", scope)
-    return Contains(item, least, most, Place("contains", f"{pointer}/contains"))
+    place = Place("contains", f"{pointer}/contains")
+    item = t.formula(schema["contains"], place.pointer, scope)
+    if most is None or not t.has_inexact_formats:
+        return Contains(item, least, most, place)
+    possible = t.formula(schema["contains"], place.pointer, t.flipped(scope))
+    return And((Contains(item, least, None, place), Contains(possible, 0, most, place)))
 
 
 def contains_bounds(schema: Schema, pointer: str, scope: Scope) -> tuple[int, int | None]:

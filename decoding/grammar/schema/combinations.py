@@ -41,9 +41,19 @@ def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
 def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
     """`oneOf`."""
     parts = [part for part in branches(t, schema, keyword, pointer, scope) if part != NOTHING]
-    if len(parts) == 1:
-        return parts[0]
-    return ExactlyOne(tuple(parts), Place("oneOf", f"{pointer}/oneOf")) if parts else NOTHING
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    place = Place("oneOf", f"{pointer}/oneOf")
+    if not t.has_inexact_formats:
+        return ExactlyOne(tuple(parts), place)
+    if scope.outer:
+        return Or(tuple(parts), place)
+    # A part that does not hold for a text of its format that is not known must not make another part the only
+    # one: one holds for sure, and of those that possibly hold there is only one.
+    possible = [part for part in branches(t, schema, keyword, pointer, t.flipped(scope)) if part != NOTHING]
+    if parts == possible:
+        return ExactlyOne(tuple(parts), place)
+    return And((Or(tuple(parts), place), ExactlyOne(tuple(possible), place)))
 
 
 def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Formula]:
@@ -56,7 +66,7 @@ def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
 def negation(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
     """`not`."""
     place = Place("not", f"{pointer}/not")
-    return negated(t.formula(schema["not"], place.pointer, scope), place)
+    return negated(t.formula(schema["not"], place.pointer, t.flipped(scope)), place)
 
 
 def negated(formula: Formula, place: Place) -> Formula:
@@ -80,7 +90,11 @@ def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scop
     )
     if then == otherwise:
         return then
-    cases = [both(asked, then), both(negated(asked, place), otherwise)]
+    if t.has_inexact_formats:
+        refused = negated(t.formula(schema["if"], place.pointer, t.flipped(scope)), place)
+    else:
+        refused = negated(asked, place)
+    cases = [both(asked, then), both(refused, otherwise)]
     cases = [case for case in cases if case != NOTHING]
     return cases[0] if len(cases) == 1 else Or(tuple(cases), place)
 

@@ -8,6 +8,7 @@ from typing import Any
 from decoding.grammar.budget import current_budget
 from decoding.grammar.errors import SchemaError
 from decoding.grammar.options import GrammarOptions
+from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.schema import keywords
 from decoding.grammar.schema.dialects import UNDECLARED
 from decoding.grammar.schema.document import Json, parse_document, pointer_step
@@ -17,7 +18,7 @@ from decoding.grammar.schema.handlers import handlers_of
 from decoding.grammar.schema.keywords import Holds, Keyword
 from decoding.grammar.schema.report import Handling, ReportEntry, SchemaReport
 from decoding.grammar.schema.resources import SchemaIndex
-from decoding.grammar.schema.scalars import allows_type, is_known_format
+from decoding.grammar.schema.scalars import allows_type
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 
 _SUBJECTS = {
@@ -66,12 +67,14 @@ def explain_schema(
     translation = Translation(
         SchemaIndex(document, UNDECLARED, current_budget()), options, current_budget(), handlers_of
     )
-    report = _Explanation(translation).report(document)
     try:
-        FormulaTable(schema, options).resolve_all()
+        table = FormulaTable(schema, options)
+        table.resolve_all()
     except SchemaError as error:
+        report = _Explanation(translation, None).report(document)
         return report.with_refusal(error.keyword, error.pointer, error.reason)
-    return report
+    reached = frozenset(spot.pointer for spot, _ in table.translation.targets.values())
+    return _Explanation(translation, reached).report(document)
 
 
 class _Explanation:
@@ -79,15 +82,18 @@ class _Explanation:
 
     Args:
         translation: Asked what each keyword means, apart from the compilation that may be under way.
+        reached: Pointers that references lead to; None if that is not known.
     """
 
-    def __init__(self, translation: Translation) -> None:
+    def __init__(self, translation: Translation, reached: frozenset[str] | None) -> None:
         self._t = translation
+        self._reached = reached
+        self._unused = False
         self._entries: list[ReportEntry] = []
 
     def report(self, document: Json) -> SchemaReport:
         """Explain all keywords."""
-        scope = self._t.enter(self._t.index.root, {}, 0)
+        scope = self._t.root_scope()
         self._schema(document, "#", scope)
         return SchemaReport(scope.dialect.name, tuple(self._entries))
 
@@ -96,7 +102,7 @@ class _Explanation:
             return
         resource = self._t.index.embedded.get(id(schema))
         if resource is not None and resource is not scope.resource:
-            scope = self._t.enter(resource, scope.dynamic, scope.number)
+            scope = self._t.enter(resource, scope)
         for name, value in schema.items():
             place = f"{pointer}/{pointer_step(name)}"
             keyword = scope.dialect.keywords.get(name)
@@ -115,15 +121,27 @@ class _Explanation:
                 self._schema(inner, f"{pointer}/{n}", scope)
         elif keyword.holds in (Holds.SCHEMA_BY_NAME, Holds.SCHEMA_OR_NAMES):
             for name, inner in value.items():
-                self._schema(inner, f"{pointer}/{pointer_step(name)}", scope)
+                place = f"{pointer}/{pointer_step(name)}"
+                was_unused = self._unused
+                self._unused |= keyword.name in _DEFINITIONS and not self._is_reached(place)
+                self._schema(inner, place, scope)
+                self._unused = was_unused
         else:
             self._schema(value, pointer, scope)
+
+    def _is_reached(self, pointer: str) -> bool:
+        reached = self._reached
+        return reached is None or any(
+            target == pointer or target.startswith(f"{pointer}/") for target in reached
+        )
 
     def _handling(self, schema: Schema, keyword: Keyword, pointer: str, scope: Scope) -> tuple[Handling, str]:
         """What is done with one occurrence, and why."""
         name = keyword.name
         if keyword.role == "annotation":
             return "annotation", keyword.note
+        if self._unused:
+            return "vacuous here", "nothing refers to this definition"
         if scope.dialect.ref_stands_alone and "$ref" in schema and name not in ("$ref", *_DEFINITIONS):
             return "vacuous here", f"stands beside $ref, which stands alone in {scope.dialect.name}"
         if keyword.role == "structure":
@@ -140,7 +158,7 @@ class _Explanation:
     def _format_note(self, name: str) -> str:
         if self._t.options.formats == "annotate":
             return "formats are not asserted"
-        return "" if is_known_format(name) else "a format that JSON Schema does not define"
+        return "" if name in FORMATS else "a format that JSON Schema does not define"
 
     def _asked(self, schema: Schema, name: str, pointer: str, scope: Scope) -> tuple[Handling, str]:
         """Translate the keyword to learn whether it can be, and whether it says anything."""
@@ -158,6 +176,8 @@ class _Explanation:
             return ("refused", error.reason) if own else ("enforced", "")
         if formula == ANYTHING:
             return "vacuous here", "every value passes"
+        if name == "format" and FORMATS[schema["format"]] is Enforcement.SUBSET:
+            return "enforced", "only such texts are written, but not all there are"
         if name == "type" and scope.dialect.id_keyword == "id" and allows_type(schema, "integer"):
             return "enforced", "1.0 is an integer, as in later drafts"
         return "enforced", ""

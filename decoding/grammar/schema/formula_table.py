@@ -34,17 +34,17 @@ class FormulaTable:
         options = options or GrammarOptions()
         budget = current_budget()
         self.document: Json = parse_document(schema, options.limits)
+        self._formulas: dict[str, Formula] = {}
+        self._grounded: set[str] = set()
         try:
             index = SchemaIndex(self.document, UNDECLARED, budget)
             self.translation = Translation(index, options, budget, handlers_of)
-            self._scope = self.translation.enter(index.root, {}, 0)
+            self._scope = self.translation.root_scope()
             self.root: Formula = self.translation.formula(self.document, "#", self._scope)
+            if self.translation.targets:
+                self._check_grounded(self.root, [])
         except RecursionError:
             raise _too_deep() from None
-        self._formulas: dict[str, Formula] = {}
-        self._grounded: set[str] = set()
-        if self.translation.targets:
-            self._check_grounded(self.root, [])
 
     @property
     def dialect(self) -> str:
@@ -57,27 +57,25 @@ class FormulaTable:
         Raises:
             SchemaError: the schema behind it cannot be read.
         """
-        formula = self._formulas.get(target)
-        if formula is None:
-            formula = self._translated(target)
-            self._check_grounded(Reference(target), [])
-        return formula
+        if target not in self._grounded:
+            try:
+                self._check_grounded(Reference(target), [])
+            except RecursionError:
+                raise _too_deep() from None
+        return self._formulas[target]
 
     def resolve_all(self) -> None:
         """Make the formulas behind all references that can be reached; raises as `resolve` does."""
         targets = self.translation.targets
-        while len(self._formulas) < len(targets):
-            for target in [target for target in targets if target not in self._formulas]:
+        while len(self._grounded) < len(targets):
+            for target in [target for target in targets if target not in self._grounded]:
                 self.resolve(target)
 
     def _translated(self, target: str) -> Formula:
         formula = self._formulas.get(target)
         if formula is None:
             spot, scope = self.translation.targets[target]
-            try:
-                formula = self.translation.conditions(spot.schema, spot.pointer, scope)
-            except RecursionError:
-                raise _too_deep() from None
+            formula = self.translation.conditions(spot.schema, spot.pointer, scope)
             self._formulas[target] = formula
         return formula
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from decoding.grammar.schema import arrays, combinations, literals, objects, scalars, unevaluated
 from decoding.grammar.schema.dialects import Dialect
-from decoding.grammar.schema.translation import Handler, Handlers
+from decoding.grammar.schema.translation import LATE, Handler, Handlers
 
 _GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
     (combinations.reference, ("$ref",)),
@@ -34,6 +34,8 @@ _GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
     (combinations.one_of, ("oneOf",)),
     (combinations.negation, ("not",)),
     (combinations.conditional, ("if",)),
+)
+_LATE: tuple[tuple[Handler, tuple[str, ...]], ...] = (
     (unevaluated.unevaluated_properties, ("unevaluatedProperties",)),
     (unevaluated.unevaluated_items, ("unevaluatedItems",)),
 )
@@ -43,8 +45,9 @@ _GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
 def handlers_of(dialect: Dialect) -> Handlers:
     """The handlers of a dialect's keywords."""
     return {
-        name: (1 << n, handler)
-        for n, (handler, names) in enumerate(_GROUPS)
+        name: (first << n, handler)
+        for first, groups in ((1, _GROUPS), (LATE, _LATE))
+        for n, (handler, names) in enumerate(groups)
         for name in names
         if name in dialect.keywords
     }

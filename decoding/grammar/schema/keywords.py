@@ -72,6 +72,20 @@ def is_filled_list(value: Json) -> bool:
     return isinstance(value, list) and bool(value)
 
 
+def is_distinct_list(value: Json) -> bool:
+    """Whether it is an array with something in it, and nothing twice."""
+    return is_filled_list(value) and len(set(map(_equality_key, value))) == len(value)
+
+
+def _equality_key(value: Json) -> object:
+    """Equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, dict):
+        return dict, frozenset((name, _equality_key(inner)) for name, inner in value.items())
+    if isinstance(value, list):
+        return list, tuple(map(_equality_key, value))
+    return (bool, value) if isinstance(value, bool) else value
+
+
 def is_object(value: Json) -> bool:
     """Whether it is an object."""
     return isinstance(value, dict)
@@ -278,7 +292,7 @@ UNDECLARED = DRAFT_2020_12 | _table(
         for name in ("exclusiveMinimum", "exclusiveMaximum")
     ],
 )
-"""2020-12 and what older drafts had where it has nothing: for schemas that do not say which draft they are."""
+"""2020-12 and what older drafts had where it has nothing: for schemas that do not say what they are."""
 
 DRAFT_2019_09 = _without(DRAFT_2020_12, "prefixItems", "$dynamicRef", "$dynamicAnchor") | _table(
     _OLD_ITEMS,
@@ -303,7 +317,7 @@ DRAFT_6 = _without(
 DRAFT_4 = _without(DRAFT_6, "$id", "const", "contains", "propertyNames", "examples") | _table(
     [
         Keyword("id", "structure", is_text, "a URI reference"),
-        Keyword("enum", "enforced", is_filled_list, "an array of at least one value"),
+        Keyword("enum", "enforced", is_distinct_list, "an array of at least one value, all distinct"),
         Keyword("required", "enforced", is_filled_name_list, "an array of at least one string, all distinct"),
         Keyword("exclusiveMinimum", "enforced", is_bool, "true or false"),
         Keyword("exclusiveMaximum", "enforced", is_bool, "true or false"),

@@ -50,6 +50,12 @@ class Spot(NamedTuple):
 class SchemaIndex:
     """All resources of a document, and of the official metaschemas it refers to.
 
+    Attributes:
+        root: The document.
+        embedded: Schemas with URIs of their own, by the `id` of the parsed object.
+        spots: What dynamic names lead to, by pointer.
+        formats: All values of `format`.
+
     Args:
         document: The parsed schema.
         dialect: The version it is written in, where it does not say.
@@ -67,6 +73,7 @@ class SchemaIndex:
         self._ambiguous: set[str] = set()
         self._checked: set[int] = set()
         self._found: dict[tuple[str, str], Spot] = {}
+        self.formats: set[str] = set()
         self.spots: dict[str, Spot] = {}
         self.embedded: dict[int, Resource] = {}
         self.root = self._add_document(document, "", "#", dialect)
@@ -105,6 +112,8 @@ class SchemaIndex:
                 )
             if keyword.holds:
                 self._visit_inner(keyword, value, f"{pointer}/{name}", resource)
+            elif name == "format":
+                self.formats.add(value)
 
     def _visit_inner(self, keyword: Keyword, value: Json, pointer: str, resource: Resource) -> None:
         holds = keyword.holds

@@ -9,7 +9,9 @@ from decoding.grammar.budget import AutomatonLimitError
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.leaves.hole import HoleName
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
 from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.regex_errors import PatternError, UnsupportedPatternError
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.schema.formula import (
@@ -130,8 +132,9 @@ def texts(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sco
     pattern = schema.get("pattern")
     format_name = schema.get("format") if t.options.formats == "assert" else None
     allowed: TextSet | None = None
-    if format_name is not None:
-        allowed = format_set(format_name, f"{pointer}/format")
+    # Metaschemas have formats as annotations.
+    if format_name is not None and pointer.startswith("#"):
+        allowed = _format_set(format_name, f"{pointer}/format", scope.outer)
     if least is not None or most is not None or pattern is not None:
         said = _text_set(least, most, pattern, pointer)
         allowed = said if allowed is None else _both(allowed, said, keyword, pointer)
@@ -171,8 +174,6 @@ def pattern_dfa(pattern: str, keyword: str, pointer: str) -> Dfa:
         UnsupportedSchemaError: it uses what automata cannot do.
         SchemaLimitError: its automaton has too many states.
     """
-    from decoding.grammar.regular.regex import compile_pattern
-
     try:
         return compile_pattern(pattern)
     except UnsupportedPatternError as error:
@@ -183,29 +184,18 @@ def pattern_dfa(pattern: str, keyword: str, pointer: str) -> Dfa:
         raise SchemaLimitError(keyword, pointer, str(error)) from None
 
 
-UNENFORCEABLE_FORMATS = {"regex": "no automaton knows which texts are regular expressions"}
+def _format_set(name: str, pointer: str, outer: bool) -> TextSet | None:
+    """The texts of a format; None where nothing is known of it.
 
-
-def format_set(name: str, pointer: str) -> TextSet | None:
-    """The texts of a format; None for one that nobody has defined.
-
-    Raises:
-        UnsupportedSchemaError: it is defined, but not a regular language.
+    Where only some texts of a format are known, a formula that must not leave out any takes all strings.
     """
-    reason = UNENFORCEABLE_FORMATS.get(name)
-    if reason is not None:
-        raise UnsupportedSchemaError("format", pointer, f"{name!r}: {reason}")
-    from decoding.grammar.regular.formats import format_texts
-
+    if outer and FORMATS.get(name) is Enforcement.SUBSET:
+        return None
     try:
-        return format_texts(name)
+        automaton = format_texts(name)
     except AutomatonLimitError as error:
         raise SchemaLimitError("format", pointer, str(error)) from None
-
-
-def is_known_format(name: str) -> bool:
-    """Whether the format is defined, be it enforceable or not."""
-    return name in UNENFORCEABLE_FORMATS or format_set(name, "#/format") is not None
+    return None if automaton is None else _limited(0, None, automaton)
 
 
 def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:

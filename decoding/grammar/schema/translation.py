@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from decoding.grammar.budget import CompileBudget
+from decoding.grammar.errors import SchemaError
 from decoding.grammar.options import GrammarOptions
+from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.schema.dialects import Dialect
 from decoding.grammar.schema.document import Json
 from decoding.grammar.schema.formula import ANYTHING, NOTHING, And, Formula, Reference
@@ -29,12 +31,15 @@ class Scope:
         handlers: Of its dialect.
         dynamic: What `$dynamicRef` means here: names, and the pointers of what they name.
         number: Of `dynamic`, among all that have been met; 0 for none.
+        outer: Whether formulas may hold for more values than the schema, as they must where they are negated
+            and some format is known only in part; otherwise they may hold for fewer.
     """
 
     resource: Resource
     handlers: Handlers
     dynamic: Mapping[str, str]
     number: int
+    outer: bool
 
     @property
     def dialect(self) -> Dialect:
@@ -46,6 +51,9 @@ Handler = Callable[["Translation", Schema, str, str, Scope], Formula]
 """Makes a formula of a schema, the first keyword of the group, the schema's pointer, and its scope."""
 Handlers = Mapping[str, tuple[int, Handler]]
 """Handlers by keyword, with one bit for all keywords that a handler deals with at once."""
+LATE = 1 << 32
+"""From this bit on, handlers repeat names of properties that others bring; they come last, so that the order
+of properties is that of the others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +66,7 @@ class Translation:
         budget: Polled in loops.
         handlers: By the name of a dialect.
         targets: Schemas that references lead to, by their formulas' names.
+        has_inexact_formats: Whether of some format in use only a part of its texts is known.
     """
 
     index: SchemaIndex
@@ -65,18 +74,38 @@ class Translation:
     budget: CompileBudget
     handlers: Callable[[Dialect], Handlers]
     targets: dict[str, tuple[Spot, Scope]] = field(default_factory=dict)
-    _scopes: dict[tuple[str, int], Scope] = field(default_factory=dict)
+    has_inexact_formats: bool = field(init=False)
+    _inexact: dict[str, bool] = field(default_factory=dict)
+    _scopes: dict[tuple[str, int, bool], Scope] = field(default_factory=dict)
     _dynamics: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)
 
-    def enter(self, resource: Resource, dynamic: Mapping[str, str], number: int) -> Scope:
-        """The scope inside a resource, coming from one where dynamic names mean that."""
+    def __post_init__(self) -> None:
+        formats = self.index.formats if self.options.formats == "assert" else ()
+        self.has_inexact_formats = any(FORMATS.get(name) is Enforcement.SUBSET for name in formats)
+
+    def root_scope(self) -> Scope:
+        """The scope of the document."""
+        return self._scope(self.index.root, {}, 0, False)
+
+    def enter(self, resource: Resource, scope: Scope) -> Scope:
+        """The scope inside a resource, coming from another scope."""
+        return self._scope(resource, scope.dynamic, scope.number, scope.outer)
+
+    def flipped(self, scope: Scope) -> Scope:
+        """The scope for what is negated; the same one where all formats are known exactly."""
+        if not self.has_inexact_formats:
+            return scope
+        return self._scope(scope.resource, scope.dynamic, scope.number, not scope.outer)
+
+    def _scope(self, resource: Resource, dynamic: Mapping[str, str], number: int, outer: bool) -> Scope:
         if resource.dynamic and not resource.dynamic.keys() <= dynamic.keys():
             dynamic = {**resource.dynamic, **dynamic}
             number = self._dynamics.setdefault(frozenset(dynamic.items()), len(self._dynamics) + 1)
-        scope = self._scopes.get((resource.pointer, number))
+        key = (resource.pointer, number, outer)
+        scope = self._scopes.get(key)
         if scope is None:
-            scope = Scope(resource, self.handlers(resource.dialect), dynamic, number)
-            self._scopes[resource.pointer, number] = scope
+            scope = Scope(resource, self.handlers(resource.dialect), dynamic, number, outer)
+            self._scopes[key] = scope
         return scope
 
     def formula(self, schema: Json, pointer: str, scope: Scope) -> Formula:
@@ -88,7 +117,7 @@ class Translation:
         if self.index.embedded and id(schema) in self.index.embedded:
             resource = self.index.embedded[id(schema)]
             if resource is not scope.resource:
-                scope = self.enter(resource, scope.dynamic, scope.number)
+                scope = self.enter(resource, scope)
         return self.conditions(schema, pointer, scope)
 
     def conditions(self, schema: Schema, pointer: str, scope: Scope) -> Formula:
@@ -98,6 +127,7 @@ class Translation:
             return handlers["$ref"][1](self, schema, "$ref", pointer, scope)
         parts: list[Formula] = []
         done = 0
+        late: list[tuple[str, Handler]] = []
         for keyword in schema:
             found = handlers.get(keyword)
             if found is None:
@@ -106,11 +136,16 @@ class Translation:
             if done & bit:
                 continue
             done |= bit
+            if bit >= LATE:
+                late.append((keyword, handler))
+                continue
             part = handler(self, schema, keyword, pointer, scope)
             if type(part) is And:
                 parts += part.parts
             else:
                 parts.append(part)
+        for keyword, handler in late:
+            parts.append(handler(self, schema, keyword, pointer, scope))
         if len(parts) == 1:
             return parts[0]
         return And(tuple(parts)) if parts else ANYTHING
@@ -121,10 +156,48 @@ class Translation:
             return ANYTHING
         if spot.schema is False:
             return NOTHING
-        inside = self.enter(spot.resource, scope.dynamic, scope.number)
-        target = f"{spot.pointer} {inside.number}" if inside.number else spot.pointer
+        if scope.outer and not self._is_inexact(spot):
+            scope = self.flipped(scope)
+        inside = self.enter(spot.resource, scope)
+        target = spot.pointer
+        if inside.number or inside.outer:
+            target += f" {inside.number}{'+' if inside.outer else ''}"
         self.targets.setdefault(target, (spot, inside))
         return Reference(target)
+
+    def _is_inexact(self, spot: Spot) -> bool:
+        """Whether a schema can reach a format that is known only in part; may say yes without need."""
+        known = self._inexact.get(spot.pointer)
+        if known is None:
+            known = self._inexact[spot.pointer] = self._reaches_inexact(spot)
+        return known
+
+    def _reaches_inexact(self, spot: Spot) -> bool:
+        waiting: list[tuple[Json, Resource]] = [(spot.schema, spot.resource)]
+        seen = {spot.pointer}
+        while waiting:
+            value, resource = waiting.pop()
+            if isinstance(value, list):
+                waiting += [(inner, resource) for inner in value]
+            if not isinstance(value, dict):
+                continue
+            resource = self.index.embedded.get(id(value), resource)
+            if "$dynamicRef" in value or "$recursiveRef" in value:
+                return True
+            name, reference = value.get("format"), value.get("$ref")
+            if isinstance(name, str) and FORMATS.get(name) is Enforcement.SUBSET:
+                return True
+            if isinstance(reference, str):
+                try:
+                    found = self.index.locate(reference, resource, "$ref", spot.pointer)
+                except SchemaError:
+                    # It may stand where it means nothing; if it does mean something, it is refused there.
+                    return True
+                if found.pointer not in seen:
+                    seen.add(found.pointer)
+                    waiting.append((found.schema, found.resource))
+            waiting += [(inner, resource) for inner in value.values()]
+        return False
 
     def referred(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Spot:
         """Where `$ref`, `$dynamicRef` or `$recursiveRef` leads."""

@@ -38,14 +38,14 @@ class Evaluated:
 
     Attributes:
         everything: All members or all items.
-        names: Members of these names.
+        names: Members of these names, in the order in which they were found.
         patterns: Members whose names match.
         items: So many first items.
         items_like: Items that are as one of these formulas says.
     """
 
     everything: bool = False
-    names: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
     patterns: frozenset[Dfa] = frozenset()
     items: int = 0
     items_like: frozenset[Formula] = frozenset()
@@ -56,7 +56,7 @@ class Evaluated:
             return _EVERYTHING
         return Evaluated(
             False,
-            self.names | other.names,
+            tuple(dict.fromkeys(self.names + other.names)),
             self.patterns | other.patterns,
             max(self.items, other.items),
             self.items_like | other.items_like,
@@ -64,7 +64,14 @@ class Evaluated:
 
     def holds(self, other: Evaluated) -> bool:
         """Whether all that the other has looked at is here too."""
-        return self.joined(other) == self
+        if self.everything or other.everything:
+            return self.everything
+        return (
+            set(other.names) <= set(self.names)
+            and other.patterns <= self.patterns
+            and other.items <= self.items
+            and other.items_like <= self.items_like
+        )
 
 
 _EVERYTHING = Evaluated(everything=True)
@@ -86,7 +93,7 @@ def unevaluated_properties(
         if evaluated.everything:
             members: Formula = ANYTHING
         else:
-            names = tuple((name, ANYTHING) for name in sorted(evaluated.names))
+            names = tuple((name, ANYTHING) for name in evaluated.names)
             patterns = tuple((keys, ANYTHING) for keys in evaluated.patterns)
             members = Properties(names, patterns, rest, True, place)
         parts.append(both(condition, members))
@@ -144,7 +151,7 @@ class _Cases:
             return [(ANYTHING, _NOTHING)]
         resource = self._t.index.embedded.get(id(schema))
         if resource is not None and resource is not scope.resource:
-            scope = self._t.enter(resource, scope.dynamic, scope.number)
+            scope = self._t.enter(resource, scope)
         return self._neighbours(schema, pointer, scope, own=False)
 
     def _neighbours(self, schema: Schema, pointer: str, scope: Scope, *, own: bool) -> list[Case]:
@@ -208,7 +215,8 @@ class _Cases:
         then = self._inside(schema["then"], f"{pointer}/then", scope) if "then" in schema else []
         cases += self._crossed(asked, then)
         if "else" in schema:
-            refused = negated(self._t.formula(schema["if"], f"{pointer}/if", scope), self._place)
+            flipped = self._t.flipped(scope)
+            refused = negated(self._t.formula(schema["if"], f"{pointer}/if", flipped), self._place)
             otherwise = self._inside(schema["else"], f"{pointer}/else", scope)
             cases += [(both(refused, more), evaluated) for more, evaluated in otherwise]
         return self._pruned([case for case in cases if case[0] != NOTHING])
@@ -226,7 +234,7 @@ class _Cases:
 
     def _followed(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Case]:
         spot = self._t.referred(schema, keyword, pointer, scope)
-        inside = self._t.enter(spot.resource, scope.dynamic, scope.number)
+        inside = self._t.enter(spot.resource, scope)
         step = (spot.pointer, inside.number)
         if step in self._following:
             raise UnsupportedSchemaError(
@@ -246,7 +254,7 @@ class _Cases:
             pattern_dfa(pattern, "patternProperties", f"{pointer}/patternProperties/{pointer_step(pattern)}")
             for pattern in schema.get("patternProperties", ())
         )
-        return Evaluated(names=frozenset(schema.get("properties", ())), patterns=patterns)
+        return Evaluated(names=tuple(schema.get("properties", ())), patterns=patterns)
 
     def _items(self, schema: Schema, pointer: str, scope: Scope) -> Evaluated:
         first, rest = item_keywords(schema, scope)
