@@ -15,6 +15,9 @@ from decoding.grammar.regular.ranges import Ranges, atoms
 Edge = tuple[int, int, int]
 Row = tuple[Edge, ...]
 
+# Edges, and members of sets of states, that may be made for every state that is allowed.
+SIZE_PER_STATE = 32
+
 
 def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
     """Trim, minimise and number an automaton; the automaton of no text is one state without edges.

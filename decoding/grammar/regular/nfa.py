@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from decoding.grammar.budget import current_budget
-from decoding.grammar.regular.minimise import Edge, Row, canonical
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
 from decoding.grammar.regular.ranges import Ranges, atoms, contains
 
 
@@ -161,6 +161,9 @@ class _Subsets:
         self._members = members[:num_charsets]
         self._part_is_word = [contains(word, ranges[0][0]) for ranges in self._parts]
         self._closures: dict[tuple[int, int, int], frozenset[int]] = {}
+        # Where there are many states their closures are not kept one by one: they may be all alike and long.
+        self._is_small = nfa.num_states <= 512
+        self._ends = [bool(edges) or label >= 0 for edges, label in zip(nfa.edges, nfa.labels, strict=True)]
 
     def build(self, starts: Iterable[int]) -> tuple[list[list[Edge]], list[int]]:
         """Rows and labels, not yet minimal."""
@@ -170,8 +173,10 @@ class _Subsets:
         rows: list[list[Edge]] = []
         labels: list[int] = []
         check = current_budget().check_states
+        size = 0
         for kernel, before in order:
-            check(len(order))
+            size += len(kernel)
+            check(max(len(order), size // SIZE_PER_STATE))
             ending = self._closure(kernel, before, self._behind)
             found = [self._nfa.labels[state] for state in ending if self._nfa.labels[state] >= 0]
             labels.append(min(found) if found else -1)
@@ -189,6 +194,7 @@ class _Subsets:
                     order.append(key)
                 row.extend((low, high, number) for low, high in self._parts[part])
             row.sort()
+            size += len(row)
             rows.append(row)
         return rows, labels
 
@@ -216,24 +222,31 @@ class _Subsets:
         return out
 
     def _closure(self, kernel: frozenset[int], before: int, behind: int) -> frozenset[int]:
-        """All states that steps without a symbol lead to."""
-        if len(kernel) == 1:
-            (state,) = kernel
-            return self._closure_of(state, before, behind)
-        return frozenset().union(*[self._closure_of(state, before, behind) for state in kernel])
+        """All states with edges or labels that steps without a symbol lead to."""
+        if len(kernel) > 1 and self._is_small:
+            return frozenset().union(*[self._one_closure(at, before, behind) for at in kernel])
+        if len(kernel) > 1:
+            return self._walked(kernel, before, behind)
+        return self._one_closure(next(iter(kernel)), before, behind)
 
-    def _closure_of(self, state: int, before: int, behind: int) -> frozenset[int]:
+    def _one_closure(self, state: int, before: int, behind: int) -> frozenset[int]:
         """The closure of one state, kept."""
         key = (state, before, behind)
         known = self._closures.get(key)
         if known is None:
-            steps = self._nfa.steps
-            seen = {state}
-            stack = [state]
-            while stack:
-                for target, condition in steps[stack.pop()]:
-                    if target not in seen and (not condition or holds(condition, before, behind)):
-                        seen.add(target)
-                        stack.append(target)
-            known = self._closures[key] = frozenset(seen)
+            known = self._walked((state,), before, behind)
+            if self._is_small:
+                self._closures[key] = known
         return known
+
+    def _walked(self, kernel: Iterable[int], before: int, behind: int) -> frozenset[int]:
+        """As `_closure`, step by step."""
+        steps = self._nfa.steps
+        seen = set(kernel)
+        stack = list(seen)
+        while stack:
+            for target, condition in steps[stack.pop()]:
+                if target not in seen and (not condition or holds(condition, before, behind)):
+                    seen.add(target)
+                    stack.append(target)
+        return frozenset([state for state in seen if self._ends[state]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from decoding.grammar.budget import current_budget
-from decoding.grammar.regular.minimise import Edge, Row, canonical
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
 
 
 def product(
@@ -33,10 +33,11 @@ def product(
     order = [(0, 0)]
     rows: list[list[Edge]] = []
     labels: list[int] = []
+    size = 0
     check = current_budget().check_states
     for left, right in order:
-        if not len(order) & 63:
-            check(len(order))
+        if not len(rows) & 63:
+            check(max(len(order), size // SIZE_PER_STATE))
         labels.append(
             label(left_labels[left] if left >= 0 else -1, right_labels[right] if right >= 0 else -1)
         )
@@ -51,6 +52,7 @@ def product(
             if number == len(order):
                 order.append(pair)
             row.append((first, last, number))
+        size += len(row)
         rows.append(row)
     check(len(order))
     return canonical(rows, labels)

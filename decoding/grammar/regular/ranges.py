@@ -73,29 +73,26 @@ def atoms(sets: Sequence[Ranges]) -> tuple[list[list[tuple[int, int]]], list[lis
     """
     if len(sets) == 1:
         return [list(sets[0])], [[0]]
-    events: dict[int, int] = {}
+    toggles: dict[int, list[int]] = {}
     for index, ranges in enumerate(sets):
-        bit = 1 << index
         for first, last in ranges:
-            events[first] = events.get(first, 0) ^ bit
-            events[last + 1] = events.get(last + 1, 0) ^ bit
-    part_of: dict[int, int] = {}
+            toggles.setdefault(first, []).append(index)
+            toggles.setdefault(last + 1, []).append(index)
+    part_of: dict[frozenset[int], int] = {}
     parts: list[list[tuple[int, int]]] = []
     members: list[list[int]] = [[] for _ in sets]
-    mask = 0
+    active: set[int] = set()
     start = 0
-    for position in sorted(events):
-        if mask:
-            part = part_of.get(mask)
+    for position in sorted(toggles):
+        if active:
+            key = frozenset(active)
+            part = part_of.get(key)
             if part is None:
-                part = part_of[mask] = len(parts)
+                part = part_of[key] = len(parts)
                 parts.append([])
-                rest = mask
-                while rest:
-                    low = rest & -rest
-                    members[low.bit_length() - 1].append(part)
-                    rest ^= low
+                for index in key:
+                    members[index].append(part)
             parts[part].append((start, position - 1))
-        mask ^= events[position]
+        active.symmetric_difference_update(toggles[position])
         start = position
     return parts, members

@@ -6,7 +6,7 @@ only where ECMA-262 and Python read a class differently and the pattern is to ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -44,10 +44,9 @@ class CharClass:
     sure: Ranges
     possible: Ranges
 
-    def __or__(self, other: CharClass) -> CharClass:
-        return CharClass(union(self.sure, other.sure), union(self.possible, other.possible))
-
     def __invert__(self) -> CharClass:
+        if self.sure is self.possible:
+            return exactly(complement(self.sure))
         return CharClass(complement(self.possible), complement(self.sure))
 
     def any_case(self, portable: bool) -> CharClass:
@@ -67,6 +66,14 @@ class CharClass:
 def exactly(ranges: Ranges) -> CharClass:
     """A class that all read alike."""
     return CharClass(ranges, ranges)
+
+
+def any_of(parts: Sequence[CharClass]) -> CharClass:
+    """What is in any of the classes."""
+    sure = union(*(part.sure for part in parts))
+    if all(part.sure is part.possible for part in parts):
+        return exactly(sure)
+    return CharClass(sure, union(*(part.possible for part in parts)))
 
 
 def char_class(code_point: int) -> CharClass:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.minimise import Edge, Row
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
 from decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
 from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
 from decoding.grammar.regular.regex_classes import WORD
@@ -109,9 +109,10 @@ class _Runs:
         rows: list[list[Edge]] = []
         finals: list[bool] = []
         check = current_budget().check_states
-        for key in order:
-            check(len(order))
-            runs, side, behind = key
+        size = 0
+        for runs, side, behind in order:
+            size += len(runs)
+            check(max(len(order), size // SIZE_PER_STATE))
             finals.append(self._may_end(self._closure(runs, side, Side.EDGE, behind)))
             row: list[Edge] = []
             for part, following in self._successors(runs, side, behind).items():
@@ -127,6 +128,7 @@ class _Runs:
                     order.append(successor)
                 row.extend((low, high, number) for low, high in self._parts[part])
             row.sort()
+            size += len(row)
             rows.append(row)
         return rows, finals
 

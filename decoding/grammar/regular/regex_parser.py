@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.nfa import Condition
 from decoding.grammar.regular.regex_classes import (
     CharClass,
+    any_of,
     char_class,
     chars_between,
     exactly,
@@ -24,6 +28,7 @@ from decoding.grammar.regular.regex_unicode import property_ranges
 
 _CONTROL_ESCAPES = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _MAX_DEPTH = 100
+_COUNTS = re.compile(r"([0-9]*)(,?)([0-9]*)\}")
 _ANCHORS = {
     "A": Condition.AT_BEGIN,
     "Z": Condition.AT_END,
@@ -58,6 +63,7 @@ class _Parser:
         self._any_case = False
         self._dot_is_all = False
         self._depth = 0
+        self._check_time = current_budget().check_time
 
     def parse(self) -> Node:
         """The whole pattern."""
@@ -101,6 +107,8 @@ class _Parser:
         items: list[Node] = []
         while self._at < len(self._text) and self._peek() not in "|)":
             start = self._at
+            if not len(items) & 255:
+                self._check_time()
             item = self._atom()
             if item is None:
                 continue
@@ -227,12 +235,10 @@ class _Parser:
 
     def _counts(self) -> tuple[int, int | None] | None:
         """The bounds in braces, whose opening one is behind; None where the brace stands for itself."""
-        end = self._text.find("}", self._at)
-        if end < 0:
+        found = _COUNTS.match(self._text, self._at)
+        if found is None:
             return None
-        low, comma, high = self._text[self._at : end].partition(",")
-        if not all(part.isascii() and part.isdigit() for part in (low, high) if part):
-            return None
+        low, comma, high = found.groups()
         if not low:
             if comma:
                 raise self._unsupported(
@@ -245,7 +251,7 @@ class _Parser:
         most = int(high) if high else None if comma else least
         if most is not None and most < least:
             raise self._wrong("bounds of which the lower one is larger", self._at - 1)
-        self._at = end + 1
+        self._at = found.end()
         return least, most
 
     def _escape(self, start: int) -> Node:
@@ -339,26 +345,29 @@ class _Parser:
             raise self._unsupported(
                 "a closing bracket as the first of a class, which not all read alike", start
             )
-        out = exactly(())
+        parts: list[CharClass] = []
         while not self._take("]"):
+            if not len(parts) & 255:
+                self._check_time()
             at = self._at
             first = self._bracket_item(start)
             if not self._text.startswith("-", self._at) or self._text[self._at + 1 : self._at + 2] in (
                 "]",
                 "",
             ):
-                out |= char_class(first) if isinstance(first, int) else first
+                parts.append(char_class(first) if isinstance(first, int) else first)
                 continue
             self._at += 1
             last = self._bracket_item(start)
             if isinstance(first, int) and isinstance(last, int):
                 if last < first:
                     raise self._wrong("a range whose first character is behind its last", at)
-                out |= chars_between(first, last)
+                parts.append(chars_between(first, last))
             else:
                 # Beside a class such as \w a hyphen stands for itself.
                 for part in (first, 0x2D, last):
-                    out |= char_class(part) if isinstance(part, int) else part
+                    parts.append(char_class(part) if isinstance(part, int) else part)
+        out = any_of(parts)
         if self._any_case:
             out = out.any_case(self._portable)
         return ~out if negated else out

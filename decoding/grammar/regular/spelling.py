@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.minimise import Edge, Row
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.utf8 import MakeState, byte_edges
 
@@ -19,6 +19,8 @@ _QUOTE = 0x22
 _BACKSLASH = 0x5C
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", _QUOTE: '"', _BACKSLASH: "\\"}
 _HEX = b"0123456789abcdef"
+# Edges of a shape up to which its template is kept for other sets.
+_SMALL_SHAPE = 32
 _HEX_DIGITS = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 
 
@@ -26,7 +28,12 @@ _HEX_DIGITS = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 _Template = tuple[tuple[Row, ...], Row]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
+def _kept_template(shape: Row, end: int) -> _Template:
+    """As `_template`; for small shapes, which many sets share."""
+    return _template(shape, end)
+
+
 def _template(shape: Row, end: int) -> _Template:
     """Edges over bytes for edges over code points, whatever states they lead to.
 
@@ -89,6 +96,7 @@ class _Speller:
         self.rows: list[Row] = []
         self.labels: list[int] = []
         self.inner: dict[Row, int] = {}
+        self._templates: dict[tuple[Row, int], _Template] = {}
 
     def state(self, row: Row = (), label: int = -1) -> int:
         """A state of its own."""
@@ -101,6 +109,15 @@ class _Speller:
         known = self.inner.get(row)
         if known is None:
             known = self.inner[row] = self.state(row)
+        return known
+
+    def _template(self, shape: Row, end: int) -> _Template:
+        """Edges over bytes, whatever states they lead to."""
+        if len(shape) <= _SMALL_SHAPE:
+            return _kept_template(shape, end)
+        known = self._templates.get((shape, end))
+        if known is None:
+            known = self._templates[shape, end] = _template(shape, end)
         return known
 
     def spelled(self, row: Sequence[Edge], base: int, end: int) -> Row:
@@ -116,7 +133,7 @@ class _Speller:
         targets = [base + target for target in numbers]
         if end >= 0:
             targets.append(end)
-        inner, top = _template(tuple(shape), len(numbers) if end >= 0 else -1)
+        inner, top = self._template(tuple(shape), len(numbers) if end >= 0 else -1)
         for inner_row in inner:
             targets.append(self.inside(tuple([(f, t, targets[n]) for f, t, n in inner_row])))
         return tuple([(first, last, targets[number]) for first, last, number in top])
@@ -182,9 +199,9 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
     budget = current_budget()
     for state, row in enumerate(rows):
         speller.rows[base + state] = speller.spelled(row, base, ends.get(labels[state], -1))
-        if not state & 255:
-            # Its size is linear in that of the set, which has been within bounds.
-            budget.check_time()
+        if not state & 63:
+            # It is larger than the set, whose size has been within bounds, by a factor only.
+            budget.check_states(len(speller.rows) // SIZE_PER_STATE)
     if _may_merge(speller, base, len(rows)):
         return ByteDfa.from_rows(speller.rows, speller.labels)
     return ByteDfa.from_minimal_rows(speller.rows, speller.labels)
