@@ -128,6 +128,12 @@ class _Number(click.FloatRange):
     "--max-prompt-tokens", type=click.IntRange(min=8), default=96, help="Longer training prompts are cut."
 )
 @_option(
+    "--answers",
+    type=_Number(0, 1),
+    default=0.0,
+    help="Share of the examples whose target is a JSON document with the title in it, for genret answer.",
+)
+@_option(
     "--seed",
     type=click.IntRange(0, _MAX_SEED),
     default=17,
@@ -184,6 +190,7 @@ def train_command(
     optimizer: str | None,
     vocab_size: int | None,
     max_prompt_tokens: int,
+    answers: float,
     seed: int,
     threads: int,
     cpu: bool,
@@ -230,6 +237,7 @@ def train_command(
             max_prompt_tokens=max_prompt_tokens,
             max_bad_rows=max_bad_rows,
             save_dtype=save_dtype,
+            answers=answers,
             test=test,
             trainer=TrainerOptions(
                 optimizer=optimizer or ("muon" if preset else "adamw"),

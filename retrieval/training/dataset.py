@@ -58,11 +58,13 @@ class ExampleEncoder:
         self._rendering = config.rendering or Rendering()
         self._plain = config.prompt(config.default_prompt)
         self._mention = config.prompt(config.mention_prompt)
+        self._answer = config.answer_template(None)
         encoder_positions = self._limits.encoder_positions
         self._max_prompt_tokens = min(max_prompt_tokens, encoder_positions or max_prompt_tokens)
         for template in (self._plain, self._mention):
             check_markup(template, tokenizer, self._max_prompt_tokens)
-        self._markup = {t: num_markup_tokens(t, tokenizer) for t in (self._plain, self._mention)}
+        templates = (self._plain, self._mention, self._answer)
+        self._markup = {t: num_markup_tokens(t, tokenizer) for t in templates}
 
     def encode(self, example: Example) -> EncodedExample | None:
         """Return the token ids, or None where the title cannot be written (see `fault`)."""
@@ -71,6 +73,9 @@ class ExampleEncoder:
         row = self._tokenizer.encode_titles([example.title], self._rendering)[0]
         if row is None or self.fault(row) is not None:
             return None
+        if example.document is not None:
+            template = self._answer
+            row = [*self._tokenizer.encode_text(example.document), row[-1]]
         limit = self._max_prompt_tokens
         room = self._limits.room(0)
         if room is not None and not self._limits.is_encoder_decoder:

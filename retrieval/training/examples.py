@@ -11,9 +11,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+from retrieval.training.answers import answer_document
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.noise import (
     drop_words,
@@ -87,6 +88,7 @@ class ExampleOptions:
         ramp_examples: Length of the change, in examples.
         alias_target: Share of the alias inputs whose target is the alias itself, not the title.
         clean: Share of names and queries left as written (apart from letter case).
+        answers: Share of the examples with a query whose target is a JSON document with the title in it.
     """
 
     first: Mixture = COPYING_FIRST
@@ -94,9 +96,10 @@ class ExampleOptions:
     ramp_examples: int = 40_000
     alias_target: float = 0.15
     clean: float = 0.35
+    answers: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alias_target", "clean"):
+        for name in ("alias_target", "clean", "answers"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
         if self.ramp_examples < 0:
@@ -112,12 +115,14 @@ class Example:
         mention: A mention in context, for the mention template.
         title: Text to be written.
         recipe: Which recipe made it.
+        document: JSON to be written in the title's place, for the template of answers; None: the bare title.
     """
 
     title: str
     recipe: str
     query: str | None = None
     mention: Mention | None = None
+    document: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +166,19 @@ class ExampleGenerator:
         self._strangers = sorted({w for s in self._sources for w in s.words}) or [entities[0].title]
         names = {word for entity in entities for word in entity.title.split()}
         self._name_words = sorted(names)
+        self._kinds = {entity.title: entity.kind for entity in entities}
 
     def draw(self, index: int, random: Random) -> Example:
         """Return one example of the mixture due at position `index` of the run."""
+        example = self._draw(index, random)
+        share = self.options.answers
+        if not share or example.mention is not None or random.random() >= share:
+            return example
+        return replace(
+            example, document=answer_document(example.title, self._kinds.get(example.title, ""), random)
+        )
+
+    def _draw(self, index: int, random: Random) -> Example:
         weights = self._weights(index)
         recipe = random.choices(list(weights), weights=list(weights.values()))[0]
         if recipe == "description" and self._described:

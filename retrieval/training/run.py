@@ -17,6 +17,7 @@ import torch
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.answers import with_answers
 from retrieval.training.budget import Budget
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue, read_queries
 from retrieval.training.dataset import ExampleDataset, ExampleEncoder
@@ -51,6 +52,7 @@ class RunPlan:
         max_prompt_tokens: Longer training prompts are cut.
         max_bad_rows: So many bad rows of the catalogue are left out, more are an error.
         save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
+        answers: Share of the examples whose target is a JSON document with the title in it.
         test: Whether the test queries are measured too, after training.
         trainer: How to optimise.
     """
@@ -67,6 +69,7 @@ class RunPlan:
     max_prompt_tokens: int = 96
     max_bad_rows: int = 0
     save_dtype: str = "float16"
+    answers: float = 0.0
     test: bool = False
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
 
@@ -83,6 +86,8 @@ class RunPlan:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(name, f"must be > 0 and finite, got {value}")
+        if not 0 <= self.answers <= 1:
+            raise InputError("answers", f"must be in [0, 1], got {self.answers}")
         if self.max_bad_rows < 0:
             raise InputError("max_bad_rows", f"must be >= 0, got {self.max_bad_rows}")
         if self.max_prompt_tokens < 8:
@@ -114,6 +119,8 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     _check_out(plan)
     torch.manual_seed(plan.trainer.seed)
     checkpoint = _start_checkpoint(plan, entities, queries)
+    if plan.answers:
+        checkpoint = replace(checkpoint, config=with_answers(checkpoint.config))
     _log_start(plan, checkpoint, entities, queries, report)
     encoder = _encoder(plan, checkpoint, entities, report)
 
@@ -122,7 +129,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     if plan.minutes is None:
         ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
     dataset = ExampleDataset(
-        ExampleGenerator(entities, queries, ExampleOptions(ramp_examples=ramp)),
+        ExampleGenerator(entities, queries, ExampleOptions(ramp_examples=ramp, answers=plan.answers)),
         encoder,
         length=budget.max_steps * plan.trainer.batch_size,
         batch_size=plan.trainer.batch_size,
