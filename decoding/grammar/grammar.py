@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +59,7 @@ class Grammar:
         value: What the document may be.
         vocabulary: Whose tokens write it; that of the leaves in `value`.
         options: Whitespace is as these say.
-        report: What became of the schema's keywords.
+        explain: Says what became of the schema's keywords, when asked.
         max_bytes: Masks and successors are forgotten when the grammar holds so much memory.
     """
 
@@ -68,13 +68,13 @@ class Grammar:
         value: ValueNode,
         vocabulary: Vocabulary,
         options: GrammarOptions | None = None,
-        report: SchemaReport | None = None,
+        explain: Callable[[], SchemaReport] | None = None,
         max_bytes: int = 64 << 20,
     ) -> None:
         self._value = value
         self._vocabulary = vocabulary
         self._options = options or GrammarOptions()
-        self._report = report
+        self._explain = explain
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
         self._memory = Memory()
@@ -231,7 +231,7 @@ class Grammar:
 
     def report(self) -> SchemaReport | None:
         """What became of every keyword; None for a grammar that was not made from a schema."""
-        return self._report
+        return None if self._explain is None else self._explain()
 
     def _configuration(self, state: int) -> Configuration:
         by_state = self._configurations.by_state

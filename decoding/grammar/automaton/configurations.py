@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from decoding.grammar.automaton.levels import Level, Levels, Pop, Push
 from decoding.grammar.automaton.memory import Memory
+from decoding.grammar.automaton.nodes import LeafFrame
 
 _CONFIGURATION_BYTES = 300
 
@@ -56,6 +57,7 @@ class Configurations:
 
     def __init__(self, levels: Levels, memory: Memory) -> None:
         self._memory = memory
+        self._levels = levels
         self._bottom: dict[Level, Configuration] = {}
         self.by_state: list[Configuration | None] = []
         self.start = self.of(levels.start, None)
@@ -79,22 +81,53 @@ class Configurations:
     def after(self, configuration: Configuration, text: bytes) -> Configuration | None:
         """Read some bytes; None where they are not allowed."""
         level, below = configuration.level, configuration.below
-        for byte in text:
-            while True:
-                steps = level.steps
-                step = steps[byte] if byte in steps else level.step(byte)
-                if type(step) is Level:
-                    level = step
-                elif type(step) is Push:
-                    below = self.of(step.below, below)
-                    level = step.top
-                elif type(step) is Pop:
-                    assert below is not None  # the document's level never pops
-                    level = below.level.complete(step.survivors)
-                    below = below.below
-                    if not step.is_consumed:
-                        continue
-                else:
-                    return None
-                break
+        place, end = 0, len(text)
+        while place < end:
+            byte = text[place]
+            steps = level.steps
+            if byte in steps:
+                step = steps[byte]
+            elif level.leaf is not None:
+                # Levels of all states on the way would be made for nothing.
+                step, place = self._through_leaf(level, level.leaf, text, place)
+            else:
+                step = level.step(byte)
+            kind = type(step)
+            if kind is Level:
+                level = step  # type: ignore[assignment]
+                place += 1
+            elif kind is Push:
+                below = self.of(step.below, below)  # type: ignore[union-attr]
+                level = step.top  # type: ignore[union-attr]
+                place += 1
+            elif kind is Pop:
+                assert below is not None  # the document's level never pops
+                level = below.level.complete(step.survivors)  # type: ignore[union-attr]
+                below = below.below
+                if step.is_consumed:  # type: ignore[union-attr]
+                    place += 1
+            else:
+                return None
         return self.of(level, below)
+
+    def _through_leaf(
+        self, level: Level, frame: LeafFrame, text: bytes, place: int
+    ) -> tuple[Level | Pop | None, int]:
+        """Read bytes as long as they belong to a leaf: the last step taken, and the place of its byte."""
+        node, parents = level.entries[0]
+        leaf, is_number = frame.leaf, frame.is_number
+        state: int = node.progress  # type: ignore[assignment]
+        last = len(text) - 1
+        while True:
+            after = leaf.step(state, text[place])
+            if after < 0:
+                label = leaf.label(state)
+                pop = Pop(tuple([(parent, label) for parent in parents]), False) if label >= 0 else None
+                return pop, place
+            if not is_number and not leaf.goes_on(after):
+                label = leaf.label(after)
+                return Pop(tuple([(parent, label) for parent in parents]), True), place
+            if place == last:
+                return self._levels.level(((frame.node(after), parents),)), place
+            state = after
+            place += 1

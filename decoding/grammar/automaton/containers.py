@@ -44,16 +44,20 @@ class ValueStarts:
     @property
     def out_bytes(self) -> tuple[int, ...]:
         """The bytes the value can begin with, ascending."""
-        if self._out is None:
-            self._out = tuple(byte for byte in _VALUE_STARTS if self._begins(byte))
-        return self._out
-
-    def _begins(self, byte: int) -> bool:
-        if byte == OPEN_ARRAY:
-            return bool(self.value.arrays)
-        if byte == OPEN_OBJECT:
-            return bool(self.value.objects)
-        return any(leaf.step(0, byte) >= 0 for leaf in self.value.leaves)
+        out = self._out
+        if out is None:
+            value = self.value
+            found = {OPEN_ARRAY} if value.arrays else set()
+            if value.objects:
+                found.add(OPEN_OBJECT)
+            for leaf in value.leaves:
+                edges = leaf.edges(0)
+                if edges is None:
+                    found.update([byte for byte in _VALUE_STARTS if leaf.step(0, byte) >= 0])
+                else:
+                    found.update(edges)
+            out = self._out = tuple(sorted(found))
+        return out
 
     def _find(self, byte: int) -> Iterable[Node]:
         frames, value = self._frames, self.value

@@ -15,7 +15,7 @@ from typing import final
 
 from decoding.grammar.automaton.containers import DONE, DocumentFrame, Frames
 from decoding.grammar.automaton.memory import Memory
-from decoding.grammar.automaton.nodes import Node
+from decoding.grammar.automaton.nodes import LeafFrame, Node
 from decoding.grammar.shapes import ValueNode
 
 # A value that ended: (node of the level below that it was in, the value's label), ascending, each once.
@@ -25,7 +25,7 @@ Entry = tuple[Node, tuple[int, ...]]
 # What a level, a node and an entry of a dictionary take, measured with their share of the tables.
 _LEVEL_BYTES = 1000
 _STEP_BYTES = 110
-_UNKNOWN = object()
+_FIRST = (0,)
 
 
 @final
@@ -64,29 +64,34 @@ class Level:
         entries: The nodes with their parents, ascending by node and parents.
         steps: What bytes do, as far as they have been read.
         is_done: Whether the document has ended.
+        leaf: The frame of the only node, where it is in a leaf; None otherwise.
         ended: How the value ends here if it does without another byte; () if it cannot.
         out: The bytes that may be allowed, ascending; None where some node has too many to list.
     """
 
-    __slots__ = ("_completions", "_levels", "_out", "ended", "entries", "id", "is_done", "steps")
+    __slots__ = ("_completions", "_levels", "ended", "entries", "id", "is_done", "leaf", "out", "steps")
+
+    out: tuple[int, ...] | None
 
     def __init__(self, number: int, entries: tuple[Entry, ...], levels: Levels) -> None:
         self.id = number
         self.entries = entries
         self.steps: dict[int, Level | Push | Pop | None] = {}
-        self.is_done = all(type(node.frame) is DocumentFrame and node.phase == DONE for node, _ in entries)
-        ended = {(p, node.label) for node, parents in entries if node.label >= 0 for p in parents}
-        self.ended: Survivors = tuple(sorted(ended)) if ended else ()
         self._levels = levels
         self._completions: dict[Survivors, Level] = {}
-        self._out: object = _UNKNOWN
+        node, parents = entries[0]
+        # Only the document's node is in nothing.
+        self.is_done = not parents and node.phase == DONE
+        frame = node.frame
+        self.leaf = frame if len(entries) == 1 and type(frame) is LeafFrame else None
+        self.ended: Survivors = () if type(frame) is not LeafFrame else _ended(entries)
 
-    @property
-    def out(self) -> tuple[int, ...] | None:
-        """See the class."""
-        if self._out is _UNKNOWN:
-            self._out = self._find_out()
-        return self._out  # type: ignore[return-value]
+    # Called only while `out` is still empty, so that every later reading is a plain attribute.
+    def __getattr__(self, name: str) -> tuple[int, ...] | None:
+        if name != "out":
+            raise AttributeError(name)
+        out = self.out = self._find_out()
+        return out
 
     def step(self, byte: int) -> Level | Push | Pop | None:
         """Read one byte; None: no node lets it through."""
@@ -105,15 +110,25 @@ class Level:
             return level
 
     def _find_out(self) -> tuple[int, ...] | None:
+        entries = self.entries
+        if len(entries) == 1:
+            return entries[0][0].out
         found: set[int] = set()
-        for node, _ in self.entries:
-            out = node.frame.out_bytes(node)
+        for node, _ in entries:
+            out = node.out
             if out is None:
                 return None
-            if len(self.entries) == 1:
-                return out
             found.update(out)
         return tuple(sorted(found))
+
+
+def _ended(entries: tuple[Entry, ...]) -> Survivors:
+    """The values that end without another byte."""
+    if len(entries) == 1:
+        node, parents = entries[0]
+        return tuple([(parent, node.label) for parent in parents]) if node.label >= 0 else ()
+    ended = {(parent, node.label) for node, parents in entries if node.label >= 0 for parent in parents}
+    return tuple(sorted(ended))
 
 
 class Levels:
@@ -147,8 +162,15 @@ class Levels:
         if len(entries) == 1:
             node, parents = entries[0]
             reading = node.read(byte)
-            if type(reading) is Node:
+            kind = type(reading)
+            if kind is Node:
                 return self.level(((reading, parents),))
+            if kind is tuple and len(reading) == 1:
+                ((under, children),) = reading
+                above = tuple([(child, _FIRST) for child in sorted(children, key=_number)])
+                return Push(self.level(((under, parents),)), self.level(above))
+            if kind is int:
+                return Pop(tuple([(parent, reading) for parent in parents]), True)
         moved: dict[Node, set[int]] = {}
         pushed: dict[Entry, list[Node]] = {}
         popped: set[tuple[int, int]] = set()

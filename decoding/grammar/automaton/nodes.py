@@ -49,9 +49,23 @@ class Node:
         key_label: Label of the key whose value comes next, in an object behind a key; -1 elsewhere.
         blanks: What whitespace has been read at the place.
         label: Of the text so far, where that is a whole leaf, -1 elsewhere.
+        out: The bytes that may be allowed, ascending; None where they are too many to list.
     """
 
-    __slots__ = ("_after", "_readings", "blanks", "frame", "id", "key_label", "label", "phase", "progress")
+    __slots__ = (
+        "_after",
+        "_readings",
+        "blanks",
+        "frame",
+        "id",
+        "key_label",
+        "label",
+        "out",
+        "phase",
+        "progress",
+    )
+
+    out: tuple[int, ...] | None
 
     def __init__(
         self,
@@ -72,6 +86,13 @@ class Node:
         self.label = label
         self._readings: dict[int, Node | Pushes | int | None] = {}
         self._after: dict[int, Node] = {}
+
+    # Called only while `out` is still empty, so that every later reading is a plain attribute.
+    def __getattr__(self, name: str) -> tuple[int, ...] | None:
+        if name != "out":
+            raise AttributeError(name)
+        out = self.out = self.frame.out_bytes(self)
+        return out
 
     def read(self, byte: int) -> Node | Pushes | int | None:
         """Read one byte."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.levels import Entry, Level, Levels, Pop, Push
 from decoding.grammar.automaton.nodes import LeafFrame
-from decoding.grammar.leaves.leaf import LeafTokens
+from decoding.grammar.leaves.leaf import Leaf, LeafTokens
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 
@@ -53,6 +53,9 @@ class Walk:
         self._open.append((root, start.level, start.below, 0))
         while self._open:
             node, level, below, height = self._open.pop()
+            if level.leaf is not None and not is_recorded:
+                self._walk_leaf(node, level, level.leaf, below, height)
+                continue
             if level.ended:
                 self._leave(node, level, below, height)
             out = level.out
@@ -85,7 +88,7 @@ class Walk:
             if len(waiting) != num_open + 1:
                 return
             following = waiting[-1][1]
-            if following.ended or following.out is None:
+            if following.leaf is not None or following.ended or following.out is None:
                 return
             node, level, below, height = waiting.pop()
             out = following.out
@@ -114,6 +117,63 @@ class Walk:
         if child.children:
             self._open.append((child, level, below, height))
 
+    def _walk_leaf(
+        self, root: TokenNode, level: Level, frame: LeafFrame, below: Configuration | None, height: int
+    ) -> None:
+        """Walk one leaf without making levels of its states, and go on behind its ends."""
+        assert below is not None  # leaves are in something
+        start, parents = level.entries[0]
+        leaf, is_number, tokens = frame.leaf, frame.is_number, self.tokens
+        waiting: list[tuple[TokenNode, int]] = [(root, start.progress)]  # type: ignore[list-item]
+        while waiting:
+            node, state = waiting.pop()
+            if is_number and (label := leaf.label(state)) >= 0:
+                self._behind(node, parents, label, below, height)
+            edges = leaf.edges(state)
+            if edges is None:
+                self._take(leaf, state, node, parents, below, height)
+                continue
+            children = node.children
+            for byte in edges if len(edges) <= len(children) else children:
+                child = children.get(byte)
+                after = edges.get(byte)
+                if child is None or after is None:
+                    continue
+                tokens += child.tokens
+                if not child.children:
+                    continue
+                if is_number or leaf.goes_on(after):
+                    waiting.append((child, after))
+                else:
+                    self._behind(child, parents, leaf.label(after), below, height)
+
+    def _behind(
+        self, node: TokenNode, parents: tuple[int, ...], label: int, below: Configuration, height: int
+    ) -> None:
+        """Go on at a place of the trie behind a value that has ended."""
+        if height < 2 - self.depth:
+            self.depth = 2 - height
+        level = below.level.complete(tuple([(parent, label) for parent in parents]))
+        self._open.append((node, level, below.below, height - 1))
+
+    def _take(
+        self,
+        leaf: Leaf,
+        state: int,
+        node: TokenNode,
+        parents: tuple[int, ...],
+        below: Configuration,
+        height: int,
+    ) -> bool:
+        """Take the tokens that a leaf knows; False if it does not."""
+        found = leaf.tokens(state, node)
+        if found is None:
+            return False
+        self.inside.append(found)
+        for label, rest in found.exits:
+            self._behind(rest, parents, label, below, height)
+        return True
+
     def _leave(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
         """Go on as if the value, a number, had ended before the node's next bytes."""
         assert below is not None  # values are in something
@@ -128,18 +188,11 @@ class Walk:
             place, parents = entry
             frame = place.frame
             assert type(frame) is LeafFrame  # containers list their bytes
-            found = frame.leaf.tokens(place.progress, node)  # type: ignore[arg-type]
-            if found is None:
+            state: int = place.progress  # type: ignore[assignment]
+            if not self._take(frame.leaf, state, node, parents, below, height):
                 listed.append(entry)
-                continue
-            self.inside.append(found)
-            if self.places is not None:
+            elif self.places is not None:
                 self.leaves.append((entry, below))
-            for label, rest in found.exits:
-                self.depth = max(self.depth, 2 - height)
-                survivors = tuple([(parent, label) for parent in parents])
-                behind = below.level.complete(survivors)
-                self._open.append((rest, behind, below.below, height - 1))
         if listed:
             part = self._levels.level(tuple(listed))
             out = part.out
