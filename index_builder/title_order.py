@@ -23,6 +23,8 @@ Longs = npt.NDArray[np.int64]
 
 # Bytes it takes to sort a title: numbers, words, places and copies of each.
 TITLE_BYTES = 64
+# More at once are no faster.
+_MOST_TITLES = 1 << 20
 _DEALT = 2  # bytes by which titles are dealt out at once
 _DEALT_AT_ONCE = 1 << 17
 
@@ -31,14 +33,14 @@ def write_title_order(folder: Path, files: VersionFiles, free_bytes: int) -> Non
     """Write title_order.arrow of the entities that lie in the folder.
 
     Memory: 4 bytes per entity, as much again for the largest share of titles that begin with the same two
-    bytes, and `free_bytes`.
+    bytes, and `free_bytes` or less.
 
     Raises:
         OSError: the disk is full, or worse; `filename` is set.
     """
     with pa.memory_map(str(folder / ENTITIES_FILE)) as mapped:
         titles = title_batches(pa.ipc.open_file(mapped).read_all().column(TITLE))
-        order = title_order(titles, max(free_bytes // TITLE_BYTES, 1))
+        order = title_order(titles, min(max(free_bytes // TITLE_BYTES, 1), _MOST_TITLES))
         schema = title_order_schema()
         files.write(TITLE_ORDER_FILE, schema, [pa.record_batch([pa.array(order)], schema=schema)])
 
