@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.schema.formula import (
     And,
     Contains,
@@ -34,10 +35,15 @@ from decoding.grammar.schema.formula import (
 class Resolves(Protocol):
     """What knows the formulas behind references, such as a `FormulaTable`."""
 
+    @property
+    def plain_integers(self) -> bool:
+        """Whether a number that must be an integer is written without a fraction."""
+
     def resolve(self, target: str) -> Formula:
         """The formula of a target."""
 
 
+_INTEGERS = NumberSet.of(integers=True)
 HoleMembers = Callable[[HoleName, str], bool]
 
 
@@ -96,7 +102,7 @@ def evaluates(formula: Formula, table: Resolves, instance: Any, holes: HoleMembe
             return bool(formula.types & type_of(instance))
     kind = type_of(instance)
     if kind == JsonType.NUMBER:
-        return not isinstance(formula, NumberIn) or formula.numbers.contains(instance)
+        return not isinstance(formula, NumberIn) or _is_number_in(formula, table, instance)
     if kind == JsonType.STRING:
         if isinstance(formula, TextFromHole):
             return holes is None or holes(formula.name, instance)
@@ -104,6 +110,12 @@ def evaluates(formula: Formula, table: Resolves, instance: Any, holes: HoleMembe
     if kind == JsonType.ARRAY:
         return _of_array(formula, instance, holds)
     return kind != JsonType.OBJECT or _of_object(formula, instance, holds)
+
+
+def _is_number_in(formula: NumberIn, table: Resolves, number: Any) -> bool:
+    if table.plain_integers and not isinstance(number, int) and (formula.numbers - _INTEGERS).is_empty:
+        return False
+    return formula.numbers.contains(number)
 
 
 _Holds = Callable[[Formula, Any], bool]

@@ -16,6 +16,7 @@ from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.hole import HoleError, HoleLeaf, HoleOpener
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.options import GrammarOptions
+from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.schema.atoms import Formulas
 from decoding.grammar.schema.cases import Cases, Conjunction, ObjectCase
 from decoding.grammar.schema.emptiness import Draft, settle
@@ -25,6 +26,8 @@ from decoding.grammar.schema.items_of import array_shape
 from decoding.grammar.schema.members import ENDLESS
 from decoding.grammar.schema.members_of import object_shape
 from decoding.grammar.shapes import ValueNode
+
+_INTEGERS = NumberSet.of(integers=True)
 
 
 def compile_value(
@@ -152,10 +155,11 @@ class NodeBuilder:
                     if cases.literals & bit:
                         self._add_writable(found, partial(leaves.literals, bit))
         if numbers is not None:
-            self._add_writable(found, lambda: leaves.numbers(numbers, canonical))
+            plain = canonical or (self._root.plain_integers and (numbers - _INTEGERS).is_empty)
+            self._add_writable(found, lambda: leaves.numbers(numbers, plain))
         if texts is not None:
             self._add_writable(found, lambda: leaves.texts(texts, canonical))
-        found.extend(self.hole(hole) for hole in cases.holes)
+        found.extend(leaf for leaf in map(self.hole, cases.holes) if not leaf.is_empty)
         return found
 
     def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:

@@ -42,6 +42,10 @@ class Formulas(Protocol):
     def root(self) -> Formula:
         """The formula of the schema as a whole."""
 
+    @property
+    def plain_integers(self) -> bool:
+        """Whether a number that must be an integer is written without a fraction, as draft 4 has it."""
+
     def resolve(self, target: str) -> Formula:
         """The formula a `Reference` stands for."""
 

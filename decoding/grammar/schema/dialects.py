@@ -22,6 +22,7 @@ class Dialect:
         ref_stands_alone: Whether what stands beside `$ref` is ignored.
         has_boolean_schemas: Whether true and false are schemas everywhere.
         contains_evaluates: Whether items that `contains` finds count as evaluated.
+        has_plain_integers: Whether 1.0 is no integer.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Dialect:
     ref_stands_alone: bool = False
     has_boolean_schemas: bool = True
     contains_evaluates: bool = False
+    has_plain_integers: bool = False
 
     @property
     def locating(self) -> frozenset[str]:
@@ -48,7 +50,12 @@ DRAFT_2019_09 = Dialect("2019-09", keywords.DRAFT_2019_09)
 DRAFT_7 = Dialect("draft-07", keywords.DRAFT_7, ref_stands_alone=True)
 DRAFT_6 = Dialect("draft-06", keywords.DRAFT_6, ref_stands_alone=True)
 DRAFT_4 = Dialect(
-    "draft-04", keywords.DRAFT_4, id_keyword="id", ref_stands_alone=True, has_boolean_schemas=False
+    "draft-04",
+    keywords.DRAFT_4,
+    id_keyword="id",
+    ref_stands_alone=True,
+    has_boolean_schemas=False,
+    has_plain_integers=True,
 )
 
 _BY_URI = {

@@ -18,7 +18,7 @@ from decoding.grammar.schema.handlers import handlers_of
 from decoding.grammar.schema.keywords import Holds, Keyword
 from decoding.grammar.schema.report import Handling, ReportEntry, SchemaReport
 from decoding.grammar.schema.resources import SchemaIndex
-from decoding.grammar.schema.scalars import allows_type
+from decoding.grammar.schema.scalars import allows_type, is_only_integers
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 
 _SUBJECTS = {
@@ -178,8 +178,8 @@ class _Explanation:
             return "vacuous here", "every value passes"
         if name == "format" and FORMATS[schema["format"]] is Enforcement.SUBSET:
             return "enforced", "only such texts are written, but not all there are"
-        if name == "type" and scope.dialect.id_keyword == "id" and allows_type(schema, "integer"):
-            return "enforced", "1.0 is an integer, as in later drafts"
+        if name == "type" and scope.dialect.has_plain_integers and is_only_integers(schema):
+            return "enforced", "1.0 is no integer in draft-04"
         return "enforced", ""
 
 

@@ -51,6 +51,11 @@ class FormulaTable:
         """The version of JSON Schema that the document is read as."""
         return self._scope.dialect.name
 
+    @property
+    def plain_integers(self) -> bool:
+        """Whether `1.0` is no integer: in draft 4, where integers are a matter of spelling."""
+        return self._scope.dialect.has_plain_integers
+
     def resolve(self, target: str) -> Formula:
         """The formula that a `Reference` of this table stands for.
 

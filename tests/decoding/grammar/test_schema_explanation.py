@@ -1,0 +1,136 @@
+"""What is said of every keyword."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from decoding.grammar.errors import InvalidSchemaError
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema.explanation import explain_schema
+
+
+def said(schema: Any, **options: Any) -> dict[str, tuple[str, str]]:
+    report = explain_schema(json.dumps(schema), GrammarOptions(**options))
+    return {pointer: (how, note) for pointer, _, how, note in report.table()}
+
+
+def test_every_occurrence_is_listed_in_order() -> None:
+    schema = {
+        "type": "object",
+        "title": "Person",
+        "properties": {"name": {"type": "string", "default": ""}, "a/b": {"items": {"minimum": 3}}},
+        "required": ["name"],
+        "$defs": {"unused": {"const": 1}},
+    }
+    assert said(schema) == {
+        "#/type": ("enforced", ""),
+        "#/title": ("annotation", ""),
+        "#/properties": ("enforced", ""),
+        "#/properties/name/type": ("enforced", ""),
+        "#/properties/name/default": ("annotation", ""),
+        "#/properties/a~1b/items": ("enforced", ""),
+        "#/properties/a~1b/items/minimum": ("enforced", ""),
+        "#/required": ("enforced", ""),
+        "#/$defs": ("enforced", "for references"),
+        "#/$defs/unused/const": ("vacuous here", "nothing refers to this definition"),
+    }
+    report = explain_schema(json.dumps(schema))
+    assert report.dialect == "2020-12 with forms of older drafts"
+    assert report.counts() == {"enforced": 7, "annotation": 2, "vacuous here": 1, "refused": 0}
+    assert report.refusals() == ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "how", "note"),
+    [
+        ({"nullable": True}, "nullable", "annotation", "a keyword of OpenAPI, not of JSON Schema"),
+        ({"x-order": 1}, "x-order", "annotation", "an extension"),
+        ({"minlength": 1}, "minlength", "annotation", "an unknown keyword"),
+        ({"then": False}, "then", "vacuous here", "says nothing without if"),
+        ({"if": False}, "if", "vacuous here", "says nothing without then or else"),
+        ({"minContains": 2}, "minContains", "vacuous here", "says nothing without contains"),
+        (
+            {"additionalItems": False},
+            "additionalItems",
+            "vacuous here",
+            "says nothing where items is not an array",
+        ),
+        ({"additionalItems": False, "items": [True]}, "additionalItems", "enforced", ""),
+        ({"exclusiveMinimum": True}, "exclusiveMinimum", "vacuous here", "says nothing without minimum"),
+        (
+            {"exclusiveMaximum": False, "maximum": 3},
+            "exclusiveMaximum",
+            "vacuous here",
+            "maximum itself is allowed anyway",
+        ),
+        (
+            {"type": "integer", "maxLength": 3},
+            "maxLength",
+            "vacuous here",
+            "speaks of strings, and type allows none",
+        ),
+        ({"type": ["integer", "null"], "minimum": 3}, "minimum", "enforced", ""),
+        ({"minItems": 0}, "minItems", "vacuous here", "every value passes"),
+        ({"format": "slug"}, "format", "annotation", "a format that JSON Schema does not define"),
+        ({"format": "date"}, "format", "enforced", ""),
+        ({"format": "time"}, "format", "enforced", "only such texts are written, but not all there are"),
+        ({"contentSchema": {"type": "string"}}, "contentSchema", "annotation", ""),
+    ],
+)
+def test_why(schema: Any, keyword: str, how: str, note: str) -> None:
+    assert said(schema)[f"#/{keyword}"] == (how, note)
+
+
+def test_formats_may_be_annotations() -> None:
+    assert said({"format": "date"}, formats="annotate") == {
+        "#/format": ("annotation", "formats are not asserted")
+    }
+
+
+def test_older_drafts_have_fewer_keywords() -> None:
+    got = said(
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "const": 1,
+            "type": "integer",
+            "not": {"$ref": "#/definitions/x", "minimum": 3},
+            "definitions": {"x": {"maximum": 3}},
+        }
+    )
+    assert got["#/$schema"] == ("enforced", "read as draft-04")
+    assert got["#/const"] == ("annotation", "no keyword of draft-04")
+    assert got["#/type"] == ("enforced", "1.0 is no integer in draft-04")
+    assert got["#/not/minimum"] == (
+        "vacuous here",
+        "stands beside $ref, which stands alone in draft-04",
+    )
+    assert got["#/definitions/x/maximum"] == ("enforced", "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"items": {"pattern": r"(a)\1"}}, "#/items/pattern"),
+        ({"items": {"$ref": "other.json", "minItems": 1}}, "#/items/$ref"),
+        ({"patternProperties": {r"(a)\1": True}}, "#/patternProperties"),
+    ],
+)
+def test_what_is_refused_is_listed_and_not_raised(schema: Any, pointer: str) -> None:
+    report = explain_schema(schema)
+    refused = [entry.pointer for entry in report.refusals()]
+    assert pointer in refused
+    assert report.counts()["refused"] == len(refused)
+    assert all(entry.note for entry in report.refusals())
+
+
+def test_what_is_refused_behind_a_definition_that_nothing_uses_is_not_in_the_way() -> None:
+    schema = {"$defs": {"x": {"$ref": "other.json"}}, "type": "string"}
+    assert said(schema)["#/$defs/x/$ref"] == ("vacuous here", "nothing refers to this definition")
+
+
+def test_what_is_no_schema_has_no_report() -> None:
+    with pytest.raises(InvalidSchemaError):
+        explain_schema({"type": "text"})

@@ -1,0 +1,305 @@
+"""What keywords mean, as formulas."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.schema.formula import (
+    ANYTHING,
+    NOTHING,
+    And,
+    Contains,
+    ExactlyOne,
+    Formula,
+    ItemCount,
+    Items,
+    JsonType,
+    Not,
+    NumberIn,
+    Or,
+    Place,
+    Properties,
+    PropertyCount,
+    PropertyNames,
+    Reference,
+    Required,
+    TextFromHole,
+    TextIn,
+    TypeIs,
+    UniqueItems,
+)
+from decoding.grammar.schema.formula_table import FormulaTable
+from tests.formula_oracle import evaluates
+
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+STRING, NUMBER, ARRAY = (TypeIs(kind) for kind in (JsonType.STRING, JsonType.NUMBER, JsonType.ARRAY))
+
+
+def formula(schema: Any, **options: Any) -> Formula:
+    return FormulaTable(json.dumps(schema), GrammarOptions(**options)).root
+
+
+def at(pointer: str) -> Place:
+    return Place(pointer.rsplit("/", 1)[-1], f"#/{pointer}")
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        ("string", STRING),
+        ("boolean", TypeIs(JsonType.TRUE | JsonType.FALSE)),
+        (["null", "object"], TypeIs(JsonType.NULL | JsonType.OBJECT)),
+        (["integer", "number"], NUMBER),
+        (
+            ["integer", "null"],
+            And((TypeIs(JsonType.NUMBER | JsonType.NULL), NumberIn(NumberSet.of(integers=True), at("type")))),
+        ),
+    ],
+)
+def test_types(types: Any, expected: Formula) -> None:
+    assert formula({"type": types}) == expected
+
+
+def test_schemas_that_allow_everything_or_nothing() -> None:
+    assert formula(True) == formula({}) == formula({"title": "x", "minLength": 0}) == ANYTHING
+    assert formula({"required": [], "minItems": 0, "uniqueItems": False, "properties": {}}) == ANYTHING
+    assert formula(False) == formula({"not": {}}) == formula({"anyOf": [False, False]}) == NOTHING
+
+
+def test_keywords_on_numbers_are_one_set() -> None:
+    got = formula({"minimum": 1, "type": "integer", "exclusiveMaximum": 7.5, "multipleOf": 2})
+    numbers = NumberSet.of(integers=True, least=Decimal(1), below=Decimal("7.5"), multiple_of=Decimal(2))
+    assert got == And((NumberIn(numbers, at("minimum")), NUMBER))
+    # Draft 4 says with a boolean whether the bound itself is allowed.
+    above = NumberIn(NumberSet.of(above=Decimal(1)), at("minimum"))
+    assert formula({"minimum": 1, "exclusiveMinimum": True}) == above
+    assert formula({"$schema": DRAFT_4, "minimum": 1, "exclusiveMinimum": True}) == above
+    least = NumberIn(NumberSet.of(least=Decimal(1)), at("minimum"))
+    assert formula({"minimum": 1, "exclusiveMinimum": False}) == least
+    assert formula({"exclusiveMinimum": True, "type": "integer"}) == formula({"type": "integer"}).__class__(
+        (NumberIn(NumberSet.of(integers=True), at("type")), NUMBER)
+    )
+
+
+def test_keywords_on_strings_are_one_set() -> None:
+    lengths = TextSet.of(2, 5)
+    assert formula({"minLength": 2, "maxLength": 5.0}) == TextIn(lengths, at("minLength"))
+    got = formula({"maxLength": 3, "pattern": "^a*$"})
+    assert got == TextIn(TextSet.of(0, 3, Dfa.of_texts(["", "a", "aa", "aaa"])), at("maxLength"))
+    assert formula({"minLength": 5, "maxLength": 2}) == TextIn(TextSet.nothing(), at("minLength"))
+
+
+@pytest.mark.parametrize("keyword", ["pattern", "patternProperties"])
+def test_patterns_that_cannot_be_read_are_refused_where_they_stand(keyword: str) -> None:
+    def schema(pattern: str) -> Any:
+        return {"not": {keyword: pattern if keyword == "pattern" else {pattern: True}}}
+
+    end = "" if keyword == "pattern" else "/("
+    with pytest.raises(InvalidSchemaError) as caught:
+        formula(schema("("))
+    assert (caught.value.keyword, caught.value.pointer) == (keyword, f"#/not/{keyword}{end}")
+    with pytest.raises(UnsupportedSchemaError) as refused:
+        formula(schema(r"(a)\1"))
+    assert refused.value.keyword == keyword
+    with pytest.raises(SchemaLimitError) as limited:
+        formula(schema("(a|b)*a(a|b){30}"))
+    assert limited.value.keyword == keyword
+
+
+def test_formats_are_enforced_where_they_are_known_and_asserted() -> None:
+    date = formula({"format": "date"})
+    assert isinstance(date, TextIn)
+    assert date.place == at("format")
+    assert date.texts.accepts("2024-02-29")
+    assert not date.texts.accepts("2023-02-29")
+    assert formula({"format": "date"}, formats="annotate") == ANYTHING
+    assert formula({"format": "html-selector"}) == ANYTHING
+    both = formula({"format": "ipv4", "maxLength": 7})
+    assert isinstance(both, TextIn)
+    assert both.texts.accepts("1.2.3.4")
+    assert not both.texts.accepts("1.2.3.40")
+
+
+def test_listed_scalars_are_one_condition() -> None:
+    place = at("enum")
+    texts = TextIn(TextSet.of(automaton=Dfa.of_texts(["a", "b"])), place)
+    numbers = NumberIn(NumberSet.of_values([1, Decimal("2.5")]), place)
+    types = TypeIs(JsonType.STRING | JsonType.NUMBER | JsonType.NULL | JsonType.FALSE)
+    assert formula({"enum": ["b", 1, None, "a", False, 2.5, 1.0]}) == And((types, texts, numbers))
+    assert formula({"enum": [None, True]}) == TypeIs(JsonType.NULL | JsonType.TRUE)
+    assert formula({"enum": []}) == NOTHING
+    many = [f"text {n}" for n in range(5_000)]
+    got = formula({"enum": many})
+    assert isinstance(got, And)
+    assert len(got.parts) == 2
+
+
+def test_listed_containers_are_spelled_out() -> None:
+    place = at("const")
+    true = TypeIs(JsonType.TRUE)
+    items = And(
+        (ARRAY, Items((true, And((ARRAY, ItemCount(0, 0, place)))), NOTHING, place), ItemCount(2, 2, place))
+    )
+    assert formula({"const": [True, []]}) == items
+    members = Properties((("a", true),), (), NOTHING, True, place)
+    assert formula({"const": {"a": True}}) == And((TypeIs(JsonType.OBJECT), members, Required(("a",), place)))
+    assert formula({"const": {}}) == And((TypeIs(JsonType.OBJECT), Properties((), (), NOTHING, True, place)))
+    twice = formula({"enum": [{"a": 1}, [2], {"a": 1.0}, None]})
+    assert isinstance(twice, Or)
+    assert len(twice.parts) == 3
+
+
+def test_objects() -> None:
+    got = formula(
+        {
+            "required": ["b"],
+            "properties": {"b": {"type": "string"}, "a": True},
+            "patternProperties": {"^x$": False},
+            "additionalProperties": {"type": "number"},
+            "minProperties": 1,
+            "maxProperties": 4,
+        }
+    )
+    named = (("b", STRING), ("a", ANYTHING))
+    patterns = ((Dfa.of_texts(["x"]), NOTHING),)
+    assert got == And(
+        (
+            Required(("b",), at("required")),
+            Properties(named, patterns, NUMBER, True, at("properties")),
+            PropertyCount(1, 4, at("minProperties")),
+        )
+    )
+    assert formula({"additionalProperties": True}) == Properties(
+        (), (), ANYTHING, True, at("additionalProperties")
+    )
+
+
+def test_names_of_properties_are_a_set() -> None:
+    def names(schema: Any) -> TextSet:
+        got = formula({"propertyNames": schema})
+        assert isinstance(got, PropertyNames)
+        return got.names
+
+    assert names({"maxLength": 3}) == TextSet.of(0, 3)
+    assert names({"type": "number"}) == names(False) == TextSet.nothing()
+    assert formula({"propertyNames": {"minimum": 3, "required": ["a"]}}) == ANYTHING
+    assert names({"enum": ["a", 1, "b"]}).automaton() == Dfa.of_texts(["a", "b"])
+    assert names({"not": {"minLength": 2}}) == TextSet.of(0, 1)
+    assert names({"oneOf": [{"maxLength": 4}, {"minLength": 3}]}) == ~TextSet.of(3, 4)
+    assert names({"anyOf": [{"const": "a"}, {"maxLength": 0}]}).automaton() == Dfa.of_texts(["a", ""])
+    table = FormulaTable('{"propertyNames":{"$ref":"#/$defs/n"},"$defs":{"n":{"allOf":[{"maxLength":2}]}}}')
+    assert table.root == PropertyNames(TextSet.of(0, 2), at("propertyNames"))
+
+
+def test_dependencies() -> None:
+    place = at("dependentRequired/a")
+    place = Place("dependentRequired", place.pointer)
+    absent = Not(Required(("a",), place), place)
+    needs = Or((absent, Required(("b", "c"), place)), place)
+    assert formula({"dependentRequired": {"a": ["b", "c"], "d": []}}) == needs
+    for draft in (DRAFT_7, "https://json-schema.org/draft/2020-12/schema"):
+        old = FormulaTable(
+            json.dumps({"$schema": draft, "dependencies": {"a": ["b"], "c": {"type": "object"}}})
+        )
+        assert not evaluates(old.root, old, {"a": 1})
+        assert evaluates(old.root, old, {"a": 1, "b": 1, "c": 1})
+        # Only objects have properties, so a schema that depends on one says nothing of other values.
+        assert evaluates(old.root, old, 5)
+    only_objects = formula({"type": "object", "dependentSchemas": {"a": {"minProperties": 2}, "b": True}})
+    place = Place("dependentSchemas", "#/dependentSchemas/a")
+    count = PropertyCount(2, None, Place("minProperties", "#/dependentSchemas/a/minProperties"))
+    assert only_objects == And(
+        (TypeIs(JsonType.OBJECT), Or((Not(Required(("a",), place), place), count), place))
+    )
+
+
+def test_arrays() -> None:
+    assert formula({"items": {"type": "string"}}) == Items((), STRING, at("items"))
+    assert formula({"prefixItems": [{"type": "string"}], "items": False}) == Items(
+        (STRING,), NOTHING, at("prefixItems")
+    )
+    old = Items((STRING,), NUMBER, at("items"))
+    for draft in ({}, {"$schema": DRAFT_4}):
+        assert formula({**draft, "items": [{"type": "string"}], "additionalItems": {"type": "number"}}) == old
+    assert formula({"items": True, "additionalItems": False}) == ANYTHING
+    assert formula({"minItems": 1, "maxItems": 2}) == ItemCount(1, 2, at("minItems"))
+    assert formula({"contains": {"type": "string"}, "maxContains": 3}) == Contains(
+        STRING, 1, 3, at("contains")
+    )
+    assert formula({"contains": {"type": "string"}, "minContains": 0}) == ANYTHING
+    assert formula({"minContains": 3}) == ANYTHING
+    assert formula({"$schema": DRAFT_7, "contains": {"type": "string"}, "minContains": 0}) == Contains(
+        STRING, 1, None, at("contains")
+    )
+    assert formula({"uniqueItems": True}) == UniqueItems(at("uniqueItems"))
+
+
+def test_combinations() -> None:
+    string, number = {"type": "string"}, {"type": "number"}
+    assert formula({"allOf": [string, {"allOf": [number, True]}]}) == And((STRING, NUMBER))
+    assert formula({"anyOf": [string, False, number]}) == Or((STRING, NUMBER), at("anyOf"))
+    assert formula({"anyOf": [string, True]}) == ANYTHING
+    assert formula({"oneOf": [string, number]}) == ExactlyOne((STRING, NUMBER), at("oneOf"))
+    assert formula({"oneOf": [string, False]}) == STRING
+    assert formula({"not": string}) == Not(STRING, at("not"))
+    assert formula({"not": {"not": string}}) == STRING
+    cases = Or((And((STRING, NUMBER)), And((Not(STRING, at("if")), ARRAY))), at("if"))
+    assert formula({"if": string, "then": number, "else": {"type": "array"}}) == cases
+    assert formula({"if": string}) == formula({"then": string, "else": string}) == ANYTHING
+    assert formula({"if": string, "then": False}) == Not(STRING, at("if"))
+
+
+@pytest.mark.parametrize("types", ["string", ["null", "string"]])
+def test_strings_out_of_an_index(types: Any) -> None:
+    schema = {"type": types, "x-genret-index": "titles", "x-genret-filter": "kind = 'person'"}
+    got = formula(schema)
+    assert isinstance(got, And)
+    assert got.parts[1] == TextFromHole(HoleName("titles", "kind = 'person'"), at("x-genret-index"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "reason"),
+    [
+        ({"x-genret-index": "titles"}, "x-genret-index", 'expected "type": "string" beside it'),
+        ({"type": "integer", "x-genret-index": "t"}, "x-genret-index", 'expected "type": "string" beside it'),
+        ({"type": "string", "x-genret-index": ""}, "x-genret-index", "expected a string that names an index"),
+        ({"type": "string", "x-genret-index": 1}, "x-genret-index", "expected a string that names an index"),
+        ({"type": "string", "x-genret-filter": "a"}, "x-genret-filter", "expected x-genret-index beside it"),
+    ],
+)
+def test_indexes_are_named_beside_strings_only(schema: Any, keyword: str, reason: str) -> None:
+    with pytest.raises(InvalidSchemaError) as caught:
+        formula({"items": schema})
+    assert (caught.value.keyword, caught.value.pointer) == (keyword, f"#/items/{keyword}")
+    assert reason in caught.value.reason
+
+
+def test_keys_cannot_come_out_of_an_index() -> None:
+    with pytest.raises(
+        UnsupportedSchemaError, match="#/propertyNames/x-genret-index: propertyNames: keys cannot"
+    ):
+        formula({"propertyNames": {"type": "string", "x-genret-index": "titles"}})
+
+
+def test_counts_that_no_text_reaches_are_refused() -> None:
+    with pytest.raises(SchemaLimitError, match="#/minLength: minLength: a count of more than 18 digits"):
+        FormulaTable('{"minLength": 1e999999}')
+
+
+def test_references_are_named_by_their_places() -> None:
+    table = FormulaTable('{"items":{"$ref":"#/$defs/a%20b"},"$defs":{"a b":{"items":{"$ref":"#"}}}}')
+    assert table.root == Items((), Reference("#/$defs/a%20b"), at("items"))
+    assert table.resolve("#/$defs/a%20b") is table.resolve("#/$defs/a%20b")
+    assert table.resolve("#/$defs/a%20b") == Items((), Reference("#"), Place("items", "#/$defs/a%20b/items"))
+    assert table.resolve("#") == table.root
