@@ -17,6 +17,7 @@ from decoding.grammar.automaton.levels import Levels
 from decoding.grammar.automaton.masks import Mask, Masks
 from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.automaton.spelling import fewest_tokens
+from decoding.grammar.automaton.tracing import Tracer
 from decoding.grammar.automaton.walker import Walk
 from decoding.grammar.leaves.hole import HoleName
 from decoding.grammar.options import GrammarOptions
@@ -218,6 +219,23 @@ class Grammar:
             self._to_finish_behind[state] = costs
             self._memory.num_bytes += costs.nbytes + _MOVE_BYTES
         return costs
+
+    def holes(self, text: bytes) -> tuple[HoleValue, ...]:
+        """The strings of a complete answer that came out of holes, in order.
+
+        Where several alternatives allow the answer, so that a string may have come out of several sets, or
+        out of none, every set is listed.
+
+        Raises:
+            ValueError: the text is not a complete answer.
+        """
+        with self._lock:
+            strings = Tracer(self._value, self._frames, text).strings()
+        if strings is None:
+            raise ValueError("text: expected a complete answer under the grammar")
+        return tuple(
+            HoleValue(s.pointer, s.hole.name, s.hole.members(s.state), s.begin, s.end) for s in strings
+        )
 
     def text(self, token_ids: Sequence[int]) -> bytes:
         """The bytes that tokens write; the end token writes none."""
