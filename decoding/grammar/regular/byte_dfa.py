@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.regular.finite_texts import automaton_of
-from decoding.grammar.regular.minimise import Edge, Row, bottom_up, canonical, renumbered
+from decoding.grammar.regular.measures import bottom_up, count_texts, distances, shortest_text
+from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
 
@@ -170,15 +171,7 @@ class ByteDfa:
 
     def count(self) -> int | None:
         """How many texts are in it; None: infinitely many."""
-        order = bottom_up(self.rows)
-        if order is None:
-            return None
-        counts = [0] * len(self.rows)
-        for state in order:
-            counts[state] = (self.ends[state] >= 0) + sum(
-                (last - first + 1) * counts[target] for first, last, target in self.rows[state]
-            )
-        return counts[0]
+        return count_texts(self.rows, [label >= 0 for label in self.ends])
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
@@ -202,18 +195,7 @@ class ByteDfa:
 
     def distances(self) -> list[int]:
         """By state, the fewest bytes that end a text; -1 only in the empty language."""
-        sources: list[list[int]] = [[] for _ in self.rows]
-        for state, row in enumerate(self.rows):
-            for _, _, target in row:
-                sources[target].append(state)
-        distances = [0 if label >= 0 else -1 for label in self.ends]
-        order = [state for state, label in enumerate(self.ends) if label >= 0]
-        for state in order:
-            for source in sources[state]:
-                if distances[source] < 0:
-                    distances[source] = distances[state] + 1
-                    order.append(source)
-        return distances
+        return distances(self.rows, [label >= 0 for label in self.ends])
 
     def shortest(self, state: int = 0) -> bytes:
         """A shortest text that leads from the state to a final one, of those the first in byte order.
@@ -223,15 +205,7 @@ class ByteDfa:
         """
         if self.is_empty:
             raise ValueError("an empty language has no shortest text")
-        distances = self.distances()
-        out = bytearray()
-        while distances[state]:
-            for first, _, target in self.rows[state]:
-                if distances[target] == distances[state] - 1:
-                    out.append(first)
-                    state = target
-                    break
-        return bytes(out)
+        return bytes(shortest_text(self.rows, [label >= 0 for label in self.ends], state))
 
 
 def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.finite_texts import automaton_of
-from decoding.grammar.regular.minimise import Edge, Row, bottom_up, canonical, renumbered
+from decoding.grammar.regular.measures import count_texts, distances, longest_length, shortest_text
+from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
 from decoding.grammar.regular.ranges import SCALAR_VALUES, scalar
+from decoding.grammar.regular.text_listing import texts_by_length
 
 _Label = Callable[[int, int], int]
 _NOT_ACCEPTED = -1
@@ -241,101 +243,21 @@ class Dfa:
         """Code points of a shortest and of a longest text (None: there is none); None if it is empty."""
         if self.is_empty:
             return None
-        order = bottom_up(self._rows)
-        longest: int | None = None
-        if order is not None:
-            height = [0] * len(self._rows)
-            for state in order:
-                height[state] = max((height[target] + 1 for _, _, target in self._rows[state]), default=0)
-            longest = height[0]
-        return self._distances()[0], longest
+        return distances(self._rows, self._finals)[0], longest_length(self._rows)
 
     def count(self) -> int | None:
         """How many texts are in it; None: infinitely many."""
-        order = bottom_up(self._rows)
-        if order is None:
-            return None
-        counts = [0] * len(self._rows)
-        for state in order:
-            total = sum((last - first + 1) * counts[target] for first, last, target in self._rows[state])
-            counts[state] = total + self._finals[state]
-        return counts[0]
+        return count_texts(self._rows, self._finals)
 
     def shortest(self) -> str | None:
         """The first of the shortest texts in code point order; None if it is empty."""
         if self.is_empty:
             return None
-        distances = self._distances()
-        state = 0
-        out: list[str] = []
-        while distances[state]:
-            for first, _, target in self._rows[state]:
-                if distances[target] == distances[state] - 1:
-                    out.append(chr(first))
-                    state = target
-                    break
-        return "".join(out)
+        return "".join(map(chr, shortest_text(self._rows, self._finals, 0)))
 
     def texts(self) -> Iterator[str]:
         """All texts, the short ones first; endless where there are infinitely many."""
-        bounds = self.lengths()
-        if bounds is None:
-            return
-        # Element k: whether exactly k more code points can end a text, by state.
-        ends_in: list[list[bool]] = [list(self._finals)]
-        length = 0
-        while bounds[1] is None or length <= bounds[1]:
-            if ends_in[length][0]:
-                yield from self._texts_of(length, ends_in)
-            last = ends_in[-1]
-            ends_in.append([any(last[target] for _, _, target in row) for row in self._rows])
-            length += 1
-
-    def _texts_of(self, length: int, ends_in: list[list[bool]]) -> Iterator[str]:
-        """All texts of one length, in code point order."""
-        if not length:
-            yield ""
-            return
-        states = [0]
-        path: list[str] = []
-        choices = [self._choices(0, ends_in[length - 1])]
-        while choices:
-            following = next(choices[-1], None)
-            if following is None:
-                choices.pop()
-                states.pop()
-                if path:
-                    path.pop()
-                continue
-            char, target = following
-            if len(path) + 1 == length:
-                yield "".join(path) + char
-                continue
-            path.append(char)
-            states.append(target)
-            choices.append(self._choices(target, ends_in[length - len(path) - 1]))
-
-    def _choices(self, state: int, allowed: list[bool]) -> Iterator[tuple[str, int]]:
-        """Next characters, and the states they lead to, of those that are allowed."""
-        for first, last, target in self._rows[state]:
-            if allowed[target]:
-                for code_point in range(first, last + 1):
-                    yield chr(code_point), target
-
-    def _distances(self) -> list[int]:
-        """By state, the fewest code points that end a text."""
-        sources: list[list[int]] = [[] for _ in self._rows]
-        for state, row in enumerate(self._rows):
-            for _, _, target in row:
-                sources[target].append(state)
-        distances = [0 if final else -1 for final in self._finals]
-        order = [state for state, final in enumerate(self._finals) if final]
-        for state in order:
-            for source in sources[state]:
-                if distances[source] < 0:
-                    distances[source] = distances[state] + 1
-                    order.append(source)
-        return distances
+        return texts_by_length(self._rows, self._finals)
 
     def __eq__(self, other: object) -> bool:
         if self is other:

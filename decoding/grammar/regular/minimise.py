@@ -218,19 +218,3 @@ def renumbered(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[l
     if not live[0]:
         return [()], [-1]
     return _numbered(rows, labels, live, list(range(len(rows))))
-
-
-def bottom_up(rows: Sequence[Row]) -> list[int] | None:
-    """All states, each behind those it leads to; None if there is a cycle."""
-    missing = [len({target for _, _, target in row}) for row in rows]
-    sources: list[set[int]] = [set() for _ in rows]
-    for state, row in enumerate(rows):
-        for _, _, target in row:
-            sources[target].add(state)
-    order = [state for state, number in enumerate(missing) if not number]
-    for state in order:
-        for source in sources[state]:
-            missing[source] -= 1
-            if not missing[source]:
-                order.append(source)
-    return order if len(order) == len(rows) else None

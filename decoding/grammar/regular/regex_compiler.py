@@ -28,14 +28,7 @@ from decoding.grammar.regular.ranges import complement, intersection
 from decoding.grammar.regular.regex_classes import WORD, python_word
 from decoding.grammar.regular.regex_language import language
 from decoding.grammar.regular.regex_parser import parse_pattern
-from decoding.grammar.regular.regex_syntax import (
-    Alternation,
-    Assertion,
-    Concatenation,
-    Look,
-    Node,
-    Repetition,
-)
+from decoding.grammar.regular.regex_syntax import Assertion, Node, any_part
 
 
 def compile_pattern(pattern: str, *, portable: bool = False) -> Dfa:
@@ -52,20 +45,15 @@ def compile_pattern(pattern: str, *, portable: bool = False) -> Dfa:
     """
     node = parse_pattern(pattern, portable=portable)
     found = language(node)
-    if portable and _minds_words(node):
+    if portable and any_part(node, _minds_words):
         ambiguous = intersection(python_word(), complement(WORD))
         found = found & Dfa.of_chars(complement(ambiguous)).repeated(1)
     return found
 
 
 def _minds_words(node: Node) -> bool:
-    """Whether there is a condition on word boundaries in a tree."""
-    if isinstance(node, Assertion):
-        return node.condition in (Condition.AT_WORD_BOUNDARY, Condition.INSIDE_OR_OUTSIDE_WORD)
-    if isinstance(node, Concatenation):
-        return any(map(_minds_words, node.items))
-    if isinstance(node, Alternation):
-        return any(map(_minds_words, node.options))
-    if isinstance(node, Repetition):
-        return _minds_words(node.item)
-    return isinstance(node, Look) and _minds_words(node.part)
+    """Whether a part is a condition on word boundaries."""
+    return isinstance(node, Assertion) and node.condition in (
+        Condition.AT_WORD_BOUNDARY,
+        Condition.INSIDE_OR_OUTSIDE_WORD,
+    )

@@ -16,6 +16,7 @@ from decoding.grammar.regular.regex_syntax import (
     Look,
     Node,
     Repetition,
+    any_part,
 )
 
 _LINE_FEED = Chars(exactly(((0x0A, 0x0A),)))
@@ -46,7 +47,7 @@ def language(
         stripped = _without_anchor(node, Condition.AT_BEGIN)
         if stripped is not None:
             node, found_later = stripped, False
-    if goes_on and not (sure is False and _has_loose_end(node)):
+    if goes_on and (sure or not any_part(node, _is_loose_end)):
         stripped = _without_anchor(node, Condition.AT_END)
         if stripped is not None:
             node, goes_on = stripped, False
@@ -182,12 +183,6 @@ def _without_anchor(node: Node, anchor: Condition) -> Node | None:
     return None
 
 
-def _has_loose_end(node: Node) -> bool:
-    """Whether an end anchor in the tree is read in two ways."""
-    if isinstance(node, Assertion):
-        return node.loose
-    if isinstance(node, Concatenation):
-        return any(map(_has_loose_end, node.items))
-    if isinstance(node, Alternation):
-        return any(map(_has_loose_end, node.options))
-    return isinstance(node, Repetition) and _has_loose_end(node.item)
+def _is_loose_end(node: Node) -> bool:
+    """Whether a part is an end anchor that is read in two ways."""
+    return isinstance(node, Assertion) and node.loose

@@ -16,14 +16,7 @@ from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
 from decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
 from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
 from decoding.grammar.regular.regex_classes import WORD
-from decoding.grammar.regular.regex_syntax import (
-    Alternation,
-    Assertion,
-    Concatenation,
-    Look,
-    Node,
-    Repetition,
-)
+from decoding.grammar.regular.regex_syntax import Assertion, Look, Node, any_part
 
 # Conditions of steps from here on are places in the table of looks.
 FIRST_LOOK = 16
@@ -52,7 +45,7 @@ class LookTable:
         self._numbers: dict[Dfa, int] = {}
         for index, look in enumerate(looks):
             if look.ahead:
-                if minds_what_is_before(look.part):
+                if any_part(look.part, _minds_what_is_before):
                     for side in Side:
                         self._ahead[index, side] = self._number(make(look, side))
                 else:
@@ -234,14 +227,6 @@ def _by_target(row: Row) -> dict[int, Ranges]:
     return out
 
 
-def minds_what_is_before(node: Node) -> bool:
-    """Whether it may depend on what is in front of a place."""
-    if isinstance(node, Assertion):
-        return node.condition != Condition.AT_END
-    if isinstance(node, Concatenation):
-        return any(map(minds_what_is_before, node.items))
-    if isinstance(node, Alternation):
-        return any(map(minds_what_is_before, node.options))
-    if isinstance(node, Repetition):
-        return minds_what_is_before(node.item)
-    return isinstance(node, Look) and minds_what_is_before(node.part)
+def _minds_what_is_before(node: Node) -> bool:
+    """Whether a part may depend on what is in front of a place."""
+    return isinstance(node, Assertion) and node.condition != Condition.AT_END

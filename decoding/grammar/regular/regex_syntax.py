@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from decoding.grammar.regular.nfa import Condition
@@ -69,3 +70,16 @@ class Look:
 
 
 Node = Chars | Concatenation | Alternation | Repetition | Assertion | Look
+
+
+def any_part(node: Node, wanted: Callable[[Node], bool]) -> bool:
+    """Whether a tree has a part, be it inside of what it looks for, that is wanted."""
+    if wanted(node):
+        return True
+    if isinstance(node, Concatenation):
+        return any(any_part(item, wanted) for item in node.items)
+    if isinstance(node, Alternation):
+        return any(any_part(option, wanted) for option in node.options)
+    if isinstance(node, Repetition):
+        return any_part(node.item, wanted)
+    return isinstance(node, Look) and any_part(node.part, wanted)

@@ -12,7 +12,8 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.regular.minimise import Edge, bottom_up, canonical
+from decoding.grammar.regular.measures import bottom_up
+from decoding.grammar.regular.minimise import Edge, canonical
 
 SYMBOLS = 6
 
