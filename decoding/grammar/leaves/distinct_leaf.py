@@ -290,8 +290,8 @@ class DistinctHoleLeaf(DistinctLeaf):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the set has no member at all."""
-        return self._hole.is_empty
+        """Whether no member is left."""
+        return self._hole.is_empty or super().is_empty
 
     def members(self, state: int) -> tuple[int, ...]:
         """Numbers of the members that a final state stands for, ascending."""

@@ -198,7 +198,10 @@ class Leaves:
         key = ("all keys", automaton.digest)
         labelled = self._labelled.get(key)
         if labelled is None:
-            labelled = LabelledKeys(self._automaton(automaton))
+            whole = self._of(("automaton", automaton.digest), lambda: self._automaton(automaton))
+            if not isinstance(whole, DfaLeaf):
+                raise TypeError(f"expected the leaf of an automaton, got {type(whole).__name__}")
+            labelled = LabelledKeys(whole)
             self._labelled[key] = labelled
         if not labelled.reachable[0] & bits:
             raise ValueError("no key has a label that is allowed")

@@ -74,7 +74,7 @@ class TableWalker:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._large: Walk = self.walk_levels
         self._trace: Trace = self.trace_levels
         self._compiled: CompiledWalk | None = None
@@ -84,9 +84,9 @@ class TableWalker:
         try:
             from decoding.grammar.leaves.numba_walk import CompiledWalk
         except ImportError:
-            _ = self._vocabulary.trie.children
+            _ = self.vocabulary.trie.children
             return
-        compiled = self._compiled = CompiledWalk(self._vocabulary)
+        compiled = self._compiled = CompiledWalk(self.vocabulary)
         self._large, self._trace = compiled, compiled.trace
 
     @property
@@ -98,7 +98,7 @@ class TableWalker:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""
         walk = self.walk_nodes if node.num_below <= _SMALL else self._large
         tokens, mask, exits = walk(table, state, node.positions)
-        vocabulary = self._vocabulary
+        vocabulary = self.vocabulary
         rests = tuple([Exit(label, vocabulary.rest(exits[label])) for label in sorted(exits)])
         if tokens is None:
             return LeafTokens((), mask, rests)
@@ -125,11 +125,11 @@ class TableWalker:
         self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
         """Trace with NumPy."""
-        return trace_by_levels(self._vocabulary.trie, table.next_state, state, positions, begin)
+        return trace_by_levels(self.vocabulary.trie, table.next_state, state, positions, begin)
 
     def walk_nodes(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk in Python."""
-        trie = self._vocabulary.trie
+        trie = self.vocabulary.trie
         byte, end, begin, ids = trie.byte_view, trie.end_view, trie.token_begin_view, trie.tokens_view
         next_state, labels = table
         tokens: list[int] = []
@@ -157,12 +157,12 @@ class TableWalker:
 
     def walk_levels(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk with NumPy."""
-        tokens, places, ended = walk_by_levels(self._vocabulary.trie, *table, state, positions)
+        tokens, places, ended = walk_by_levels(self.vocabulary.trie, *table, state, positions)
         exits: dict[int, list[int]] = {}
         for place, label in zip(places.tolist(), ended.tolist(), strict=True):
             exits.setdefault(label, []).append(place)
         if len(tokens) <= FEW_TOKENS:
             return Walked(tokens.tolist(), None, exits)
-        mask = self._vocabulary.packed(tokens)
+        mask = self.vocabulary.packed(tokens)
         mask.flags.writeable = False
         return Walked(None, mask, exits)

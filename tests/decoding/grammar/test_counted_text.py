@@ -1,0 +1,207 @@
+"""Strings of bounded length: characters are counted as `json.loads` counts them, however they are written."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
+from decoding.grammar.leaves.table_walk import TableWalker
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from tests.leaf_oracle import node_at, oracle_tokens, real_vocabulary, walked_tokens
+
+PIECES = [
+    *[bytes([byte]) for byte in range(256)],
+    *[
+        text.encode()
+        for text in ("ab", "abc", "é", "日本", "a\U0001f600b", '"', '",', 'ab",', '"a', '""', "\\u")
+    ],
+    *[
+        text.encode()
+        for text in ("\\ud83d", "\\ude00a", "\\n", "\\nab", "\\", '\\"', "00", "e9x", 'x"}', "abcdefgh")
+    ],
+    b"\xe6\x97",
+    b"\xa5ab",
+    b"\x9f\x98\x80",
+    b'\x80"',
+]
+VOCABULARY = Vocabulary([None, *PIECES], 0, len(PIECES) + 1)
+BOUNDS = [(0, None), (1, None), (0, 0), (0, 1), (2, 3), (3, 3), (4, None), (0, 300), (1, 65536)]
+spellings = st.lists(
+    st.sampled_from(
+        [
+            b"a",
+            b" ",
+            b"\\n",
+            b'\\"',
+            b"\\/",
+            b"\\u00e9",
+            b"\\ud83d\\ude00",
+            "é".encode(),
+            "😀".encode(),
+            b"\x7f",
+        ]
+    ),
+    max_size=6,
+).map(b"".join)
+
+
+def leaf_of(least: int, most: int | None, canonical: bool = False) -> CountedTextLeaf:
+    return CountedTextLeaf(least, most, AnyText(VOCABULARY, TableWalker(VOCABULARY), canonical))
+
+
+def accepts(leaf: CountedTextLeaf, text: bytes) -> bool:
+    state = 0
+    for byte in text:
+        assert leaf.goes_on(state) or leaf.label(state) == 0
+        state = leaf.step(state, byte)
+        if state < 0:
+            return False
+    return leaf.label(state) == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(spellings, st.sampled_from(BOUNDS))
+def test_characters_are_counted_as_readers_do(text: bytes, bounds: tuple[int, int | None]) -> None:
+    least, most = bounds
+    length = len(json.loads(b'"' + text + b'"'))
+    allowed = least <= length and (most is None or length <= most)
+    assert accepts(leaf_of(least, most), b'"' + text + b'"') == allowed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'"\\ud83d"',
+        b'"\\ude00"',
+        b'"\\ud83d\\u0041"',
+        b'"\xed\xa0\x80"',
+        b'"\xc0\x80"',
+        b'"\n"',
+        b'"\\x"',
+        b'"\xff"',
+    ],
+)
+def test_what_is_no_text_is_refused(text: bytes) -> None:
+    assert not accepts(leaf_of(0, None), text)
+    assert not accepts(leaf_of(0, 10), text)
+
+
+def test_texts_may_have_one_spelling_only() -> None:
+    leaf = leaf_of(0, 3, canonical=True)
+    for value in ('a"b', "\\", "\n\t\x01", "é😀", "/"):
+        assert accepts(leaf, json.dumps(value, ensure_ascii=False).encode())
+    for text in (b'"\\/"', b'"\\u00e9"', b'"\\u000a"', b'"\\u001F"', b'"abcd"'):
+        assert not accepts(leaf, text)
+
+
+def states_of(leaf: CountedTextLeaf, text: bytes) -> list[int]:
+    states = [0]
+    for byte in text:
+        after = leaf.step(states[-1], byte)
+        if after < 0:
+            break
+        states.append(after)
+    return states
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_tokens_are_those_of_the_oracle(bounds: tuple[int, int | None], is_warm: bool) -> None:
+    walker = TableWalker(VOCABULARY)
+    any_text = AnyText(VOCABULARY, walker)
+    if is_warm:
+        walker.warm_up()
+        any_text.warm_up()
+    leaf = CountedTextLeaf(*bounds, any_text)
+    for text in (b'"a\xc3\xa9\\n', b'"\\ud83d\\ude00a', b'"\xf0\x9f\x98\x80ab', b'"""', b'"abcde'):
+        for state in states_of(leaf, text):
+            for prefix in (b"", b'"', b"a", b"\\"):
+                node = node_at(VOCABULARY, prefix)
+                assert node is not None
+                expected = oracle_tokens(VOCABULARY, leaf, state, prefix)
+                assert walked_tokens(leaf, state, node) == expected
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_every_state_can_be_completed(bounds: tuple[int, int | None]) -> None:
+    leaf = leaf_of(*bounds)
+    for text in (b'"a\xc3\xa9\\n', b'"\\ud83d\\ude00a', b'"\xf0\x9f\x98\x80ab', b'"', b'"\\u12'):
+        states = states_of(leaf, text)
+        for length, state in enumerate(states):
+            rest = leaf.shortest(state)
+            assert accepts(leaf, text[:length] + rest)
+            edges = leaf.edges(state)
+            steps = {byte: leaf.step(state, byte) for byte in range(256) if leaf.step(state, byte) >= 0}
+            assert edges is None or edges == steps
+            assert leaf.goes_on(state) == bool(steps)
+            # None of the shorter texts would do: every byte leads at most one byte nearer to the end.
+            assert all(len(leaf.shortest(after)) >= len(rest) - 1 for after in steps.values())
+
+
+def test_shortest_strings() -> None:
+    assert leaf_of(0, None).shortest(0) == b'""'
+    assert leaf_of(3, 5).shortest(0) == b'"   "'
+    leaf = leaf_of(2, 2)
+    assert leaf.shortest(states_of(leaf, b'"\xe6')[-1]) == b'\x80\x80 "'
+    assert leaf.shortest(states_of(leaf, b'"\\')[-1]) == b'" "'
+
+
+def test_long_bounds_take_few_masks() -> None:
+    any_text = AnyText(VOCABULARY, TableWalker(VOCABULARY))
+    leaf = CountedTextLeaf(30_000, 65_536, any_text)
+    state = leaf.step(0, ord('"'))
+    found = set()
+    for _ in range(65_536):
+        state = leaf.step(state, ord("a"))
+        found.add(id(leaf.tokens(state, VOCABULARY.root)))
+    assert len(found) <= 2 * any_text.longest_token + 2
+    assert leaf.num_bytes < 1000
+
+
+def test_bounds_that_nothing_meets_are_an_error() -> None:
+    with pytest.raises(ValueError, match="3 to 2"):
+        leaf_of(3, 2)
+
+
+def test_a_vocabulary_of_characters_restricts_strings() -> None:
+    texts = [*'{}[]":,\\nab', "é", "日"]
+    vocabulary = Vocabulary([None, *[text.encode() for text in texts], b'ab"', b"aaa"], 0, 40)
+    walker = TableWalker(vocabulary)
+    any_text = AnyText(vocabulary, walker)
+    for bounds in ((0, None), (1, 2)):
+        leaf = CountedTextLeaf(*bounds, any_text)
+        assert accepts(leaf, '"aé"'.encode())
+        assert accepts(leaf, b'"\\n"')
+        assert not accepts(leaf, b'"c"')
+        assert not accepts(leaf, b'"\\t"')
+        for text in (b'"a', b'"\\', '"日'.encode()):
+            for state in states_of(leaf, text):
+                expected = oracle_tokens(vocabulary, leaf, state)
+                assert walked_tokens(leaf, state, vocabulary.root) == expected
+    assert leaf.shortest(0) == b'","'
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["gpt2", "mistral_v1_sp32k", "titles_unigram32k"])
+def test_real_tokenizers(name: str) -> None:
+    vocabulary = real_vocabulary(name, padded=100)
+    walker = TableWalker(vocabulary)
+    any_text = AnyText(vocabulary, walker)
+    walker.warm_up()
+    any_text.warm_up()
+    rng = np.random.default_rng(3)
+    for least, most in [(0, 3), (5, None), (2, 20)]:
+        leaf = CountedTextLeaf(least, most, any_text)
+        for text in (b'"a b', b'"aaaaaa', b'"'):
+            states = states_of(leaf, text)
+            state = states[int(rng.integers(len(states)))]
+            for prefix in (b"", b'"'):
+                node = node_at(vocabulary, prefix)
+                assert node is not None
+                expected = oracle_tokens(vocabulary, leaf, state, prefix)
+                assert walked_tokens(leaf, state, node) == expected

@@ -1,0 +1,189 @@
+"""Vocabularies: the trie of tokens against a plain one, masks, and what can be written at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.vocabulary.flat_trie import FlatTrie
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary.writable import find_writable
+from tests.leaf_oracle import node_at, real_vocabulary, tokens_below
+
+ASCII: list[bytes | None] = [bytes([byte]) for byte in range(128)]
+ALL_BYTES: list[bytes | None] = [bytes([byte]) for byte in range(256)]
+
+token_texts = st.lists(
+    st.one_of(st.none(), st.binary(max_size=6), st.text("ab\x00ÿ", max_size=5).map(str.encode)), min_size=1
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(token_texts)
+def test_the_trie_holds_every_token_at_its_bytes(texts: list[bytes | None]) -> None:
+    trie = FlatTrie(texts)
+    prefixes = sorted({text[:end] for text in texts if text for end in range(1, len(text) + 1)} | {b""})
+    assert len(trie.byte) == len(prefixes)
+    for position, prefix in enumerate(prefixes):
+        assert trie.depth[position] == len(prefix)
+        assert trie.byte[position] == (prefix[-1] if prefix else 0)
+        assert trie.end[position] == position + sum(other.startswith(prefix) for other in prefixes)
+        here = trie.tokens[trie.token_begin[position] : trie.token_begin[position + 1]].tolist()
+        assert here == [token for token, text in enumerate(texts) if text and text == prefix]
+    begin, child = trie.children
+    for position, prefix in enumerate(prefixes):
+        children = child[begin[position] : begin[position + 1]].tolist()
+        assert children == [
+            other
+            for other, text in enumerate(prefixes)
+            if len(text) == len(prefix) + 1 and text.startswith(prefix)
+        ]
+    assert trie.max_depth == max(map(len, prefixes))
+
+
+@settings(max_examples=100, deadline=None)
+@given(token_texts, st.data())
+def test_places_can_be_laid_over_each_other(texts: list[bytes | None], data: st.DataObject) -> None:
+    vocabulary = Vocabulary([None, *ALL_BYTES, *texts], 0, 257 + len(texts))
+    trie = vocabulary.trie
+    positions = data.draw(st.lists(st.integers(0, len(trie.byte) - 1), min_size=1, max_size=5))
+    expected = set()
+    for position in positions:
+        token = int(trie.tokens[trie.token_begin[trie.end[position]] - 1])
+        prefix = vocabulary.written(token)[: trie.depth[position]]
+        node = node_at(vocabulary, prefix)
+        assert node is not None
+        assert node.positions == (position,)
+        expected |= tokens_below(node)
+    rest = vocabulary.rest(positions)
+    assert rest.tokens == ()
+    assert tokens_below(rest) == expected
+    assert rest is vocabulary.rest(reversed(positions))
+    assert list(rest.children) == sorted(rest.children)
+
+
+def test_tokens_that_write_nothing_are_never_allowed() -> None:
+    vocabulary = Vocabulary([*ALL_BYTES, b"", None, b"ab", b"ab", b"end"], 260, 300)
+    assert {token for _, token in tokens_below(vocabulary.root)} == {*range(256), 258, 259}
+    assert vocabulary.bytes_of(256) is None
+    assert vocabulary.bytes_of(260) is None
+    assert vocabulary.bytes_of(299) is None
+    assert node_at(vocabulary, b"ab").tokens == (258, 259)  # type: ignore[union-attr]
+    assert node_at(vocabulary, b"en") is None
+
+
+def test_masks_are_packed_in_words() -> None:
+    vocabulary = Vocabulary(ALL_BYTES, 0, 256 + 33)
+    assert vocabulary.num_words == 10
+    mask = vocabulary.packed([0, 31, 32, 288])
+    assert mask.dtype == np.uint32
+    assert mask.tolist() == [1 | 1 << 31, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert vocabulary.empty_mask().tolist() == [0] * 10
+
+
+def test_the_fingerprint_tells_vocabularies_apart() -> None:
+    def fingerprint(texts: list[bytes | None], end: int = 256, size: int = 300) -> str:
+        return Vocabulary([*ALL_BYTES, None, *texts], end, size).fingerprint
+
+    assert fingerprint([b"ab"]) == fingerprint([b"ab", None])
+    others = {fingerprint([b"ab"]), fingerprint([b"a", b"b"]), fingerprint([b"ab"], end=299)}
+    assert len(others | {fingerprint([b"ab"], size=299), fingerprint([None, b"ab"])}) == 5
+
+
+def test_a_token_begins_characters_that_others_may_complete() -> None:
+    vocabulary = Vocabulary([*ALL_BYTES, "aé日".encode(), "日".encode()[1:] + b"ab\xf0\x9f"], 0, 300)
+    assert vocabulary.longest_token_characters == 3
+    assert vocabulary.longest_token == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([b"a"], 3, 3), "end token 3: expected one of 3"),
+        (([b"a"], -1, 3), "end token -1"),
+        (([b"a", b"b", b"c"], 0, 2), "3 tokens do not fit 2"),
+        (([b"", None], 0, 2), "no token"),
+    ],
+)
+def test_a_vocabulary_that_fits_no_model_is_refused(
+    arguments: tuple[list[bytes | None], int, int], message: str
+) -> None:
+    with pytest.raises(VocabularyError, match=message):
+        Vocabulary(*arguments)
+
+
+def test_more_tokens_than_logits_are_fine_if_they_write_nothing() -> None:
+    assert Vocabulary([b"a", b"b", None, None], 1, 2).vocab_size == 2
+
+
+def test_a_vocabulary_of_all_bytes_writes_everything() -> None:
+    writable = find_writable(ALL_BYTES)
+    assert writable.is_everything
+    assert Vocabulary(ALL_BYTES, 1, 256).writable_texts is None
+    # Bytes that UTF-8 has not are not needed, and neither are control characters, which JSON escapes.
+    needed = [text for byte, text in enumerate(ALL_BYTES) if byte not in (0, 10, 0xC0, 0xC1, 0xF5, 0xFF)]
+    assert find_writable(needed).is_everything
+
+
+def test_a_vocabulary_of_bytes_may_lack_some() -> None:
+    texts = [text for byte, text in enumerate(ALL_BYTES) if byte not in (ord("!"), 0xF4)]
+    vocabulary = Vocabulary([*texts, b"a!", "ab\U00100000".encode(), b"b\xe6", b"cd"], 0, 300)
+    assert vocabulary.writable.is_of_bytes
+    assert node_at(vocabulary, b"a!") is None
+    assert node_at(vocabulary, b"ab") is None
+    assert node_at(vocabulary, b"b\xe6") is not None
+    writable = vocabulary.writable_texts
+    assert writable is not None
+    assert writable.accepts("日本".encode())
+    assert not writable.accepts(b"a!")
+    vocabulary.require("日本".encode())
+    with pytest.raises(VocabularyError, match=r"cannot write '!' \(hex 21\)"):
+        vocabulary.require(b"ab!")
+
+
+def test_a_vocabulary_of_characters_writes_texts_of_them() -> None:
+    characters = [*'{}[]":,ab', "é", "日", "\U0001f600"]
+    texts: list[bytes | None] = [character.encode() for character in characters]
+    vocabulary = Vocabulary(
+        [None, *texts, "aé日".encode(), b"abc", b"\xe6\x97", "日\xe9".encode()[:-1]], 0, 40
+    )
+    assert not vocabulary.writable.is_of_bytes
+    assert node_at(vocabulary, "aé日".encode()) is not None
+    assert node_at(vocabulary, b"abc") is None  # there is no c to go on with elsewhere
+    writable = vocabulary.writable_texts
+    assert writable is not None
+    for text in ("", "a日é", "\U0001f600{"):
+        assert writable.accepts(text.encode())
+    for text in ("c", "è", "a\n"):
+        assert not writable.accepts(text.encode())
+    with pytest.raises(VocabularyError, match=r"cannot write 'è' \(hex c3 a8\)"):
+        vocabulary.require("aè".encode())
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "is_everything"),
+    [("gpt2", True), ("o200k_base", True), ("mistral_v3_sp32k", True), ("titles_unigram32k", False)],
+)
+def test_real_vocabularies(name: str, is_everything: bool) -> None:
+    vocabulary = real_vocabulary(name, padded=47)
+    assert vocabulary.writable.is_everything == is_everything
+    trie = vocabulary.trie
+    texts = [vocabulary.bytes_of(token) for token in range(vocabulary.vocab_size)]
+    assert len(trie.tokens) == sum(text is not None for text in texts)
+    for token in range(0, vocabulary.vocab_size, 997):
+        text = texts[token]
+        if text is not None:
+            node = node_at(vocabulary, text)
+            assert node is not None
+            assert token in node.tokens
+
+
+@pytest.mark.shared_data
+def test_a_vocabulary_without_braces_cannot_write_json() -> None:
+    vocabulary = real_vocabulary("titles_wordpiece16k_uncased")
+    with pytest.raises(VocabularyError, match=r"cannot write '\{'"):
+        vocabulary.require(b"{}")

@@ -1,0 +1,136 @@
+"""Which tokens a leaf lets through, found token by token and byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from decoding.grammar.leaves.leaf import Leaf, LeafTokens
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from tests.shared_titles import shared_file
+
+# Ids of the tokens that stay inside; by label, (what is written behind the end, id).
+Found = tuple[set[int], dict[int, set[tuple[bytes, int]]]]
+
+
+def oracle_tokens(vocabulary: Vocabulary, leaf: Leaf, state: int, prefix: bytes = b"") -> Found:
+    """Ask for every byte of every token that begins with a prefix and goes on behind it."""
+    inside: set[int] = set()
+    exits: dict[int, set[tuple[bytes, int]]] = {}
+    for token in range(vocabulary.vocab_size):
+        text = vocabulary.bytes_of(token)
+        if text is None or text == prefix or not text.startswith(prefix):
+            continue
+        now = state
+        for place in range(len(prefix), len(text)):
+            now = leaf.step(now, text[place])
+            if now < 0:
+                break
+            label = leaf.label(now)
+            if label >= 0 and place + 1 < len(text):
+                exits.setdefault(label, set()).add((text[place + 1 :], token))
+        if now >= 0:
+            inside.add(token)
+    return inside, exits
+
+
+def walked_tokens(leaf: Leaf, state: int, node: TokenNode) -> Found:
+    """Ask a leaf for its tokens; where it lists its bytes, follow them."""
+    found = leaf.tokens(state, node)
+    if found is not None:
+        return tokens_of(found)
+    inside: set[int] = set()
+    exits: dict[int, set[tuple[bytes, int]]] = {}
+    edges = leaf.edges(state)
+    assert edges is not None
+    for byte, child in node.children.items():
+        after = edges.get(byte, -1)
+        if after < 0:
+            continue
+        inside.update(child.tokens)
+        if leaf.label(after) >= 0:
+            exits.setdefault(leaf.label(after), set()).update(tokens_below(child))
+        more, ends = walked_tokens(leaf, after, child)
+        inside |= more
+        for label, rests in ends.items():
+            exits.setdefault(label, set()).update(rests)
+    return inside, {label: rests for label, rests in exits.items() if rests}
+
+
+def tokens_of(found: LeafTokens) -> Found:
+    """What a leaf has found, in the oracle's form."""
+    inside = set(found.few)
+    assert list(found.few) == sorted(inside)
+    assert not (found.few and found.many is not None)
+    if found.many is not None:
+        inside = set(np.flatnonzero(np.unpackbits(found.many.view(np.uint8), bitorder="little")).tolist())
+    labels = [exit.label for exit in found.exits]
+    assert labels == sorted(set(labels))
+    for exit in found.exits:
+        assert exit.rest.tokens == ()
+    return inside, {exit.label: tokens_below(exit.rest) for exit in found.exits}
+
+
+def tokens_below(node: TokenNode, prefix: bytes = b"") -> set[tuple[bytes, int]]:
+    """Everything below a node of the trie, the node itself left out."""
+    found: set[tuple[bytes, int]] = set()
+    for byte, child in node.children.items():
+        text = prefix + bytes([byte])
+        assert list(child.tokens) == sorted(set(child.tokens))
+        found |= {(text, token) for token in child.tokens}
+        found |= tokens_below(child, text)
+    return found
+
+
+def node_at(vocabulary: Vocabulary, prefix: bytes) -> TokenNode | None:
+    """The node some bytes lead to."""
+    node: TokenNode | None = vocabulary.root
+    for byte in prefix:
+        node = node.children.get(byte) if node is not None else None
+    return node
+
+
+def random_leaf_dfa(rng: np.random.Generator, alphabet: bytes, num_labels: int = 2) -> ByteDfa:
+    """A random automaton over some bytes; not of the empty language, nor with the empty text."""
+    while True:
+        size = int(rng.integers(2, 9))
+        table = np.full((size, 256), -1, dtype=np.int32)
+        edges = rng.integers(-2, size, size=(size, len(alphabet)))
+        table[:, list(alphabet)] = np.maximum(edges, -1)
+        labels = rng.integers(-2, num_labels, size=size).clip(-1).tolist()
+        labels[0] = -1
+        automaton = ByteDfa.from_table(table, labels)
+        if not automaton.is_empty:
+            return automaton
+
+
+def random_vocabulary(rng: np.random.Generator, alphabet: bytes, size: int) -> Vocabulary:
+    """Tokens of up to five letters, some twice, some without bytes, some special; id 0 ends the text."""
+    texts: list[bytes | None] = [None]
+    for _ in range(size):
+        length = int(rng.choice([0, 1, 1, 2, 2, 3, 4, 5]))
+        texts.append(bytes(rng.choice(list(alphabet), size=length).tolist()))
+        if rng.random() < 0.1:
+            texts.append(texts[int(rng.integers(len(texts)))])
+        if rng.random() < 0.05:
+            texts.append(None)
+    texts += [bytes([letter]) for letter in alphabet]
+    return Vocabulary(texts, 0, len(texts) + int(rng.integers(0, 40)))
+
+
+def real_vocabulary(name: str, padded: int = 0) -> Vocabulary:
+    """The vocabulary of a real tokenizer, or skip the test; one id more than it has ends the text."""
+    path: Path = shared_file("tokenizers", f"{name}.tokenizer.json")
+    return vocabulary_of(path.read_text(), padded)
+
+
+def vocabulary_of(serialised: str, padded: int = 0) -> Vocabulary:
+    """The vocabulary of a tokenizer's file; one id more than it has ends the text."""
+    from decoding.grammar.vocabulary.token_bytes import read_token_bytes
+
+    texts: Sequence[bytes | None] = read_token_bytes(serialised)
+    return Vocabulary(texts, len(texts), len(texts) + 1 + padded)
