@@ -7,12 +7,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.format_addresses import IPV4, IPV6, whole
+from decoding.grammar.regular.format_addresses import IPV4, MARK, behind, ipv6, whole_with
 from decoding.grammar.regular.minimise import Edge
 from decoding.grammar.regular.ranges import Ranges, complement, intersection, union
 
-LONGEST_LABEL, NAME_LENGTH = 63, 254
-"""Characters; a name is one shorter, but the dot behind its last label is counted."""
+LONGEST_LABEL = 63
+"""Characters."""
+
+SHORT_LABEL, LONG_UNITS, UNITS = 15, 4, 15
+"""A label of up to 15 characters and its dot count as one unit of 16 characters, a longer one as four.
+
+A name of 15 units has at most 239 characters; 253 are allowed.
+"""
 
 _LOWER: Ranges = ((0x30, 0x39), (0x61, 0x7A))
 _UPPER: Ranges = ((0x41, 0x5A),)
@@ -39,7 +45,7 @@ class _InName(NamedTuple):
     """Where the reading of a name stands.
 
     Attributes:
-        units: Taken by earlier labels.
+        units: Taken by earlier labels; a multiple of four once the label is long.
         cost: Characters of the label so far, as they would be in ASCII.
         hyphen: Whether the last character was one.
         prefix: How many characters of `xn--` the label so far consists of, 0 if it is something else.
@@ -63,13 +69,10 @@ and for the first one, `xn--` and a delimiter included.
 """
 
 
-def _names(unit: int, letters: Ranges = (), dots: Ranges = ((_DOT, _DOT),)) -> Dfa:
+def _names(letters: Ranges = (), dots: Ranges = ((_DOT, _DOT),)) -> Dfa:
     """Names of hosts: labels of letters, digits and hyphens.
 
     Args:
-        unit: A label of n characters and the dot behind it take (n + 1) / unit units, rounded up, of the
-            254 / unit, rounded down, that a name has. Smaller units leave out fewer names and make more
-            states.
         letters: Letters beyond ASCII that are allowed in lower-case labels.
         dots: What parts labels.
     """
@@ -79,7 +82,7 @@ def _names(unit: int, letters: Ranges = (), dots: Ranges = ((_DOT, _DOT),)) -> D
     rows: list[list[Edge]] = []
     for state in order:  # grows while it is walked
         row = []
-        for ranges, target in _ways_on(state, unit, letters, dots, start):
+        for ranges, target in _ways_on(state, letters, dots, start):
             number = numbers.setdefault(target, len(order))
             if number == len(order):
                 order.append(target)
@@ -89,15 +92,18 @@ def _names(unit: int, letters: Ranges = (), dots: Ranges = ((_DOT, _DOT),)) -> D
 
 
 def _ways_on(
-    state: _InName, unit: int, letters: Ranges, dots: Ranges, start: _InName
+    state: _InName, letters: Ranges, dots: Ranges, start: _InName
 ) -> Iterator[tuple[Ranges, _InName]]:
     """What may follow, and where it leads."""
     units, cost, hyphen, prefix, kind = state
-    most = min(LONGEST_LABEL, (NAME_LENGTH // unit - units) * unit - 1)
     if cost and not hyphen:
-        after = units + -(-(cost + 1) // unit)
-        if after < NAME_LENGTH // unit:
+        after = units + (1 if cost <= SHORT_LABEL else LONG_UNITS)
+        if after < UNITS:
             yield dots, start._replace(units=after)
+    long_units = -(-units // LONG_UNITS) * LONG_UNITS
+    most = LONGEST_LABEL if long_units + LONG_UNITS <= UNITS else SHORT_LABEL
+    if cost >= SHORT_LABEL:
+        units = long_units
     if cost < most:
         upper = _ASCII if kind == _OPEN else kind
         following = {0: (0x58, 0x78), 1: (0x4E, 0x6E)}.get(cost if cost == prefix else -1, ())
@@ -116,7 +122,10 @@ def _ways_on(
     if letters and kind != _ASCII:
         more = cost + (COST_OF_LETTER if kind == _INTERNATIONAL else COST_OF_FIRST)
         if more <= most:
-            yield letters, _InName(units, more, False, 0, _INTERNATIONAL)
+            yield (
+                letters,
+                _InName(long_units if more > SHORT_LABEL else units, more, False, 0, _INTERNATIONAL),
+            )
 
 
 def _without(chars: Ranges, codes: tuple[int, ...]) -> Ranges:
@@ -127,9 +136,10 @@ def _without(chars: Ranges, codes: tuple[int, ...]) -> Ranges:
 def hostname() -> Dfa:
     """RFC 1123 names, but no labels that begin with `xn--`, whose Punycode no automaton can check.
 
-    Of the names near the longest allowed some are left out: labels count in units of 16 characters.
+    Left out are also names of more than 15 labels, of more than three labels longer than 15 characters, and
+    with such a label behind more than eight others: so much less of all lengths has to be remembered.
     """
-    return _names(16)
+    return _names()
 
 
 @lru_cache(maxsize=1)
@@ -137,9 +147,9 @@ def idn_hostname() -> Dfa:
     """As `hostname`, with labels of letters of `LETTERS` that are short enough in Punycode.
 
     Left out are other scripts, among them all that are written from right to left, combining marks, and
-    characters whose neighbours decide about them; of long names more than in `hostname`.
+    characters whose neighbours decide about them; and labels that might be too long in Punycode.
     """
-    return _names(32, LETTERS, ((_DOT, _DOT), (0x3002, 0x3002), (0xFF0E, 0xFF0E), (0xFF61, 0xFF61)))
+    return _names(LETTERS, ((_DOT, _DOT), (0x3002, 0x3002), (0xFF0E, 0xFF0E), (0xFF61, 0xFF61)))
 
 
 _ATOM: Ranges = union(
@@ -147,7 +157,8 @@ _ATOM: Ranges = union(
     ((0x41, 0x5A), (0x5E, 0x7E)),
 )
 _IN_QUOTES: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))
-_QUOTE, _BACKSLASH, _AT = 0x22, 0x5C, 0x40
+_QUOTE, _BACKSLASH = 0x22, 0x5C
+_AT: Ranges = ((0x40, 0x40),)
 _BEYOND_ASCII: tuple[tuple[int, Ranges], ...] = (
     (2, ((0x80, 0x7FF),)),
     (3, ((0x800, 0xD7FF), (0xE000, 0xFFFF))),
@@ -193,26 +204,15 @@ def _local_part(international: bool) -> Dfa:
     return Dfa.from_rows(rows, [kind in ("word", "closed") for kind, _ in order])
 
 
-def _mailbox(local_part: Dfa, domain: Dfa) -> Dfa:
-    """Both with an at-sign between them; no local part can go on with one behind its end."""
-    behind = len(local_part.rows)
-    rows: list[list[Edge]] = []
-    for row, final in zip(local_part.rows, local_part.finals, strict=True):
-        at = [(_AT, _AT, behind)] if final else []
-        rows.append(sorted([*row, *at]))
-    rows += [[(first, last, target + behind) for first, last, target in row] for row in domain.rows]
-    return Dfa.from_rows(rows, [*([False] * behind), *domain.finals])
-
-
 def _literal() -> Dfa:
-    return whole(rf"\[(?:{IPV4}|IPv6:{IPV6})\]")
+    return whole_with(rf"\[(?:{IPV4}|IPv6:{MARK})\]", ipv6())
 
 
 def email() -> Dfa:
     """RFC 5321 mailboxes: words or a quoted text, and a name of `hostname` or an address in brackets."""
-    return _mailbox(_local_part(international=False), hostname() | _literal())
+    return behind(_local_part(international=False), _AT, hostname() | _literal())
 
 
 def idn_email() -> Dfa:
     """RFC 6531 mailboxes: as `email`, with anything beyond ASCII, and a name of `idn_hostname`."""
-    return _mailbox(_local_part(international=True), idn_hostname() | _literal())
+    return behind(_local_part(international=True), _AT, idn_hostname() | _literal())

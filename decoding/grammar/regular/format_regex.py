@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.format_addresses import whole
+from decoding.grammar.regular.format_addresses import MARK, whole, whole_with
 
 DEPTH = 2
 """Deepest nesting of groups."""
 
 _SYNTAX = r"\\^$.*+?()\[\]{}|/"
 _ESCAPE = rf"\\[dDwWsS{_SYNTAX}nrtfv]"
-_LITERAL = rf"(?:[^{_SYNTAX}\x00-\x1F]|/|{_ESCAPE})"
+_LITERAL = rf"(?:[^{_SYNTAX}\x00-\x1F{MARK}]|/|{_ESCAPE})"
 _RANGE = "(?:a-z|A-Z|0-9|a-f|A-F|1-9|0-7)"
 # Characters of a class that mean themselves in every dialect and in no pair begin a set operation.
 _IN_CLASS = rf"(?:{_RANGE}|[A-Za-z0-9_.,:;@#%!/ '\"]|{_ESCAPE}|\\-)"
@@ -32,10 +32,10 @@ def regex() -> Dfa:
     the usual ones, long counts, and counts whose bounds look much alike: what dialects read differently, or
     what no automaton can check.
     """
-    quantifier = rf"(?:(?:[*+?]|\{{{_counts()}\}})\??)?"
+    quantifier = rf"(?:(?:[*+?]|\{{{MARK}\}})\??)?"
     atom = rf"(?:{_LITERAL}|\.|{_CLASS})"
     items = f"(?:{atom}{quantifier})*"
     for _ in range(DEPTH):
         group = rf"\((?:\?:)?{items}(?:\|{items})*\)"
         items = f"(?:(?:{atom}|{group}){quantifier})*"
-    return whole(rf"(?:\^?{items}\$?)(?:\|\^?{items}\$?)*")
+    return whole_with(rf"(?:\^?{items}\$?)(?:\|\^?{items}\$?)*", whole(_counts()))

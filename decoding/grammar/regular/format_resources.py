@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.format_addresses import IPV6, whole
+from decoding.grammar.regular.format_addresses import MARK, ipv6, whole, whole_with
 
 _SCHEME = "[A-Za-z][A-Za-z0-9+.\\-]*"
 _ESCAPED = "%[0-9A-Fa-f]{2}"
@@ -28,7 +28,7 @@ def _reference(more: str, in_query: str, absolute: bool) -> str:
     char = f"(?:[{plain}:@]|{_ESCAPED})"
     no_colon = f"(?:[{plain}@]|{_ESCAPED})"
     future = f"[Vv][0-9A-Fa-f]+\\.[{_UNRESERVED}{_SUB_DELIMS}:]+"
-    host = f"(?:\\[(?:{IPV6}|{future})\\]|(?:[{plain}]|{_ESCAPED})*)"
+    host = f"(?:\\[(?:{MARK}|{future})\\]|(?:[{plain}]|{_ESCAPED})*)"
     authority = f"(?:(?:[{plain}:]|{_ESCAPED})*@)?{host}(?::[0-9]*)?"
     segments = f"(?:/{char}*)*"
     rooted = f"//{authority}{segments}|/(?:{char}+{segments})?"
@@ -41,22 +41,22 @@ def _reference(more: str, in_query: str, absolute: bool) -> str:
 
 def uri() -> Dfa:
     """RFC 3986, with a scheme."""
-    return whole(_reference("", "", absolute=True))
+    return whole_with(_reference("", "", absolute=True), ipv6())
 
 
 def uri_reference() -> Dfa:
     """RFC 3986, with or without a scheme."""
-    return whole(_reference("", "", absolute=False))
+    return whole_with(_reference("", "", absolute=False), ipv6())
 
 
 def iri() -> Dfa:
     """RFC 3987, with a scheme."""
-    return whole(_reference(_BEYOND_ASCII, _PRIVATE, absolute=True))
+    return whole_with(_reference(_BEYOND_ASCII, _PRIVATE, absolute=True), ipv6())
 
 
 def iri_reference() -> Dfa:
     """RFC 3987, with or without a scheme."""
-    return whole(_reference(_BEYOND_ASCII, _PRIVATE, absolute=False))
+    return whole_with(_reference(_BEYOND_ASCII, _PRIVATE, absolute=False), ipv6())
 
 
 def uri_template() -> Dfa:

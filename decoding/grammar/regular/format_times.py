@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.format_addresses import whole
+from decoding.grammar.regular.format_addresses import behind, whole
+from decoding.grammar.regular.minimise import Edge
+from decoding.grammar.regular.ranges import Ranges
 
 _YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _MULTIPLE_OF_4 = "(?:0[48]|[2468][048]|[13579][26])"
@@ -22,9 +25,16 @@ LEAPS_IN_JUNE = (1972, 1981, 1982, 1983, 1985, 1992, 1993, 1994, 1997, 2012, 201
 LEAPS_IN_DECEMBER = (*range(1972, 1980), 1987, 1989, 1990, 1995, 1998, 2005, 2008, 2016)
 """Years whose June or December ended with a leap second: all there have been."""
 
+_DIGITS, _POINT = (0x30, 0x39), 0x2E
+_T: Ranges = ((0x54, 0x54), (0x74, 0x74))
+
 _MINUTES_A_DAY = 24 * 60
-_OFFSETS = range(0, _MINUTES_A_DAY, 15)
-"""Offsets, in minutes, with which leap seconds are allowed: all that are in use are among them."""
+QUARTERS = range(0, _MINUTES_A_DAY, 15)
+"""Offsets, in minutes, with which leap seconds are allowed in times without a date."""
+
+AHEAD = (*range(0, 14 * 60 + 1, 30), 5 * 60 + 45, 8 * 60 + 45, 12 * 60 + 45)
+BEHIND = range(0, 12 * 60 + 1, 30)
+"""Offsets, in minutes, ahead of UTC and behind it with which leap seconds are allowed: all those in use."""
 
 
 def _clock(minutes: int) -> str:
@@ -32,24 +42,42 @@ def _clock(minutes: int) -> str:
     return f"{hours:02}:{rest:02}"
 
 
-def _leaps_before_midnight() -> str:
+def _leaps_before_midnight(offsets: Iterable[int]) -> list[str]:
     """Leap seconds in local times that are not ahead of UTC."""
-    options = [f"{_clock(-1 - offset)}:60{_FRACTION}-{_clock(offset)}" for offset in _OFFSETS if offset]
-    options.append(f"23:59:60{_FRACTION}(?:[Zz]|[+\\-]00:00)")
-    return "(?:" + "|".join(options) + ")"
+    texts = [f"{_clock(-1 - offset)}:60-{_clock(offset)}" for offset in offsets]
+    return [*texts, "23:59:60+00:00", "23:59:60Z", "23:59:60z"]
 
 
-def _leaps_after_midnight() -> str:
+def _leaps_after_midnight(offsets: Iterable[int]) -> list[str]:
     """Leap seconds in local times ahead of UTC, where the next day has begun."""
-    options = [f"{_clock(offset - 1)}:60{_FRACTION}\\+{_clock(offset)}" for offset in _OFFSETS if offset]
-    return "(?:" + "|".join(options) + ")"
+    return [f"{_clock(offset - 1)}:60+{_clock(offset)}" for offset in offsets if offset]
 
 
-def _days_of_leaps() -> tuple[str, str]:
-    """The days that ended with a leap second, and the days after."""
-    june, december = ("|".join(map(str, years)) for years in (LEAPS_IN_JUNE, LEAPS_IN_DECEMBER))
-    january = "|".join(str(year + 1) for year in LEAPS_IN_DECEMBER)
-    return f"(?:(?:{june})-06-30|(?:{december})-12-31)", f"(?:(?:{june})-07-01|(?:{january})-01-01)"
+def _with_fractions(times: Iterable[str]) -> Dfa:
+    """Times with the same time zones, with and without a fraction of a second behind the seconds."""
+    times = list(times)
+    dfa = Dfa.of_texts(times)
+    rows: list[list[Edge]] = [list(row) for row in dfa.rows]
+    before_zone = set()
+    for text in times:
+        state = 0
+        for char in text[: len("hh:mm:ss")]:
+            state = dfa.step(state, ord(char))
+        before_zone.add(state)
+    for state in sorted(before_zone):
+        point = len(rows)
+        rows.append([(*_DIGITS, point + 1)])
+        rows.append(sorted([*dfa.rows[state], (*_DIGITS, point + 1)]))
+        rows[state] = sorted([*rows[state], (_POINT, _POINT, point)])
+    return Dfa.from_rows(rows, [*dfa.finals, *([False] * (len(rows) - len(dfa.rows)))])
+
+
+def _days(days_of_june: str, days_of_december: str, years_later: int) -> Dfa:
+    """Days around the end of a month with a leap second."""
+    return Dfa.of_texts(
+        [f"{year}-{days_of_june}" for year in LEAPS_IN_JUNE]
+        + [f"{year + years_later}-{days_of_december}" for year in LEAPS_IN_DECEMBER]
+    )
 
 
 @lru_cache(maxsize=1)
@@ -60,15 +88,16 @@ def date() -> Dfa:
 
 def time() -> Dfa:
     """Times of day with an offset; a 60th second where UTC has 23:59, with offsets of quarters of hours."""
-    return whole(f"{_TIME}|{_leaps_before_midnight()}|{_leaps_after_midnight()}")
+    return whole(_TIME) | _with_fractions(
+        [*_leaps_before_midnight(QUARTERS), *_leaps_after_midnight(QUARTERS)]
+    )
 
 
 def date_time() -> Dfa:
-    """A date, `T` and a time; a 60th second only where there has been one."""
-    day, day_after = _days_of_leaps()
-    return whole(
-        f"(?:{_DATE})[Tt]{_TIME}|{day}[Tt]{_leaps_before_midnight()}|{day_after}[Tt]{_leaps_after_midnight()}"
-    )
+    """A date, `T` and a time; a 60th second only where there has been one, with offsets that are in use."""
+    leaps = behind(_days("06-30", "12-31", 0), _T, _with_fractions(_leaps_before_midnight(BEHIND)))
+    leaps_after = behind(_days("07-01", "01-01", 1), _T, _with_fractions(_leaps_after_midnight(AHEAD)))
+    return behind(date(), _T, whole(_TIME)) | (leaps | leaps_after)
 
 
 def duration() -> Dfa:
