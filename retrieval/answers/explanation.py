@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoding.grammar.compiler import explain_schema
-from decoding.grammar.errors import GrammarError
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.errors import GrammarError, SchemaError
+from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.grammar.holes.text_leaf import TextLeaf
+from decoding.grammar.holes.text_searcher import TextSearcher
+from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema.explanation import explain_schema
 from decoding.grammar.schema.report import SchemaReport
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from retrieval.answers.errors import user_error
 
 
@@ -46,7 +52,9 @@ class Explanation:
 
 
 def explain(schema: str, options: GrammarOptions) -> Explanation:
-    """Say what the keywords of a schema do, and whether it can be used.
+    """Say what the keywords of a schema do, and whether it can be used with some tokenizer.
+
+    Indexes and filters that it names are not looked for.
 
     Raises:
         SchemaRejectedError: it cannot be read at all.
@@ -56,5 +64,16 @@ def explain(schema: str, options: GrammarOptions) -> Explanation:
     except GrammarError as error:
         raise user_error(error) from error
     refused = report.refusals()
-    first = f"{refused[0].pointer}: {refused[0].keyword}: {refused[0].note}" if refused else ""
-    return Explanation(report, first)
+    if refused:
+        return Explanation(report, f"{refused[0].pointer}: {refused[0].keyword}: {refused[0].note}")
+    # What depends on keywords together shows when it is compiled.
+    leaves = Leaves(Vocabulary([bytes([byte]) for byte in range(256)], end_token_id=256, vocab_size=257))
+    texts = SortedTexts.of([b"a title", b"another title"])
+    searcher = TextSearcher(leaves.vocabulary)
+    try:
+        compile_schema(schema, leaves, options, lambda name: TextLeaf(name, name, texts, searcher))
+    except SchemaError as error:
+        return Explanation(report.with_refusal(error.keyword, error.pointer, error.reason), str(error))
+    except GrammarError as error:
+        return Explanation(report, str(error))
+    return Explanation(report, "")
