@@ -162,6 +162,15 @@ def only_types(cases: Cases, types: int) -> Cases:
     )
 
 
+def types_of(cases: Cases) -> int:
+    """Types that a set has values of, bits of `JsonType`, as far as can be told at sight."""
+    types = cases.literals
+    types |= NUMBER if cases.numbers is not None else 0
+    types |= STRING if cases.texts is not None or cases.holes else 0
+    types |= ARRAY if cases.arrays else 0
+    return types | (OBJECT if cases.objects else 0)
+
+
 def least_of(first: int | None, second: int | None) -> int | None:
     """The smaller of two upper bounds; None is no bound."""
     if first is None:

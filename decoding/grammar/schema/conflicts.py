@@ -10,18 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.schema.cases import (
-    ARRAY,
-    NUMBER,
-    OBJECT,
+    NO_CASES,
     STRING,
     ArrayCase,
     Cases,
     Conjunction,
+    MemberQuota,
     ObjectCase,
     both_arrays,
     both_objects,
     joined,
+    types_of,
 )
 
 if TYPE_CHECKING:
@@ -68,31 +69,58 @@ class Conflicts:
         self._expansion = expansion
         self._empty: dict[tuple[Conjunction, int], bool] = {}
 
-    def overlap(self, first: Cases, second: Cases) -> int:
-        """Types of which two sets may have values in common, as bits of `JsonType`."""
-        types = first.literals & second.literals
-        if first.numbers is not None and second.numbers is not None:
-            types |= 0 if (first.numbers & second.numbers).is_empty else NUMBER
-        if self._common_strings(first, second):
-            types |= STRING
-        for one in first.arrays:
-            for other in second.arrays:
-                array = both_arrays(one, other)
-                if array is not None and not self._empty_array(array, _DEPTH):
-                    types |= ARRAY
-        for left in first.objects:
-            for right in second.objects:
-                case = both_objects(left, right)
-                if case is not None and not self._empty_object(case, _DEPTH):
-                    types |= OBJECT
-        return types
+    def split(self, cases: Cases, other: Cases, context: Cases) -> tuple[Cases, Cases]:
+        """Split a set into what is surely apart from another one, and what may have values in common with it.
 
-    def _common_strings(self, first: Cases, second: Cases) -> bool:
-        if not ((first.texts or first.holes) and (second.texts or second.holes)):
-            return False
-        if first.texts is None or second.texts is None or first.holes or second.holes:
-            return True
-        return not (first.texts & second.texts).is_empty
+        Args:
+            cases: The set to split.
+            other: The other one.
+            context: What is known besides of all values.
+        """
+        numbers, texts = cases.numbers, cases.texts
+        common = _common_numbers(numbers, context.numbers)
+        shares_numbers = _common_numbers(common, other.numbers) is not None
+        shares_strings = _share_strings(cases, other)
+        arrays = [case for case in cases.arrays if self._shares_array(case, other, context)]
+        objects = [case for case in cases.objects if self._shares_object(case, other, context)]
+        literals = cases.literals & other.literals & context.literals
+        if not (literals or shares_numbers or shares_strings or arrays or objects):
+            return cases, NO_CASES
+        shared = Cases(
+            literals,
+            numbers if shares_numbers else None,
+            texts if shares_strings else None,
+            cases.holes if shares_strings else (),
+            tuple(arrays),
+            tuple(objects),
+        )
+        apart = Cases(
+            cases.literals & ~literals,
+            None if shares_numbers else numbers,
+            None if shares_strings else texts,
+            () if shares_strings else cases.holes,
+            tuple(case for case in cases.arrays if case not in arrays),
+            tuple(case for case in cases.objects if case not in objects),
+        )
+        return apart, shared
+
+    def _shares_array(self, case: ArrayCase, other: Cases, context: Cases) -> bool:
+        for known in context.arrays:
+            within = both_arrays(known, case)
+            for candidate in other.arrays if within is not None else ():
+                array = both_arrays(within, candidate)  # type: ignore[arg-type]
+                if array is not None and not self._empty_array(array, _DEPTH):
+                    return True
+        return False
+
+    def _shares_object(self, case: ObjectCase, other: Cases, context: Cases) -> bool:
+        for known in context.objects:
+            within = both_objects(known, case)
+            for candidate in other.objects if within is not None else ():
+                both = both_objects(within, candidate)  # type: ignore[arg-type]
+                if both is not None and not self._empty_object(both, _DEPTH):
+                    return True
+        return False
 
     def pruned(self, cases: Cases) -> Cases:
         """The same set without the alternatives that contradict themselves."""
@@ -103,11 +131,23 @@ class Conflicts:
 
     def _empty_object(self, case: ObjectCase, depth: int) -> bool:
         for name in case.required:
-            if case.names is not None and not case.names.automaton().accepts(name):
+            if case.names is not None and not case.names.accepts(name):
                 return True
             if self._empty_value(member_value(case, name), depth):
                 return True
-        return False
+        return any(self._empty_quota(case, quota, depth) for quota in case.quotas)
+
+    def _empty_quota(self, case: ObjectCase, quota: MemberQuota, depth: int) -> bool:
+        """Whether no key that is left can satisfy a quota."""
+        nothing = self._expansion.atoms.nothing
+        if not any(rule.additional == nothing and not rule.patterns for rule in case.rules):
+            return False
+        names = dict.fromkeys(name for rule in case.rules for name in rule.named)
+        return all(
+            (quota.keys is not None and not quota.keys.accepts(name))
+            or self._empty_value(joined(member_value(case, name), quota.value), depth)
+            for name in names
+        )
 
     def _empty_array(self, case: ArrayCase, depth: int) -> bool:
         prefix = max((len(rule.prefix) for rule in case.rules), default=0)
@@ -136,3 +176,20 @@ class Conflicts:
         return all(self._empty_array(case, depth) for case in cases.arrays) and all(
             self._empty_object(case, depth) for case in cases.objects
         )
+
+
+def _common_numbers(first: NumberSet | None, second: NumberSet | None) -> NumberSet | None:
+    """Numbers of both sets; None: there are none."""
+    if first is None or second is None:
+        return None
+    common = first & second
+    return None if common.is_empty else common
+
+
+def _share_strings(first: Cases, second: Cases) -> bool:
+    """Whether two sets may have strings in common."""
+    if types_of(first) & types_of(second) & STRING == 0:
+        return False
+    if first.texts is None or second.texts is None or first.holes or second.holes:
+        return True
+    return not (first.texts & second.texts).is_empty

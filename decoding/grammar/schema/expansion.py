@@ -27,6 +27,7 @@ from decoding.grammar.schema.cases import (
     intersection,
     least_of,
     only_types,
+    types_of,
     union,
 )
 from decoding.grammar.schema.conflicts import Conflicts
@@ -211,6 +212,7 @@ class Expansion:
     def _expanded(self, conjunction: Conjunction) -> Cases:
         atoms, result = self.atoms, ALL_CASES
         gathered: _Gathered | None = None
+        context: Cases | None = None
         for number in conjunction:
             atom = atoms.list[number]
             if not isinstance(atom, Or | ExactlyOne | Negation):
@@ -218,21 +220,35 @@ class Expansion:
                     gathered = _Gathered(atoms)
                 gathered.add(number, atom)
                 continue
+            if context is None:
+                context = self._context(conjunction)
             if gathered is not None:
                 result, gathered = self.both(result, gathered.cases(), atom.place), None
-            result = self.both(result, self._composite((number,), atom), atom.place)
+            result = self.both(result, self._composite((number,), atom, context), atom.place)
         return result if gathered is None else self.both(result, gathered.cases(), None)
 
-    def _composite(self, alone: Conjunction, atom: Or | ExactlyOne | Negation) -> Cases:
-        """The cases of a disjunction or negation, kept for all conjunctions it stands in."""
+    def _context(self, conjunction: Conjunction) -> Cases:
+        """What a conjunction says besides its choices: it may tell them apart."""
+        gathered = _Gathered(self.atoms)
+        for number in conjunction:
+            atom = self.atoms.list[number]
+            if not isinstance(atom, Or | ExactlyOne | Negation):
+                gathered.add(number, atom)
+        cases = gathered.cases()
+        return ALL_CASES if cases == ALL_CASES else cases
+
+    def _composite(self, alone: Conjunction, atom: Or | ExactlyOne | Negation, context: Cases) -> Cases:
+        """The cases of a disjunction or negation; at least those in which the context holds too."""
         known = self._known.get(alone)
-        if known is None:
-            if isinstance(atom, Or):
-                known = self._any_of(atom)
-            elif isinstance(atom, ExactlyOne):
-                known = self._one_of(atom)
-            else:
-                known = self.negated(atom.of, atom.place, ANY_TYPE)
+        if known is not None:
+            return known
+        if isinstance(atom, Or):
+            known = self._any_of(atom)
+        elif isinstance(atom, ExactlyOne):
+            known = self._one_of(atom, context)
+        else:
+            known = self.negated(atom.of, atom.place, types_of(context))
+        if context is ALL_CASES or isinstance(atom, Or):
             self._known[alone] = known
         return known
 
@@ -255,18 +271,19 @@ class Expansion:
             result = union(result, self.cases(self.atoms.conjunction(part)), atom.place)
         return result
 
-    def _one_of(self, atom: ExactlyOne) -> Cases:
-        """Or over all parts of: this one, and none of those that overlap it."""
+    def _one_of(self, atom: ExactlyOne, context: Cases) -> Cases:
+        """Or over all parts of: this one, and none of those that overlap it where the context holds."""
         parts = [self.atoms.conjunction(part) for part in atom.parts]
         cases = [self.cases(part) for part in parts]
         result = NO_CASES
         for i, alone in enumerate(cases):
             for j, other in enumerate(cases):
-                types = self.conflicts.overlap(alone, other) if i != j else 0
-                if types:
-                    others = self.negated(parts[j], atom.place, types)
-                    common = self.both(only_types(alone, types), others, atom.place)
-                    alone = union(only_types(alone, ~types), common, atom.place)
+                if i == j:
+                    continue
+                apart, shared = self.conflicts.split(alone, other, context)
+                if shared is not NO_CASES:
+                    others = self.negated(parts[j], atom.place, types_of(shared))
+                    alone = union(apart, self.both(shared, others, atom.place), atom.place)
             result = union(result, alone, atom.place)
             current_budget().check_time()
         return result
