@@ -67,7 +67,9 @@ class AnswerBatch:
     def _propose(self) -> list[Stretch]:
         if self._drafter is None:
             return [Stretch(answer.state) for answer in self._answers]
-        return self._drafter.propose(self._answers)
+        # Where all is read, as behind a prompt with nothing forced, the next token costs no pass.
+        unread = [len(a.tokens) > fed for a, fed in zip(self._answers, self._feed.lengths(), strict=True)]
+        return self._drafter.propose(self._answers, unread)
 
     def _catch_up(self) -> None:
         """Feed what is written until what is left fits one pass."""

@@ -83,13 +83,16 @@ class Drafter:
         taken = [0 if model.is_encoder_decoder else len(prompt) for prompt in prompts]
         self._rooms = [math.inf if limit is None else limit - length for length in taken]
 
-    def propose(self, answers: Sequence[Answer]) -> list[Stretch]:
+    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Stretch]:
         """Propose what may come next.
 
         Args:
-            answers: Of all queries; nothing is proposed for finished ones.
+            answers: Of all queries; nothing is proposed for those that are over.
+            wanted: For which of them something is to be proposed. Length Q.
         """
-        stretches = [Stretch(answer.state) for answer in answers]
+        stretches = [
+            Stretch(answer.state, closed=not want) for answer, want in zip(answers, wanted, strict=True)
+        ]
         self._close_full(answers, stretches)
         while not all(stretch.closed for stretch in stretches):
             self._propose_one(answers, stretches)

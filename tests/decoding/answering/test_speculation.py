@@ -1,0 +1,234 @@
+"""Drafted tokens change what an answer costs and nothing else: the same greedy rows, the same laws."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.answering import AnswerParams, AnswerText, write_answers
+from decoding.errors import InvalidLogitsError
+from tests.answer_oracles import count_rows, greedy_row, row_law
+from tests.fakes import TableModel, chi_square
+from tests.text_grammar import END, Pieces, TextGrammar, binary_texts
+
+ALPHA = 1e-4  # seeds are fixed: a test fails always or never
+V = 12
+PIECES = Pieces([b"a", b"b", b"ab", b"ba", b"aab", b"{", b"}", b"{a"], vocab_size=V)
+SMALL = TextGrammar(PIECES, binary_texts(3))
+BRACED = TextGrammar(PIECES, [b"{" + text + b"}" for text in binary_texts(3)])
+GRAMMARS = (SMALL, BRACED)
+TARGET = TableModel.random(V, 5)
+
+
+def drafts() -> dict[str, TableModel]:
+    """Models that propose: the target itself, close to it, far from it, certain, of another width."""
+    noise = TableModel.random(V, 17)
+    return {
+        "itself": TARGET,
+        "close": TableModel(V, lambda p, r: TARGET.logits(p, r) + 0.3 * noise.logits(p, r)),
+        "far": TableModel.random(V, 99, scale=3.0),
+        "certain": TableModel(V, lambda p, r: 40.0 * noise.logits(p, r)),
+        "opposite": TableModel(V, lambda p, r: -2.0 * TARGET.logits(p, r)),
+        "wider": TableModel.random(V + 7, 3),
+        "narrower": TableModel.random(V - 2, 3),
+    }
+
+
+DRAFTS = drafts()
+
+
+def sampled(
+    grammar: TextGrammar, draft: TableModel | None, num: int = 1000, first_seed: int = 0, **options: float
+) -> Counter[tuple[int, ...]]:
+    def write(seeds):
+        params = [
+            AnswerParams(seed=first_seed + seed, **{"temperature": 1.0, **options})  # type: ignore[arg-type]
+            for seed in seeds
+        ]
+        return write_answers(TARGET, [[7]] * len(params), [grammar] * len(params), params, draft=draft)
+
+    return count_rows(write, num)
+
+
+def write_one(target: TableModel, draft: TableModel, grammar: TextGrammar, **options: float) -> AnswerText:
+    (answer,) = write_answers(
+        target,
+        [[7]],
+        [grammar],
+        AnswerParams(**options),
+        draft=draft,  # type: ignore[arg-type]
+    )
+    assert isinstance(answer, AnswerText)
+    return answer
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(sorted(DRAFTS)),
+    st.integers(1, 6),
+    st.integers(4, 9),
+    st.booleans(),
+    st.lists(st.sampled_from(GRAMMARS), min_size=1, max_size=3),
+)
+def test_greedy_answers_are_the_same(
+    seed: int, name: str, k: int, budget: int, forced: bool, grammars: list[TextGrammar]
+) -> None:
+    target = TableModel.random(V, seed)
+    prompts = [[query + 1] for query in range(len(grammars))]
+    params = AnswerParams(max_tokens=budget, draft_tokens=k, forced_spans=forced)
+    plain = write_answers(target, prompts, grammars, params)
+    answers = write_answers(target, prompts, grammars, params, draft=DRAFTS[name])
+    for one, other, prompt, grammar in zip(answers, plain, prompts, grammars, strict=True):
+        assert isinstance(one, AnswerText)
+        assert isinstance(other, AnswerText)
+        assert one.token_ids == other.token_ids == greedy_row(target, prompt, grammar.rows(budget))
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert one.constraint_logprob == pytest.approx(other.constraint_logprob, abs=1e-4)
+        assert (one.counts.sampled, one.counts.forced) == (other.counts.sampled, other.counts.forced)
+        assert one.counts.forwards <= other.counts.forwards
+        assert one.counts.accepted <= min(one.counts.drafted, len(one.token_ids))
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize(("k", "temperature"), [(1, 1.0), (4, 0.7)])
+def test_sampled_answers_have_the_law_of_the_target(name: str, k: int, temperature: float) -> None:
+    counts = sampled(BRACED, DRAFTS[name], draft_tokens=k, temperature=temperature, forced_spans=False)
+    law = row_law(TARGET, [7], BRACED.rows(), temperature)
+    assert set(counts) <= set(law)
+    assert chi_square(counts, law) > ALPHA
+
+
+@pytest.mark.parametrize("name", ["close", "far", "opposite"])
+@pytest.mark.parametrize("budget", [3, 4, 5])
+def test_the_law_holds_within_a_budget(name: str, budget: int) -> None:
+    """Proposals that the budget rules out were drawn all the same."""
+    counts = sampled(SMALL, DRAFTS[name], draft_tokens=3, max_tokens=budget, forced_spans=False)
+    law = row_law(TARGET, [7], SMALL.rows(budget))
+    assert set(counts) <= set(law)
+    assert chi_square(counts, law) > ALPHA
+
+
+@pytest.mark.parametrize("name", ["close", "far"])
+def test_the_law_holds_with_forced_spans(name: str) -> None:
+    """Texts that have one spelling each, so that what is forced is what would have been chosen."""
+    pieces = Pieces([b"a", b"b", b"c", b"x"])
+    grammar = TextGrammar(
+        pieces, [b"xx" + one + b"cc" + other + b"x" for one in (b"a", b"b") for other in (b"a", b"b", b"ab")]
+    )
+    target, draft = (
+        TableModel.random(5, 1),
+        {"close": TableModel.random(5, 1, 1.0), "far": TableModel.random(5, 2)}[name],
+    )
+
+    def write(seeds):
+        params = [AnswerParams(temperature=1.0, seed=seed) for seed in seeds]
+        answers = write_answers(target, [[7]] * len(params), [grammar] * len(params), params, draft=draft)
+        assert all(isinstance(answer, AnswerText) and answer.counts.forced >= 4 for answer in answers)
+        return answers
+
+    assert chi_square(count_rows(write, 1000), row_law(target, [7], grammar.rows())) > ALPHA
+
+
+def test_the_test_of_laws_can_fail() -> None:
+    """The law of the draft is another one, and so is the target's at another temperature."""
+    counts = sampled(BRACED, DRAFTS["close"], forced_spans=False)
+    assert chi_square(counts, row_law(DRAFTS["far"], [7], BRACED.rows())) < ALPHA
+    assert chi_square(counts, row_law(TARGET, [7], BRACED.rows(), 1.5)) < ALPHA
+
+
+def test_the_target_as_its_own_draft_is_always_right() -> None:
+    for temperature in (0.0, 1.0):
+        for seed in range(30):
+            options = {"seed": seed, "temperature": temperature, "forced_spans": False}
+            answer = write_one(TARGET, TARGET, BRACED, **options)
+            counts = answer.counts
+            assert counts.drafted == counts.accepted
+            # The first token is chosen behind the prompt, and every further pass verifies four proposals and
+            # adds a token of its own.
+            assert counts.forwards - 1 == math.ceil((counts.sampled - 1) / 5)
+
+
+# What the structured-output article prints for verification, and what is right instead.
+
+
+def test_acceptance_is_no_threshold() -> None:
+    """A token of probability 0.2 that the draft always proposes is taken in a fifth of the answers."""
+    texts = [b"a", b"b"]
+    target = TableModel(V, lambda p, r: _logits({1: 0.2, 2: 0.8}) if not r else _logits({END: 1.0}))
+    draft = TableModel(V, lambda p, r: _logits({1: 0.98, 2: 0.02}) if not r else _logits({END: 1.0}))
+    grammar = TextGrammar(PIECES, texts)
+    params = [AnswerParams(temperature=1.0, seed=seed) for seed in range(1000)]
+    answers = write_answers(target, [[7]] * 1000, [grammar] * 1000, params, draft=draft)
+    counts = Counter(answer.token_ids for answer in answers if isinstance(answer, AnswerText))
+    assert chi_square(counts, {(1, END): 0.2, (2, END): 0.8}) > ALPHA
+
+
+def test_proposals_are_judged_by_the_logits_before_them() -> None:
+    """Behind every token the target expects the other letter: by the logits behind it, none would stand."""
+    grammar = TextGrammar(PIECES, [b"ababab", b"aaaaaa", b"bbbbbb", b"bababa"])
+
+    def other(p, r):
+        return _logits({1: 0.01, 2: 0.97, END: 0.02} if r and r[-1] == 1 else {1: 0.97, 2: 0.01, END: 0.02})
+
+    model = TableModel(V, lambda p, r: other(p, r) if len(r) < 6 else _logits({END: 1.0}))
+    answer = write_one(model, model, grammar, forced_spans=False)
+    assert answer.text == b"ababab"
+    assert answer.counts.accepted == answer.counts.drafted > 3
+
+
+def test_a_token_is_added_when_all_proposals_stand() -> None:
+    grammar = TextGrammar(PIECES, [b"aaaaaaaaa", b"b"])
+    model = TableModel(V, lambda p, r: _logits({1: 1.0}) if len(r) < 9 else _logits({END: 1.0}))
+    answer = write_one(model, model, grammar, forced_spans=False, draft_tokens=4)
+    # The prompt and one token; then four proposals and one more token; then four proposals, the end included.
+    assert (answer.counts.sampled, answer.counts.drafted, answer.counts.forwards) == (10, 8, 3)
+
+
+def test_the_grammar_goes_on_behind_a_token_that_replaced_a_proposal() -> None:
+    """After every refused proposal the masks are those of the text as it is, not as it was proposed."""
+    grammar = TextGrammar(PIECES, [b"{aab}", b"{bba}", b"{bab}", b"{aba}"])
+    for seed in range(50):
+        answer = write_one(TARGET, DRAFTS["opposite"], grammar, seed=seed, temperature=1.0)
+        assert answer.text in grammar.texts
+        state = grammar.start
+        for token in answer.token_ids:
+            assert token in grammar.allowed(state)
+            state = grammar.advance(state, token)
+        assert state == grammar.finished
+
+
+def test_a_draft_may_know_less_and_be_shorter_of_room() -> None:
+    """Where the draft allows nothing, or has no positions left, the target goes on alone."""
+    target = TableModel.random(V, 1)
+    silent = TableModel(V, lambda p, r: _logits({11: 1.0}))
+    alone = write_one(target, silent, BRACED, draft_tokens=0)
+    for temperature in (0.0, 1.0):
+        quiet = write_one(target, silent, BRACED, temperature=temperature)
+        assert quiet.counts.drafted == 0
+        assert quiet.text in BRACED.texts
+    short = TableModel.random(V, 2)
+    short.max_positions = 2  # type: ignore[assignment]
+    answer = write_one(target, short, BRACED, forced_spans=False)
+    assert answer.token_ids == write_one(target, silent, BRACED, forced_spans=False).token_ids
+    assert answer.counts.drafted <= 2
+    assert alone.text in BRACED.texts
+
+
+def test_a_broken_draft_is_said_to_be_broken() -> None:
+    broken = TableModel(V, lambda p, r: torch.full((V,), math.nan))
+    (answer,) = write_answers(TARGET, [[7]], [BRACED], AnswerParams(), draft=broken)
+    assert isinstance(answer, InvalidLogitsError)
+    assert "the draft model returned NaN" in str(answer)
+
+
+def _logits(probabilities: dict[int, float]) -> torch.Tensor:
+    logits = torch.full((V,), -math.inf)
+    for token, probability in probabilities.items():
+        logits[token] = math.log(probability)
+    return logits

@@ -1,0 +1,221 @@
+"""Forced spans: never a token that the tokenizer would not have made of the whole text."""
+
+from __future__ import annotations
+
+import json
+import random
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from decoding.answering import Speller
+from decoding.answering.speller import CONTEXT_TOKENS
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+END = "<end>"
+WORDS = [
+    "amber",
+    "river",
+    "Zürich",
+    "quiet engine",
+    "x",
+    "naïve",
+    "日本語",
+    "",
+    "1, 2",
+    '"q"',
+    "a\\b",
+    "\n",
+    "7",
+]
+KEYS = ["name", "names", "id", "user id", "größe", "active", "children", "x", "キー"]
+# One that splits by words as GPT-2 does, one with digits in threes, one that keeps words together with signs.
+PRE_TOKENIZERS = {
+    "words": pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "digits": pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\p{N}{1,3}| ?[^\s\p{N}]+|\s+(?!\S)|\s+"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    ),
+    "whole": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+}
+
+
+def random_value(rng: random.Random, depth: int = 2) -> object:
+    kind = rng.randrange(6 if depth else 4)
+    if kind == 0:
+        return rng.choice([True, False, None, rng.randrange(10**6), rng.random()])
+    if kind == 4:
+        return [random_value(rng, depth - 1) for _ in range(rng.randrange(3))]
+    if kind == 5:
+        return {key: random_value(rng, depth - 1) for key in rng.sample(KEYS, rng.randrange(1, 4))}
+    return " ".join(rng.choices(WORDS, k=rng.randrange(4)))
+
+
+def records(rng: random.Random, count: int, compact: bool) -> list[str]:
+    """Objects of one shape, so that much of each is common to all that begin alike."""
+    keys = rng.sample(KEYS, 4)
+    separators = (",", ":") if compact else (", ", ": ")
+    return [
+        json.dumps({key: random_value(rng, 1) for key in keys}, ensure_ascii=False, separators=separators)
+        for _ in range(count)
+    ]
+
+
+def train(kind: str, num_tokens: int, seed: int = 0) -> Tokenizer:
+    rng = random.Random(seed)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[kind]
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_tokens,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = [text for compact in (True, False) for _ in range(20) for text in records(rng, 10, compact)]
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def speller_of(tokenizer: Tokenizer) -> Speller:
+    def encode(text: bytes) -> list[int] | None:
+        try:
+            return list(tokenizer.encode(text.decode(), add_special_tokens=False).ids)
+        except UnicodeDecodeError:
+            return None
+
+    size = tokenizer.get_vocab_size()
+    end = tokenizer.token_to_id(END)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer.to_str(), size if end is None else end, size + 1)
+    return Speller(encode, vocabulary)
+
+
+TOKENIZERS = {f"{kind}-{size}": train(kind, size) for kind in PRE_TOKENIZERS for size in (300, 500, 1500)}
+SPELLERS = {name: speller_of(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+
+
+def forced(texts: Sequence[bytes], prefix: bytes) -> bytes:
+    """What follows a prefix in all of some sorted texts that begin with it."""
+    first = texts[bisect_left(texts, prefix)]
+    last = texts[bisect_left(texts, prefix + b"\xff") - 1]
+    length = len(prefix)
+    while length < min(len(first), len(last)) and first[length] == last[length] and first != first[:length]:
+        length += 1
+    return first[len(prefix) : length]
+
+
+def share_forced(tokenizer: Tokenizer, speller: Speller, texts: Sequence[str]) -> float:
+    """Hold every span to the tokens of every text; the share of tokens that were forced."""
+    sorted_texts = sorted({text.encode() for text in texts})
+    num_forced = num_tokens = 0
+    for text in sorted_texts:
+        tokens = tokenizer.encode(text.decode(), add_special_tokens=False).ids
+        pieces = [speller._vocabulary.bytes_of(token) or b"" for token in tokens]
+        assert b"".join(pieces) == text
+        place = 0
+        num_tokens += len(tokens)
+        while place < len(tokens):
+            span = speller.span(tokens[:place], forced(sorted_texts, b"".join(pieces[:place])))
+            assert list(span) == tokens[place : place + len(span)]
+            num_forced += len(span)
+            place += max(len(span), 1)
+    return num_forced / num_tokens
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**9), compact=st.booleans())
+def test_spans_are_what_the_tokenizer_makes_of_the_whole_text(name: str, seed: int, compact: bool) -> None:
+    texts = records(random.Random(seed), 12, compact)
+    share_forced(TOKENIZERS[name], SPELLERS[name], texts)
+
+
+@pytest.mark.parametrize("part", ["_first_open", "_context"])
+def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """Cuts that tokens could cross, and cuts that depend on what is written, are held back for a reason."""
+    careless = {"_first_open": lambda speller, text: len(text), "_context": lambda speller, written: ()}
+    monkeypatch.setattr(Speller, part, careless[part])
+    tokenizer = TOKENIZERS["digits-1500"]
+    texts = [records(random.Random(seed), 12, seed % 2 == 0) for seed in range(50)]
+    with pytest.raises(AssertionError):
+        list(map(partial(share_forced, tokenizer, speller_of(tokenizer)), texts))
+
+
+@pytest.mark.parametrize("name", ["words-500", "digits-1500"])
+def test_much_of_a_record_is_forced(name: str) -> None:
+    shares = [
+        share_forced(TOKENIZERS[name], SPELLERS[name], records(random.Random(seed), 12, compact=False))
+        for seed in range(5)
+    ]
+    assert min(shares) > 0.2
+
+
+def test_one_text_is_forced_up_to_where_tokens_could_go_on() -> None:
+    tokenizer, speller = TOKENIZERS["words-500"], SPELLERS["words-500"]
+    text = '{"name": "river", "names": '
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    span = list(speller.span([], text.encode()))
+    assert span == tokens[: len(span)]
+    assert len(tokens) - 3 <= len(span) < len(tokens)
+    assert speller.span([], b"") == ()
+
+
+def test_nothing_is_forced_behind_a_cut_that_is_not_the_tokenizers() -> None:
+    tokenizer, speller = TOKENIZERS["words-1500"], SPELLERS["words-1500"]
+    whole = tokenizer.encode('{"name": "', add_special_tokens=False).ids
+    assert speller.span([], b'{"name": "river", ')[: len(whole) - 1] == tuple(whole[:-1])
+    letters = tokenizer.encode('{"nam', add_special_tokens=False).ids
+    assert speller.span(letters, b'e": "river", "id": ') == ()
+
+
+def test_spans_begin_and_end_within_characters() -> None:
+    """Alternatives may share the first bytes of a character, and so may tokens."""
+    tokenizer, speller = TOKENIZERS["words-300"], SPELLERS["words-300"]
+    text = '{"größe": "日'.encode()
+    for length in range(len(text) + 1):
+        span = speller.span([], text[:length])
+        whole = tokenizer.encode(text.decode(), add_special_tokens=False).ids
+        assert list(span) == whole[: len(span)]
+    tokens = tokenizer.encode("日本語", add_special_tokens=False).ids
+    for place in range(len(tokens)):
+        behind = b"".join(speller._vocabulary.bytes_of(token) or b"" for token in tokens[place:])
+        span = speller.span(tokens[:place], behind + b'", "id"')
+        assert list(span[: len(tokens) - place]) == tokens[place : place + len(span)]
+
+
+def test_only_the_last_tokens_are_encoded_again() -> None:
+    seen: list[int] = []
+    speller = SPELLERS["words-500"]
+    tokenizer = TOKENIZERS["words-500"]
+
+    def encode(text: bytes) -> list[int]:
+        seen.append(len(text))
+        return list(tokenizer.encode(text.decode(), add_special_tokens=False).ids)
+
+    watched = Speller(encode, speller._vocabulary)
+    written = tokenizer.encode('{"name": "' + "amber river " * 200, add_special_tokens=False).ids
+    first = watched.span(written, b'x", "id": 7')
+    longest = CONTEXT_TOKENS * speller._vocabulary.longest_token
+    assert max(seen) <= longest + 20
+    num_seen = len(seen)
+    assert watched.span(list(written), b'x", "id": 7') == first
+    assert len(seen) == num_seen
+
+
+def test_what_the_tokenizer_changes_is_not_forced() -> None:
+    """A normaliser, or a blank put before every text, and the tokens write other bytes."""
+    vocabulary = SPELLERS["words-300"]._vocabulary
+    tokenizer = TOKENIZERS["words-300"]
+
+    def encode(text: bytes) -> list[int]:
+        return list(tokenizer.encode(" " + text.decode(), add_special_tokens=False).ids)
+
+    assert Speller(encode, vocabulary).span([], b'{"name": "') == ()
+    assert Speller(lambda text: None, vocabulary).span([], b'{"name": "') == ()
