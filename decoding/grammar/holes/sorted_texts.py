@@ -57,6 +57,13 @@ class SortedTexts:
         at = offsets[row] + depth
         return self.batches.data_views[batch][at] if at < offsets[row + 1] else -1
 
+    def length(self, position: int) -> int:
+        """Bytes of the text at a position of the order."""
+        number = self.order_view[position]
+        row = number & self._row_mask
+        offsets = self.batches.offset_views[number >> self.batches.shift]
+        return offsets[row + 1] - offsets[row]
+
     def numbers(self, begin: int, end: int) -> tuple[int, ...]:
         """Numbers of the texts of a run, ascending."""
         return tuple(sorted(self.order_view[begin:end]))
