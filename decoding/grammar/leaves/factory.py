@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from weakref import WeakValueDictionary
 
 from decoding.grammar.errors import VocabularyError
@@ -119,8 +119,11 @@ class Leaves:
         Raises:
             VocabularyError: the tokenizer cannot write one.
         """
-        texts = {json.dumps(name, ensure_ascii=False).encode(): label for name, label in names}
-        return self._of(("texts one by one", tuple(texts.items())), lambda: self._sparse(texts))
+        pairs = tuple(names)
+        return self._of(
+            ("texts one by one", pairs),
+            lambda: self._sparse({encode_basestring(name).encode(): label for name, label in pairs}),
+        )
 
     def keys(self, automaton: ByteDfa, allowed: frozenset[int]) -> Leaf:
         """Those texts of an automaton that have certain labels.
@@ -236,7 +239,7 @@ class Leaves:
             self._kept[key] = self._kept[leaf.key] = leaf
             if leaf.is_shared and not isinstance(leaf, CountedTextLeaf):
                 self._shared[leaf.key] = leaf
-            elif leaf not in self._recent:
+            else:
                 self._recent.append(leaf)
                 self._num_made += 1
                 if self._num_made % _CHECKED_EVERY == 0:

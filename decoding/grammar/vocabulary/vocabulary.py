@@ -133,10 +133,10 @@ class Vocabulary:
         """A mask that allows no token. Shape: (ceil(V / 32),), uint32."""
         return np.zeros(self.num_words, dtype=np.uint32)
 
-    def packed(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
+    def packed(self, tokens: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint32]:
         """A mask that allows these tokens. Shape: (ceil(V / 32),), uint32."""
         allowed = np.zeros(self.num_words * WORD_BITS, dtype=np.bool_)
-        allowed[np.fromiter(tokens, dtype=np.int64)] = True
+        allowed[np.asarray(tokens, dtype=np.int64)] = True
         return np.packbits(allowed, bitorder="little").view("<u4").astype(np.uint32, copy=False)
 
     def rest(self, positions: Iterable[int]) -> TokenNode:
