@@ -27,15 +27,12 @@ class Writable:
     Attributes:
         units: The single bytes, or the single characters, that are tokens.
         is_of_bytes: Which of them.
+        is_everything: Whether every JSON text can be written.
     """
 
     units: frozenset[bytes]
     is_of_bytes: bool
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether every JSON text can be written."""
-        return self.is_of_bytes and {unit[0] for unit in self.units} >= _NEEDED_BYTES
+    is_everything: bool = False
 
     def missing(self, text: bytes) -> bytes:
         """The first byte or character of a text that cannot be written, b"" if all of it can.
@@ -75,7 +72,7 @@ def find_writable(texts: Sequence[bytes | None]) -> Writable:
         texts: Bytes of the tokens.
     """
     single = frozenset(text for text in texts if text and len(text) == 1)
-    of_bytes = Writable(single, is_of_bytes=True)
+    of_bytes = Writable(single, True, {byte[0] for byte in single} >= _NEEDED_BYTES)
     if of_bytes.is_everything:
         return of_bytes
     characters = frozenset(text for text in texts if text and len(text) <= 4 and _is_character(text))
