@@ -79,7 +79,10 @@ def joined(edges: Sequence[Edge]) -> Row:
 def _acyclic_classes(
     rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool]
 ) -> list[int] | None:
-    """Class of every live state, found from the ends backwards; None where there is a cycle."""
+    """Class of every live state, found from the ends backwards.
+
+    None where there is a cycle of more than one state.
+    """
     classes = [-1] * len(rows)
     known: dict[tuple[int, Row], int] = {}
     open_states = [False] * len(rows)
@@ -91,18 +94,51 @@ def _acyclic_classes(
             continue
         if open_states[state]:
             stack.pop()
-            row = [(f, t, classes[n]) for f, t, n in rows[state] if live[n]]
-            if len(row) > 1:
-                row = list(joined(row))
-            classes[state] = known.setdefault((labels[state], tuple(row)), len(known))
+            loops = False
+            row = []
+            for first, last, target in rows[state]:
+                if target == state:
+                    loops = True
+                    row.append((first, last, _ITSELF))
+                elif live[target]:
+                    row.append((first, last, classes[target]))
+            if loops:
+                classes[state] = _class_of_loop(labels[state], row, known)
+            else:
+                joint = joined(row) if len(row) > 1 else tuple(row)
+                classes[state] = known.setdefault((labels[state], joint), len(known))
             continue
         open_states[state] = True
         for _, _, target in rows[state]:
-            if live[target] and classes[target] < 0:
+            if live[target] and classes[target] < 0 and target != state:
                 if open_states[target]:
                     return None
                 stack.append(target)
     return classes
+
+
+_ITSELF = -2
+"""Stands for the state itself among the classes that its edges lead to."""
+
+
+def _class_of_loop(label: int, row: list[Edge], known: dict[tuple[int, Row], int]) -> int:
+    """Class of a state with edges to itself.
+
+    A class with such edges is first met in a state whose edges to the class are all edges to itself. It is
+    known by its row with `_ITSELF`, and by its row with its own number, which is how other states of it look.
+    """
+    for other in {target for _, _, target in row if target >= 0}:
+        if known.get((label, _with_itself(row, other))) == other:
+            return other
+    number = len(known)
+    found = known.setdefault((label, joined(row)), number)
+    if found == number:
+        known[label, _with_itself(row, number)] = number
+    return found
+
+
+def _with_itself(row: list[Edge], number: int) -> Row:
+    return joined([(first, last, number if target < 0 else target) for first, last, target in row])
 
 
 def _charsets(
@@ -212,9 +248,17 @@ def _numbered(
     return out_rows, [labels[state] for state in order]
 
 
-def renumbered(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """Trim and number an automaton that is minimal but for dead states."""
-    live = _live_states(rows, labels)
+def renumbered(
+    rows: Sequence[Sequence[Edge]], labels: Sequence[int], *, trimmed: bool = False
+) -> tuple[list[Row], list[int]]:
+    """Trim and number an automaton that is minimal but for dead states.
+
+    Args:
+        rows: Edges of every state.
+        labels: Label of every state, -1 where no text ends.
+        trimmed: Whether it is known that every state can reach the end of a text.
+    """
+    live = [True] * len(rows) if trimmed else _live_states(rows, labels)
     if not live[0]:
         return [()], [-1]
     return _numbered(rows, labels, live, list(range(len(rows))))

@@ -14,6 +14,7 @@ from decoding.grammar.regular.number_magnitudes import Magnitudes, magnitudes
 from decoding.grammar.regular.number_plain import PlainReader
 
 ZERO, NINE, POINT, MINUS, PLUS, E_UPPER, E_LOWER = b"09.-+Ee"
+DIGITS = range(ZERO, NINE + 1)
 
 
 def spell(
@@ -131,7 +132,9 @@ class _NumberReader:
         return edges
 
 
+@lru_cache(maxsize=4096)
 def _exponent_edges(state: Any) -> list[ReaderEdge]:
+    """What may follow in an exponent; many sets of numbers have exponents in common."""
     edges: list[ReaderEdge] = []
     if state[0] == MARK:
         up, down = state[1]
@@ -141,15 +144,19 @@ def _exponent_edges(state: Any) -> list[ReaderEdge]:
 
 
 def _digit_edges(side: int, plains: list[Any], mantissas: list[Any]) -> list[ReaderEdge]:
-    """Edges of the ten digits where both readers go on."""
-    if plains is NOWHERE and mantissas is NOWHERE:
-        return []
-    return _joined(
-        [
-            _Decimal(side, plain, mantissa) if plain or mantissa else None
-            for plain, mantissa in zip(plains, mantissas, strict=True)
-        ]
-    )
+    """Edges of the ten digits where a reader goes on; neighbours that lead to one state are joined."""
+    edges: list[ReaderEdge] = []
+    last_plain = last_mantissa = target = None
+    for byte, plain, mantissa in zip(DIGITS, plains, mantissas, strict=True):
+        if plain == last_plain and mantissa == last_mantissa:
+            if target:
+                edges[-1] = (edges[-1][0], byte, target)
+        else:
+            last_plain, last_mantissa = plain, mantissa
+            target = _Decimal(side, plain, mantissa) if plain or mantissa else None
+            if target:
+                edges.append((byte, byte, target))
+    return edges
 
 
 def _joined(targets: Iterable[Hashable]) -> list[ReaderEdge]:

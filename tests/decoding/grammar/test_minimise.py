@@ -80,6 +80,23 @@ def test_smallest_and_the_same_language(seed: int, states: int) -> None:
     assert canonical(small, small_labels) == (small, small_labels)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_cycles_of_one_state(seed: int, states: int) -> None:
+    rng = random.Random(seed)
+    rows: list[list[Edge]] = []
+    for state in range(states):
+        near = range(state, min(states, state + 3))
+        chosen = sorted(rng.sample(range(3), rng.randint(1, 3)))
+        rows.append([(symbol, symbol, rng.choice(near)) for symbol in chosen])
+    labels = [rng.choice((-1, 0, 0)) for _ in range(states)]
+    small, small_labels = canonical(rows, labels)
+    assert len(small) == max(1, moore_size(rows, labels))
+    for _ in range(40):
+        text = [rng.randrange(3) for _ in range(rng.randint(0, 8))]
+        assert label_of(small, small_labels, text) == label_of(rows, labels, text)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 10))
 def test_numbering_does_not_depend_on_the_numbers_before(seed: int, states: int) -> None:
