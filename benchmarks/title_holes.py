@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from harness.grammar_engines import TokenizerFile
+from harness.hole_contest import Contest, opened_by_genret, peer_forms, print_figures
+from harness.hole_titles import near_misses, sample_titles, walked_titles
+from harness.report import announce, command_line, environment, write_json
+from harness.titles import input_options, titles_file, tokenizer_file
 
-from benchmarks.harness.grammar_engines import TokenizerFile
-from benchmarks.harness.hole_contest import Contest, opened_by_genret, peer_forms, print_figures
-from benchmarks.harness.hole_titles import near_misses, sample_titles, walked_titles
-from benchmarks.harness.report import announce, command_line, environment, write_json
-from benchmarks.harness.titles import input_options, titles_file, tokenizer_file
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from retrieval.index.reader import Index

@@ -15,7 +15,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.grammar_engines import (
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.options import GrammarOptions
+from harness.grammar_engines import (
     Llguidance,
     Matcher,
     Ours,
@@ -25,10 +28,7 @@ from benchmarks.harness.grammar_engines import (
     _LlguidanceMatcher,
     _OurMatcher,
 )
-from benchmarks.harness.report import Spread
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
+from harness.report import Spread
 from retrieval.filters.store import FilterStore
 from retrieval.holes import TitleHoles
 from retrieval.index.reader import Index

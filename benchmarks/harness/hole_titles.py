@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks.harness.titles import batches
+from harness.titles import batches
 from retrieval.index.reader import Index
 
 _SEED = 1
