@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decoding.grammar.errors import InvalidSchemaError, UnsupportedSchemaError
 from decoding.grammar.schema import keywords
@@ -23,6 +23,7 @@ class Dialect:
         has_boolean_schemas: Whether true and false are schemas everywhere.
         contains_evaluates: Whether items that `contains` finds count as evaluated.
         has_plain_integers: Whether 1.0 is no integer.
+        locating: Keywords that give a schema a name.
     """
 
     name: str
@@ -33,16 +34,13 @@ class Dialect:
     contains_evaluates: bool = False
     has_plain_integers: bool = False
 
-    @property
-    def locating(self) -> frozenset[str]:
-        """Keywords that give a schema a name."""
-        return _LOCATING[self.id_keyword]
+    locating: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "locating", _LOCATING & self.keywords.keys())
 
 
-_LOCATING = {
-    "$id": frozenset({"$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"}),
-    "id": frozenset({"id"}),
-}
+_LOCATING = frozenset({"id", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
 
 UNDECLARED = Dialect("2020-12 with forms of older drafts", keywords.UNDECLARED, contains_evaluates=True)
 DRAFT_2020_12 = Dialect("2020-12", keywords.DRAFT_2020_12, contains_evaluates=True)

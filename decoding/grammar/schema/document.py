@@ -22,20 +22,22 @@ Json = Any
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class _Duplicates:
-    """Makes objects of pairs and remembers in which of them a key came twice."""
+class _TwiceError(Exception):
+    """An object has a key twice."""
 
-    __slots__ = ("found",)
 
-    def __init__(self) -> None:
-        self.found: list[tuple[dict[str, Json], str]] = []
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _TwiceError
+    return made
 
-    def __call__(self, pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            keys = [key for key, _ in pairs]
-            self.found.append((made, next(key for n, key in enumerate(keys) if key in keys[:n])))
-        return made
+
+def _refuse_constant(name: str) -> Json:
+    raise InvalidSchemaError("", "#", f"the schema is not JSON: {name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_object)
 
 
 def pointer_step(name: str) -> str:
@@ -86,11 +88,10 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
     else:
         text = schema
         _check_size(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")), limits)
-    duplicates = _Duplicates()
     try:
-        parsed = json.loads(
-            text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=duplicates
-        )
+        parsed = _DECODER.decode(text)
+    except _TwiceError:
+        raise _duplicate(text) from None
     except json.JSONDecodeError as error:
         raise InvalidSchemaError(
             "", "#", f"the schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
@@ -101,8 +102,6 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
         raise _too_deep(limits) from None
     if text.count("{") + text.count("[") > limits.depth:
         _check_depth(parsed, limits)
-    if duplicates.found:
-        _refuse_duplicate(parsed, duplicates.found)
     if "\\u" in text or (not text.isascii() and _SURROGATE.search(text)):
         _check_surrogates(parsed)
     return parsed
@@ -130,20 +129,24 @@ def _too_deep(limits: CompileLimits) -> SchemaLimitError:
     return SchemaLimitError("", "#", f"the schema is nested deeper than {limits.depth} levels")
 
 
-def _refuse_constant(name: str) -> Json:
-    raise InvalidSchemaError("", "#", f"the schema is not JSON: {name} is no JSON number")
+def _duplicate(text: str) -> InvalidSchemaError:
+    """Find out where a key comes twice."""
+    found: dict[int, tuple[dict[str, Json], str]] = {}
 
+    def noting(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            keys = [key for key, _ in pairs]
+            found[id(made)] = made, next(key for n, key in enumerate(keys) if key in keys[:n])
+        return made
 
-def _refuse_duplicate(parsed: Json, found: list[tuple[dict[str, Json], str]]) -> None:
-    keys = {id(made): key for made, key in found}
+    parsed = json.loads(text, object_pairs_hook=noting)
     for value, pointer in _places(parsed):
-        key = keys.get(id(value))
-        if key is not None:
-            raise InvalidSchemaError(
-                key, f"{pointer}/{pointer_step(key)}", "the key comes twice in one object"
-            )
-    key = found[0][1]
-    raise InvalidSchemaError(key, "#", "the key comes twice in one object, inside a key that comes twice")
+        if id(value) in found:
+            key = found[id(value)][1]
+            place = f"{pointer}/{pointer_step(key)}"
+            return InvalidSchemaError(key, place, "the key comes twice in one object")
+    return InvalidSchemaError("", "#", "a key comes twice in one object")
 
 
 def _check_surrogates(parsed: Json) -> None:

@@ -18,7 +18,7 @@ from decoding.grammar.schema.handlers import handlers_of
 from decoding.grammar.schema.keywords import Holds, Keyword
 from decoding.grammar.schema.report import Handling, ReportEntry, SchemaReport
 from decoding.grammar.schema.resources import SchemaIndex
-from decoding.grammar.schema.scalars import allows_type, is_only_integers
+from decoding.grammar.schema.scalars import allows_type, is_only_integers, pattern_dfa
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 
 _SUBJECTS = {
@@ -61,6 +61,7 @@ def explain_schema(
         InvalidSchemaError: it is no schema at all.
         SchemaLimitError: it is larger or deeper than allowed.
         UnsupportedSchemaError: it is written in an unknown dialect.
+        CompileTimeoutError: it took too long.
     """
     options = options or GrammarOptions()
     document = parse_document(schema, options.limits)
@@ -155,6 +156,14 @@ class _Explanation:
             return "vacuous here", vacuous
         return self._asked(schema, name, pointer, scope)
 
+    def _patterns(self, by_pattern: Schema, pointer: str) -> tuple[Handling, str]:
+        for pattern in by_pattern:
+            try:
+                pattern_dfa(pattern, "patternProperties", pointer)
+            except SchemaError as error:
+                return "refused", error.reason
+        return ("enforced", "") if by_pattern else ("vacuous here", "every value passes")
+
     def _format_note(self, name: str) -> str:
         if self._t.options.formats == "annotate":
             return "formats are not asserted"
@@ -162,6 +171,13 @@ class _Explanation:
 
     def _asked(self, schema: Schema, name: str, pointer: str, scope: Scope) -> tuple[Handling, str]:
         """Translate the keyword to learn whether it can be, and whether it says anything."""
+        if name == "patternProperties":
+            return self._patterns(schema[name], f"{pointer}/{name}")
+        keyword = scope.dialect.keywords[name]
+        if keyword.holds and name not in _LOOKING_INTO_SCHEMAS:
+            # What stands inside is listed by itself.
+            says_nothing = schema[name] in (True, {}) and name != "additionalProperties"
+            return ("vacuous here", "every value passes") if says_nothing else ("enforced", "")
         found = scope.handlers.get(_ASKED_OF.get(name, name))
         if found is None:
             return "enforced", ""
@@ -170,10 +186,7 @@ class _Explanation:
             formula = found[1](self._t, schema, name, pointer, scope)
         except SchemaError as error:
             # What is wrong further down is said there.
-            own = error.pointer == place or (
-                error.pointer.startswith(f"{place}/") and not _holds_schemas(name)
-            )
-            return ("refused", error.reason) if own else ("enforced", "")
+            return ("refused", error.reason) if error.pointer == place else ("enforced", "")
         if formula == ANYTHING:
             return "vacuous here", "every value passes"
         if name == "format" and FORMATS[schema["format"]] is Enforcement.SUBSET:
@@ -183,18 +196,8 @@ class _Explanation:
         return "enforced", ""
 
 
-_ASKED_OF = {
-    "then": "if",
-    "else": "if",
-    "additionalItems": "items",
-    "minContains": "contains",
-    "maxContains": "contains",
-}
-
-
-def _holds_schemas(name: str) -> bool:
-    keyword = keywords.UNDECLARED.get(name)
-    return keyword is not None and keyword.holds != Holds.NOTHING and name != "patternProperties"
+_LOOKING_INTO_SCHEMAS = frozenset({"propertyNames", "unevaluatedProperties", "unevaluatedItems"})
+_ASKED_OF = {"minContains": "contains", "maxContains": "contains"}
 
 
 def _structure(name: str, scope: Scope) -> tuple[Handling, str]:

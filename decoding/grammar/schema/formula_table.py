@@ -79,6 +79,8 @@ class FormulaTable:
     def _translated(self, target: str) -> Formula:
         formula = self._formulas.get(target)
         if formula is None:
+            # Asked for later than the rest, it has the time of whoever asks.
+            self.translation.budget = self.translation.index.budget = current_budget()
             spot, scope = self.translation.targets[target]
             formula = self.translation.conditions(spot.schema, spot.pointer, scope)
             self._formulas[target] = formula

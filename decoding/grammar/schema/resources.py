@@ -55,6 +55,7 @@ class SchemaIndex:
         embedded: Schemas with URIs of their own, by the `id` of the parsed object.
         spots: What dynamic names lead to, by pointer.
         formats: All values of `format`.
+        budget: Polled while walking.
 
     Args:
         document: The parsed schema.
@@ -67,7 +68,7 @@ class SchemaIndex:
     """
 
     def __init__(self, document: Json, dialect: Dialect, budget: CompileBudget) -> None:
-        self._budget = budget
+        self.budget = budget
         self._resources: dict[str, Resource] = {}
         self._anchors: dict[str, Spot] = {}
         self._ambiguous: set[str] = set()
@@ -120,7 +121,7 @@ class SchemaIndex:
         if holds == Holds.SCHEMA:
             self._visit(value, pointer, resource)
         elif holds == Holds.SCHEMA_BY_NAME:
-            self._budget.check_time()
+            self.budget.check_time()
             for name, inner in value.items():
                 self._visit(inner, f"{pointer}/{pointer_step(name)}", resource)
         elif isinstance(value, list):
@@ -198,7 +199,10 @@ class SchemaIndex:
         spot = self._found.get(key)
         if spot is None:
             try:
-                uri, fragment = urldefrag(join(resource.uri, reference))
+                if reference.startswith("#"):
+                    uri, fragment = resource.uri, reference[1:]
+                else:
+                    uri, fragment = urldefrag(join(resource.uri, reference))
                 fragment = unquote(fragment, errors="strict")
             except ValueError as error:
                 raise InvalidSchemaError(keyword, pointer, f"{reference!r} is no URI: {error}") from None

@@ -80,8 +80,11 @@ class Translation:
     _dynamics: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        formats = self.index.formats if self.options.formats == "assert" else ()
-        self.has_inexact_formats = any(FORMATS.get(name) is Enforcement.SUBSET for name in formats)
+        formats = self.index.formats
+        self.has_inexact_formats = bool(formats) and (
+            self.options.formats == "assert"
+            and any(FORMATS.get(name) is Enforcement.SUBSET for name in formats)
+        )
 
     def root_scope(self) -> Scope:
         """The scope of the document."""
