@@ -75,9 +75,17 @@ class ByteDfa:
         return _made(*canonical(rows, labels))
 
     @staticmethod
-    def from_minimal_rows(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> ByteDfa:
-        """As `from_rows`, for an automaton in which no two live states have the same future."""
-        return _made(*renumbered(rows, labels))
+    def from_minimal_rows(
+        rows: Sequence[Sequence[Edge]], labels: Sequence[int], *, trimmed: bool = False
+    ) -> ByteDfa:
+        """As `from_rows`, for an automaton in which no two live states have the same future.
+
+        Args:
+            rows: As there.
+            labels: As there.
+            trimmed: Whether it is known that every state can reach the end of a text.
+        """
+        return _made(*renumbered(rows, labels, trimmed=trimmed))
 
     @staticmethod
     def from_table(table: NDArray[np.int32], labels: Sequence[int]) -> ByteDfa:
@@ -169,9 +177,9 @@ class ByteDfa:
         """Whether it has finitely many texts."""
         return bottom_up(self.rows) is not None
 
-    def count(self) -> int | None:
-        """How many texts are in it; None: infinitely many."""
-        return count_texts(self.rows, [label >= 0 for label in self.ends])
+    def count(self, most: int | None = None) -> int | None:
+        """How many texts are in it, or `most` where they are as many or more; None: infinitely many."""
+        return count_texts(self.rows, [label >= 0 for label in self.ends], most)
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""

@@ -245,9 +245,9 @@ class Dfa:
             return None
         return distances(self._rows, self._finals)[0], longest_length(self._rows)
 
-    def count(self) -> int | None:
-        """How many texts are in it; None: infinitely many."""
-        return count_texts(self._rows, self._finals)
+    def count(self, most: int | None = None) -> int | None:
+        """How many texts are in it, or `most` where they are as many or more; None: infinitely many."""
+        return count_texts(self._rows, self._finals, most)
 
     def shortest(self) -> str | None:
         """The first of the shortest texts in code point order; None if it is empty."""

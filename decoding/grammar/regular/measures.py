@@ -23,12 +23,13 @@ def bottom_up(rows: Sequence[Row]) -> list[int] | None:
     return order if len(order) == len(rows) else None
 
 
-def count_texts(rows: Sequence[Row], is_end: Sequence[bool]) -> int | None:
+def count_texts(rows: Sequence[Row], is_end: Sequence[bool], most: int | None = None) -> int | None:
     """How many texts there are; None: infinitely many.
 
     Args:
         rows: Edges of every state; every state can be reached and can reach an end.
         is_end: Whether a text may end in a state.
+        most: Where to stop counting, for numbers have as many digits as the longest text has symbols.
     """
     order = bottom_up(rows)
     if order is None:
@@ -36,7 +37,8 @@ def count_texts(rows: Sequence[Row], is_end: Sequence[bool]) -> int | None:
     counts = [0] * len(rows)
     for state in order:
         total = sum([(last - first + 1) * counts[target] for first, last, target in rows[state]])
-        counts[state] = total + is_end[state]
+        total += is_end[state]
+        counts[state] = total if most is None or total < most else most
     return counts[0]
 
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
 from decoding.grammar.regular.ranges import Ranges, atoms, contains
+from decoding.grammar.regular.symbol_classes import over_symbols
 
 
 class Condition(IntEnum):
@@ -138,7 +139,9 @@ class Nfa:
         Returns:
             Rows and labels; where texts of several labels are equal, the smallest label.
         """
-        return canonical(*_Subsets(self, word, before, behind, absorbing).build(starts))
+        subsets = _Subsets(self, word, before, behind, absorbing)
+        rows, labels = canonical(*subsets.build(starts))
+        return over_symbols(rows, subsets.parts), labels
 
 
 class _Subsets:
@@ -157,16 +160,16 @@ class _Subsets:
         num_charsets = len(charsets)
         if self._minds_words and word and word not in charsets:
             charsets.append(word)
-        self._parts, members = atoms(charsets) if charsets else ([], [])
+        self.parts, members = atoms(charsets) if charsets else ([], [])
         self._members = members[:num_charsets]
-        self._part_is_word = [contains(word, ranges[0][0]) for ranges in self._parts]
+        self._part_is_word = [contains(word, ranges[0][0]) for ranges in self.parts]
         self._closures: dict[tuple[int, int, int], frozenset[int]] = {}
         # Where there are many states their closures are not kept one by one: they may be all alike and long.
         self._is_small = nfa.num_states <= 512
         self._ends = [bool(edges) or label >= 0 for edges, label in zip(nfa.edges, nfa.labels, strict=True)]
 
     def build(self, starts: Iterable[int]) -> tuple[list[list[Edge]], list[int]]:
-        """Rows and labels, not yet minimal."""
+        """Rows over classes of symbols and labels, not yet minimal."""
         first = (frozenset(starts), self._before)
         numbers: dict[tuple[frozenset[int], int], int] = {first: 0}
         order = [first]
@@ -192,7 +195,7 @@ class _Subsets:
                 number = numbers.setdefault(key, len(order))
                 if number == len(order):
                     order.append(key)
-                row.extend((low, high, number) for low, high in self._parts[part])
+                row.append((part, part, number))
             row.sort()
             size += len(row)
             rows.append(row)

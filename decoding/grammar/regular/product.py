@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
+from decoding.grammar.regular.symbol_classes import over_classes, over_symbols
+
+# Edges a state, on an average, from which on classes of symbols pay.
+_MANY_EDGES = 4
 
 
 def product(
@@ -29,6 +33,27 @@ def product(
         left_alone: Whether a text may go on where only the left side can follow.
         right_alone: Whether a text may go on where only the right side can follow.
     """
+    parts = None
+    left_edges, right_edges = sum(map(len, left_rows)), sum(map(len, right_rows))
+    if left_edges + right_edges > _MANY_EDGES * (len(left_rows) + len(right_rows)):
+        parts, (left_rows, right_rows) = over_classes([left_rows, right_rows])
+    rows, labels = _pairs(
+        (left_rows, left_labels), (right_rows, right_labels), label, (left_alone, right_alone)
+    )
+    small, small_labels = canonical(rows, labels)
+    return (small if parts is None else over_symbols(small, parts)), small_labels
+
+
+def _pairs(
+    left_side: tuple[Sequence[Row], Sequence[int]],
+    right_side: tuple[Sequence[Row], Sequence[int]],
+    label: Callable[[int, int], int],
+    alone: tuple[bool, bool],
+) -> tuple[list[list[Edge]], list[int]]:
+    """The automaton of all pairs of states that are met, not minimal."""
+    left_rows, left_labels = left_side
+    right_rows, right_labels = right_side
+    left_alone, right_alone = alone
     numbers: dict[tuple[int, int], int] = {(0, 0): 0}
     order = [(0, 0)]
     rows: list[list[Edge]] = []
@@ -55,7 +80,7 @@ def product(
         size += len(row)
         rows.append(row)
     check(len(order))
-    return canonical(rows, labels)
+    return rows, labels
 
 
 def _together(

@@ -69,7 +69,7 @@ def language(
     if not builder.looks:
         return Dfa.from_canonical(*nfa.determinise([start], WORD, before, Side.EDGE, absorbing))
     table = LookTable(builder.looks, lambda look, side: _look_language(look, side, sure))
-    return Dfa.from_rows(*determinise_with_looks(nfa, start, table, before, absorbing))
+    return Dfa.from_canonical(*determinise_with_looks(nfa, start, table, before, absorbing))
 
 
 def _look_language(look: Look, before: Side, sure: bool) -> Dfa:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
 from decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
 from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
 from decoding.grammar.regular.regex_classes import WORD
 from decoding.grammar.regular.regex_syntax import Assertion, Look, Node, any_part
+from decoding.grammar.regular.symbol_classes import over_symbols
 
 # Conditions of steps from here on are places in the table of looks.
 FIRST_LOOK = 16
@@ -68,9 +69,12 @@ class LookTable:
 
 def determinise_with_looks(
     nfa: Nfa, start: int, table: LookTable, before: int, absorbing: int
-) -> tuple[list[list[Edge]], list[bool]]:
-    """Rows, and whether a text may end, of a pattern with looks; not minimal."""
-    return _Runs(nfa, table, absorbing).build(start, before)
+) -> tuple[list[Row], list[int]]:
+    """Rows and labels, minimal, of a pattern with looks."""
+    runs = _Runs(nfa, table, absorbing)
+    rows, finals = runs.build(start, before)
+    small, labels = canonical(rows, [0 if final else -1 for final in finals])
+    return over_symbols(small, runs.parts), labels
 
 
 class _Runs:
@@ -89,13 +93,13 @@ class _Runs:
             for row in dfa.rows:
                 for ranges in _by_target(row).values():
                     charsets.setdefault(ranges, len(charsets))
-        self._parts, self._members = atoms(list(charsets))
-        self._samples = [ranges[0][0] for ranges in self._parts]
+        self.parts, self._members = atoms(list(charsets))
+        self._samples = [ranges[0][0] for ranges in self.parts]
         self._is_word = [contains(WORD, sample) for sample in self._samples]
         self._moves: dict[tuple[int, int, int], int] = {}
 
     def build(self, start: int, before: int) -> tuple[list[list[Edge]], list[bool]]:
-        """Rows and ends."""
+        """Rows over classes of symbols, and whether a text may end."""
         first: _Key = (frozenset([(start, _NO_DUTIES)]), before, (0,) * len(self._followed))
         numbers = {first: 0}
         order = [first]
@@ -119,7 +123,7 @@ class _Runs:
                 number = numbers.setdefault(successor, len(order))
                 if number == len(order):
                     order.append(successor)
-                row.extend((low, high, number) for low, high in self._parts[part])
+                row.append((part, part, number))
             row.sort()
             size += len(row)
             rows.append(row)

@@ -19,6 +19,7 @@ _QUOTE = 0x22
 _BACKSLASH = 0x5C
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", _QUOTE: '"', _BACKSLASH: "\\"}
 _HEX = b"0123456789abcdef"
+_ALL_BYTES = bytes(range(256))
 # Edges of a shape up to which its template is kept for other sets.
 _SMALL_SHAPE = 32
 _HEX_DIGITS = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
@@ -204,7 +205,7 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
             budget.check_states(len(speller.rows) // SIZE_PER_STATE)
     if _may_merge(speller, base, len(rows)):
         return ByteDfa.from_rows(speller.rows, speller.labels)
-    return ByteDfa.from_minimal_rows(speller.rows, speller.labels)
+    return ByteDfa.from_minimal_rows(speller.rows, speller.labels, trimmed=True)
 
 
 def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
@@ -220,14 +221,15 @@ def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
         return False
     longest = max(map(len, inside))
     for row in (speller.rows[0], *speller.rows[base : base + num_rows]):
-        if len(row) <= longest and _bytes_of(row) in inside:
+        # No escape goes on with a byte behind `u`.
+        if row and row[-1][1] <= 0x75 and len(row) <= longest and _bytes_of(row) in inside:
             return True
     return False
 
 
 def _bytes_of(row: Row) -> bytes:
     """The bytes a state goes on with."""
-    return bytes(byte for first, last, _ in row for byte in range(first, last + 1))
+    return b"".join([_ALL_BYTES[first : last + 1] for first, last, _ in row])
 
 
 def spell_literals(texts: Sequence[bytes]) -> ByteDfa:

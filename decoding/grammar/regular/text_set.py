@@ -9,6 +9,9 @@ from decoding.grammar.regular.ranges import Ranges, complement, intersection, un
 
 # Stands for "no bound" in ranges of lengths; far above the length of any text.
 _ENDLESS = 1 << 62
+_NUM_CHARS = 0x110000 - 0x800
+# There are at least 2 ** _CHAR_BITS characters.
+_CHAR_BITS = 20
 _ALL_LENGTHS: Ranges = ((0, _ENDLESS),)
 
 
@@ -73,18 +76,19 @@ class TextSet:
             return self._dfa
         return _dfa_of_lengths(self._ranges)
 
-    def count(self) -> int | None:
-        """How many texts are in it; None: infinitely many."""
+    def count(self, most: int | None = None) -> int | None:
+        """How many texts are in it, or `most` where they are as many or more; None: infinitely many."""
         if self._dfa is not None:
-            return self._dfa.count()
+            return self._dfa.count(most)
         if self._ranges and self._ranges[-1][1] == _ENDLESS:
             return None
-        chars = 0x110000 - 0x800
         total = 0
-        for least, most in self._ranges:
-            # c^least + ... + c^most.
-            total += (int(chars ** (most + 1)) - int(chars**least)) // (chars - 1)
-        return total
+        for least, last in self._ranges:
+            if most is not None and last * _CHAR_BITS >= most.bit_length():
+                return most
+            # c^least + ... + c^last.
+            total += (int(_NUM_CHARS ** (last + 1)) - int(_NUM_CHARS**least)) // (_NUM_CHARS - 1)
+        return total if most is None else min(total, most)
 
     def shortest_length(self) -> int | None:
         """Code points of a shortest text; None if there is none."""

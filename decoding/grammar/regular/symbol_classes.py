@@ -1,0 +1,65 @@
+"""Automata over classes of symbols: a class of many ranges is one edge while automata are combined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from decoding.grammar.regular.minimise import Row, joined
+from decoding.grammar.regular.ranges import Ranges, atoms
+
+# Ranges of symbols by class; classes are numbered by their first symbol.
+Parts = list[list[tuple[int, int]]]
+
+
+def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Row]]]:
+    """The same automata over the largest classes of symbols that none of their edges cuts.
+
+    Args:
+        automata: Rows over symbols.
+
+    Returns:
+        The classes, and the rows over them.
+    """
+    numbers: dict[Ranges, int] = {}
+    grouped: list[list[list[tuple[int, int]]]] = []
+    for rows in automata:
+        edges: list[list[tuple[int, int]]] = []
+        for row in rows:
+            by_target: dict[int, list[tuple[int, int]]] = {}
+            for first, last, target in row:
+                ranges = by_target.get(target)
+                if ranges is None:
+                    by_target[target] = [(first, last)]
+                else:
+                    ranges.append((first, last))
+            edges.append(
+                [
+                    (numbers.setdefault(tuple(ranges), len(numbers)), target)
+                    for target, ranges in by_target.items()
+                ]
+            )
+        grouped.append(edges)
+    parts, members = atoms(list(numbers)) if numbers else ([], [])
+    out = [
+        [
+            tuple(sorted([(part, part, target) for number, target in row for part in members[number]]))
+            for row in edges
+        ]
+        for edges in grouped
+    ]
+    return parts, out
+
+
+def over_symbols(rows: Sequence[Row], parts: Parts) -> list[Row]:
+    """Rows over symbols for rows over classes."""
+    out: list[Row] = []
+    for row in rows:
+        edges = [
+            (first, last, target)
+            for low, high, target in row
+            for part in range(low, high + 1)
+            for first, last in parts[part]
+        ]
+        edges.sort()
+        out.append(joined(edges))
+    return out
