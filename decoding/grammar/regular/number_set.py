@@ -51,6 +51,10 @@ def exact(number: Decimal | int | float, max_digits: int = MAX_DIGITS) -> Exact:
     return fraction.numerator if fraction.denominator == 1 else fraction
 
 
+LARGE_STEP, FEW_MULTIPLES = 1_000, 256
+"""Between two bounds, so few multiples of so large a step are spelled one by one."""
+
+
 class NumberSet:
     """A set of JSON numbers by value. Closed under `&`, `|`, `-`, `~`; immutable and hashable.
 
@@ -251,6 +255,31 @@ def _above(cuts: tuple[Exact, ...], cut: Exact) -> int:
     return index + 1 if index < len(cuts) and cuts[index] == cut else index
 
 
+def _with_few_multiples_listed(numbers: NumberSet) -> NumberSet:
+    """The same set, where a few multiples of a large step are single numbers: fewer states than residues."""
+    values: list[Exact] = []
+    between = list(numbers._between)
+    for index, (low, high) in enumerate(zip(numbers._cuts, numbers._cuts[1:], strict=False), start=1):
+        condition = between[index]
+        if len(condition) != 1 or condition[0][0].numerator < LARGE_STEP:
+            continue
+        count, step = count_between(condition, low, high), condition[0][0]
+        if count is not None and count <= FEW_MULTIPLES:
+            first = low // step + 1
+            values += [_exact_multiple(first + number, step) for number in range(count)]
+            between[index] = NO_NUMBER
+    if not values:
+        return numbers
+    listed = NumberSet(tuple(values), (True,) * len(values), (NO_NUMBER,) * (len(values) + 1))
+    return listed | NumberSet(numbers._cuts, numbers._points, tuple(between))
+
+
+def _exact_multiple(number: int, step: Exact) -> Exact:
+    product = number * step
+    return product.numerator if product.denominator == 1 else product
+
+
 @lru_cache(maxsize=1024)
 def _spelled(numbers: NumberSet, canonical: bool) -> ByteDfa:
+    numbers = _with_few_multiples_listed(numbers)
     return spell(numbers._cuts, numbers._points, numbers._between, canonical)

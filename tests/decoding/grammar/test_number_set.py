@@ -343,6 +343,24 @@ def test_steps_that_need_too_many_states_are_refused() -> None:
     assert not numbers.contains(1000004)
 
 
+@pytest.mark.parametrize("step", ["1000003", "1000003.5", "99999.999"])
+def test_few_multiples_of_a_large_step(step: str) -> None:
+    numbers = number_set(multiple_of=step, least="-3000000", below="5000015")
+    spelled, canonical = numbers.spelled(), numbers.spelled(canonical=True)
+    assert spelled.num_states < 2000
+    assert canonical.count() == numbers.count()
+    for number in range(-60, 60):
+        value = number * Decimal(step)
+        belongs = -3000000 <= value < 5000015
+        assert numbers.contains(value) == belongs
+        assert (
+            spelled.accepts(str(value).encode())
+            == canonical.accepts(format(value.normalize(), "f").encode())
+            == belongs
+        )
+        assert not spelled.accepts(str(value + Decimal("0.25")).encode())
+
+
 def test_powers_of_ten_are_cheap_steps() -> None:
     numbers = number_set(multiple_of="1000000")
     spelled = numbers.spelled()
