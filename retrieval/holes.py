@@ -70,9 +70,11 @@ class TitleHoles:
 
         Raises:
             HoleError: there is no such index, it does not know the order of its titles, or the filter cannot
-                be read or does not fit the index.
+                be read or does not fit the index; or the tokenizer cannot write every title.
         """
         titles = self._titles(name.index)
+        if not self._searcher.vocabulary.writable.is_everything:
+            raise HoleError("the model's tokenizer cannot write every title: it lacks tokens for some bytes")
         if name.predicate is None:
             return titles.leaf()
         try:

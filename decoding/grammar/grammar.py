@@ -9,24 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.grammar.automaton.budgets import Budgets
 from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.containers import Frames
-from decoding.grammar.automaton.finishing import Finishing
 from decoding.grammar.automaton.forcing import forced
 from decoding.grammar.automaton.levels import Levels
 from decoding.grammar.automaton.masks import Mask, Masks
 from decoding.grammar.automaton.memory import Memory
-from decoding.grammar.automaton.spelling import fewest_tokens
 from decoding.grammar.automaton.tracing import Tracer
-from decoding.grammar.automaton.walker import Walk
 from decoding.grammar.leaves.hole import HoleName
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.schema.report import SchemaReport
 from decoding.grammar.shapes import ValueNode
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
-_MOVE_BYTES = 100
-_STATE_BYTES = 250
+_ENTRY_BYTES = 100
+_DICT_BYTES = 232
+_EMPTY_BYTES = 8000
 _REFUSED = -1
 
 
@@ -61,7 +60,12 @@ class Grammar:
         vocabulary: Whose tokens write it; that of the leaves in `value`.
         options: Whitespace is as these say.
         explain: Says what became of the schema's keywords, when asked.
-        max_bytes: Masks and successors are forgotten when the grammar holds so much memory.
+        max_bytes: Masks, successors and whatever else can be found again are forgotten when the grammar
+            holds more.
+        base_bytes: Memory of `value` and all it leads to.
+
+    Raises:
+        VocabularyError: blanks must be written, and the vocabulary cannot.
     """
 
     def __init__(
@@ -71,14 +75,20 @@ class Grammar:
         options: GrammarOptions | None = None,
         explain: Callable[[], SchemaReport] | None = None,
         max_bytes: int = 64 << 20,
+        base_bytes: int = 0,
     ) -> None:
         self._value = value
         self._vocabulary = vocabulary
         self._options = options or GrammarOptions()
+        if self._options.whitespace == "spaced":
+            vocabulary.require(b" ")
         self._explain = explain
-        self._max_bytes = max_bytes
+        self._max_bytes = self._limit = max_bytes
+        self._base_bytes = base_bytes + _EMPTY_BYTES
         self._lock = threading.RLock()
         self._memory = Memory()
+        self._memory.num_bytes = self._base_bytes
+        self._leaves_counted = (-1, 0)
         self._frames = Frames(self._options)
         self._levels = levels = Levels(value, self._frames, self._memory)
         self._configurations = Configurations(levels, self._memory)
@@ -86,10 +96,9 @@ class Grammar:
         # Read without the lock. Entries are only ever added, or the whole dictionary is replaced.
         self._masks: dict[int, NDArray[np.uint32]] = {}
         self._moves: dict[int, dict[int, int]] = {}
-        self._finishing = Finishing(self._frames, self._configurations)
+        self._budgets = Budgets(vocabulary, levels, self._frames, self._configurations, self._memory)
         self._to_finish: dict[int, int] = {}
         self._to_finish_behind: dict[int, NDArray[np.int32]] = {}
-        self._most_to_finish: dict[int, int | None] = {}
         self._configurations.number(self._configurations.start)
         self._configurations.by_state.append(None)
         self._masks[self.finished] = self._nothing()
@@ -170,34 +179,36 @@ class Grammar:
         Raises:
             VocabularyError: the vocabulary cannot write that completion.
         """
-        if state == self.finished:
-            return 0
         try:
             return self._to_finish[state]
         except KeyError:
-            with self._lock:
-                return self._find_tokens_to_finish(state)
+            pass
+        if state == self.finished:
+            return 0
+        with self._lock:
+            enough = self._budgets.enough(self._configuration(state))
+            self._to_finish[state] = enough
+            self._grow(_ENTRY_BYTES)
+        return enough
+
+    def can_finish(self, state: int, tokens: int) -> bool:
+        """Whether `tokens_to_finish` is at most `tokens`; quicker where there are many more than needed."""
+        if state == self.finished:
+            return tokens >= 0
+        with self._lock:
+            if self._budgets.cheap_bound(self._configuration(state)) <= tokens:
+                return True
+        return self.tokens_to_finish(state) <= tokens
 
     def most_tokens_to_finish(self, state: int) -> int | None:
         """No allowed token leads to a state where `tokens_to_finish` is more; None where that is not known.
 
         A bound that costs little, for callers with budgets to spare. `tokens_to_finish_behind` is exact.
         """
-        try:
-            return self._most_to_finish[state]
-        except KeyError:
-            pass
         if state == self.finished:
             return 0
         with self._lock:
-            start = self._configuration(state)
-            walk = Walk(self._levels, self._configurations, start, self._vocabulary.root, is_recorded=True)
-            farthest = self._finishing.farthest(walk)
-            # Every token writes a byte, and there is a blank for a comma or a colon at most.
-            most = None if farthest is None else 2 * farthest + 1
-            self._most_to_finish[state] = most
-            self._memory.num_bytes += _MOVE_BYTES
-        return most
+            return self._budgets.most_behind(self._configuration(state))
 
     def tokens_to_finish_behind(self, state: int) -> NDArray[np.int32]:
         """`tokens_to_finish` behind each of `tokens(state)`, in their order.
@@ -208,17 +219,13 @@ class Grammar:
             return self._to_finish_behind[state]
         except KeyError:
             pass
-        tokens = self.tokens(state).tolist()
-        end = self._vocabulary.end_token_id
+        tokens = self.tokens(state)
         with self._lock:
-            start = self._configuration(state)
-            costs = np.array(
-                [0 if token == end else self._cost_behind(start, token) for token in tokens], dtype=np.int32
-            )
-            costs.flags.writeable = False
-            self._to_finish_behind[state] = costs
-            self._memory.num_bytes += costs.nbytes + _MOVE_BYTES
-        return costs
+            enough = self._budgets.behind(self._configuration(state), tokens)
+            enough.flags.writeable = False
+            self._to_finish_behind[state] = enough
+            self._grow(enough.nbytes + _ENTRY_BYTES)
+        return enough
 
     def holes(self, text: bytes) -> tuple[HoleValue, ...]:
         """The strings of a complete answer that came out of holes, in order.
@@ -245,11 +252,30 @@ class Grammar:
     @property
     def num_bytes(self) -> int:
         """Memory held by this grammar alone, masks and states that were added later included."""
-        return self._memory.num_bytes
+        return self._memory.num_bytes + self._leaf_bytes()
 
     def report(self) -> SchemaReport | None:
         """What became of every keyword; None for a grammar that was not made from a schema."""
         return None if self._explain is None else self._explain()
+
+    def fresh(self) -> Grammar:
+        """The same grammar without anything that was added since it was made; it shares nothing that grows.
+
+        For those who keep grammars: states can be forgotten only together with the grammar.
+        """
+        return Grammar(
+            self._value, self._vocabulary, self._options, self._explain, self._max_bytes, self._base_bytes
+        )
+
+    def _leaf_bytes(self) -> int:
+        """Memory of leaves that no other grammar has; counted again when the grammar has grown."""
+        counted_at, num_bytes = self._leaves_counted
+        now = self._memory.num_bytes
+        if counted_at != now:
+            with self._lock:
+                num_bytes = sum(leaf.num_bytes for leaf in self._frames.own_leaves)
+            self._leaves_counted = (now, num_bytes)
+        return num_bytes
 
     def _configuration(self, state: int) -> Configuration:
         by_state = self._configurations.by_state
@@ -261,31 +287,15 @@ class Grammar:
     def _number(self, configuration: Configuration | None) -> int:
         if configuration is None:
             return _REFUSED
-        if configuration.state < 0:
-            self._memory.num_bytes += _STATE_BYTES
         return self._configurations.number(configuration)
-
-    def _find_tokens_to_finish(self, state: int) -> int:
-        found = self._to_finish.get(state)
-        if found is None:
-            text = self._finishing.text(self._configuration(state))
-            found = self._to_finish[state] = fewest_tokens(text, self._vocabulary.root) + 1
-            self._memory.num_bytes += _MOVE_BYTES
-        return found
-
-    def _cost_behind(self, start: Configuration, token: int) -> int:
-        text = self._vocabulary.bytes_of(token)
-        assert text is not None  # it is allowed
-        return self._find_tokens_to_finish(self._number(self._configurations.after(start, text)))
 
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
         if state == self.finished:
             return self._nothing()
         with self._lock:
             packed = self._mask_of(state).packed
-            self._memory.num_bytes += _MOVE_BYTES
-            self._make_room()
             self._masks[state] = packed
+            self._grow(_ENTRY_BYTES)
         return packed
 
     def _mask_of(self, state: int) -> Mask:
@@ -305,9 +315,12 @@ class Grammar:
                     return _REFUSED
                 following = self._number(self._configurations.after(configuration, text))
             if following >= 0:
-                self._moves.setdefault(state, {})[token] = following
-                self._memory.num_bytes += _MOVE_BYTES
-                self._make_room()
+                moves = self._moves.get(state)
+                if moves is None:
+                    moves = self._moves[state] = {}
+                    self._memory.num_bytes += _DICT_BYTES
+                moves[token] = following
+                self._grow(_ENTRY_BYTES)
         return following
 
     def _nothing(self) -> NDArray[np.uint32]:
@@ -315,5 +328,21 @@ class Grammar:
         mask.flags.writeable = False
         return mask
 
-    def _make_room(self) -> None:
-        pass
+    def _grow(self, num_bytes: int) -> None:
+        """Count what has been kept, and forget what can be found again when it is too much."""
+        memory = self._memory
+        memory.num_bytes += num_bytes
+        if memory.num_bytes <= self._limit:
+            return
+        self._masks = {self.finished: self._nothing()}
+        self._moves = {}
+        self._to_finish = {}
+        self._to_finish_behind = {}
+        self._masks_by_levels.clear()
+        self._budgets.clear()
+        self._configurations.clear()
+        self._levels.clear()
+        self._frames.clear()
+        memory.num_bytes = self._base_bytes + self._configurations.num_bytes
+        # States that were handed out stay; where they alone take that much, forgetting often does not help.
+        self._limit = max(self._max_bytes, 2 * memory.num_bytes)

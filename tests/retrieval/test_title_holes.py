@@ -99,6 +99,14 @@ def test_filters_are_those_of_requests(index: Index, holes: TitleHoles) -> None:
     assert not leaf.is_empty
 
 
+def test_a_tokenizer_that_cannot_write_every_title_has_no_holes(index: Index) -> None:
+    characters: list[bytes | None] = [character.encode() for character in '{}[]":,abc']
+    holes = TitleHoles(Leaves(Vocabulary([*characters, None], len(characters), len(characters) + 1)))
+    holes.add("wiki", index, FilterStore(index, "cpu", 1 << 20))
+    with pytest.raises(HoleError, match="cannot write every title"):
+        holes(HoleName("wiki"))
+
+
 def test_equal_holes_are_one_object(holes: TitleHoles) -> None:
     leaf = holes(HoleName("wiki"))
     assert holes(HoleName("titles")) is leaf

@@ -10,12 +10,15 @@ from decimal import Decimal
 import pytest
 
 from decoding.grammar.errors import VocabularyError
+from decoding.grammar.grammar import Grammar
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.options import GrammarOptions
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.spelling import spell_labelled
 from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.shapes import ValueNode
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from tests.leaf_oracle import oracle_tokens, real_vocabulary, walked_tokens
 
@@ -187,6 +190,16 @@ def test_what_cannot_be_written_is_named() -> None:
     with pytest.raises(VocabularyError, match="any of the texts"):
         leaves.numbers(NumberSet.of_values([2, 3]))
     assert label(leaves.numbers(NumberSet.of(integers=True)), b"11") == 0
+
+
+def test_without_blanks_json_is_written_compactly() -> None:
+    characters: list[bytes | None] = [character.encode() for character in '{}[]":,ab']
+    vocabulary = Vocabulary([*characters, None], len(characters), len(characters) + 1)
+    value = ValueNode(leaves=(Leaves(vocabulary).texts(TextSet.everything()),), shortest=2)
+    grammar = Grammar(value, vocabulary, GrammarOptions(whitespace="compact"))
+    assert grammar.advance_bytes(grammar.start, b'"ab"') >= 0
+    with pytest.raises(VocabularyError, match="cannot write ' '"):
+        Grammar(value, vocabulary, GrammarOptions.for_writing())
 
 
 @pytest.mark.shared_data
