@@ -192,6 +192,15 @@ def _enter(
 
 
 @compiled
+def _move(order: Ints, batches: Longs, shift: int, level: Longs, cursor: int) -> None:
+    """Go on to a text of the level's run, or behind it, which only a damaged order does."""
+    level[_CURSOR] = cursor
+    level[_NEXT] = _NONE
+    if cursor < level[_END]:
+        level[_NEXT] = _byte(order, batches, shift, cursor, level[_DEPTH])
+
+
+@compiled
 def _descend(
     order: Ints, batches: Longs, shift: int, level: Longs, below: Longs, byte: int, is_last: bool
 ) -> int:
@@ -211,8 +220,7 @@ def _descend(
     if byte < 32 or byte > level[_LAST]:
         return -1
     if level[_NEXT] < byte:
-        level[_CURSOR] = _lower(order, batches, shift, level[_CURSOR], end, depth, byte)
-        level[_NEXT] = _byte(order, batches, shift, level[_CURSOR], depth)
+        _move(order, batches, shift, level, _lower(order, batches, shift, level[_CURSOR], end, depth, byte))
     if level[_NEXT] != byte:
         return -1
     if is_last:
@@ -221,8 +229,7 @@ def _descend(
     behind = end
     if byte != level[_LAST]:
         behind = _lower(order, batches, shift, first, end, depth, byte + 1)
-        level[_CURSOR] = behind
-        level[_NEXT] = _byte(order, batches, shift, behind, depth)
+        _move(order, batches, shift, level, behind)
     _enter(order, batches, shift, below, first, behind, depth + 1, _PLAIN)
     return _PLAIN
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -45,6 +46,7 @@ PIECES = [
 ]
 VOCABULARY = Vocabulary([*PIECES, b"ab", None, b""], end_token_id=len(PIECES) + 1, vocab_size=320)
 NAME = HoleName("titles")
+EMPTY = LeafTokens((), None, ())
 
 TEXT = st.text(st.sampled_from('ab"\\/\n\t\x00\x01\x0b\x1f\x7f é😀\u2028\ud7ff\uffff'), max_size=6)
 TEXTS = st.lists(TEXT, min_size=1, max_size=25)
@@ -257,3 +259,40 @@ def test_wide_runs_are_found_before_anybody_asks(number: int) -> None:
     assert found is not None
     assert tokens_of(found)[0] == brute_tokens(leaf, b'"', [written(text) for text in texts])[0]
     assert leaf.shortest(0) == b'"aaaa"'
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_order_that_is_none_leads_to_nonsense_and_no_further(number: int) -> None:
+    """An index whose digests nobody has looked at may have any order of numbers in range."""
+    rng = np.random.default_rng(number)
+    for size in (1, 2, 5, 60):
+        texts = [bytes(rng.choice(list(b'ab"\\\x01c'), rng.integers(0, 6)).tolist()) for _ in range(size)]
+        order = rng.integers(0, size, size).astype(np.int32)
+        leaf = TextLeaf(NAME, "any", SortedTexts(TextBatches.of(texts, 4), order), SEARCHERS[number])
+        leaf.warm_up()
+        states, known = [0], {0}
+        for state in states:
+            assert leaf.tokens(state, VOCABULARY.root) is not None
+            leaf.shortest(state)
+            leaf.members(state)
+            leaf.edges(state)
+            after_bytes = {leaf.step(state, byte) for byte in range(256)} - known - {-1}
+            states += sorted(after_bytes)[: 200 - len(states)]
+            known |= after_bytes
+
+
+def test_threads_find_the_same() -> None:
+    texts = [f"{a}{b}{c}" for a in "abcdef" for b in "abcdefgh" for c in 'abcdefghijklmnop"\\\n']
+    alone, shared = (leaf_of(texts, SEARCHERS[1], 64) for _ in range(2))
+    prefixes = [written(text)[:length] for text in texts[::7] for length in range(6)]
+    expected = [
+        tokens_of(alone.tokens(after(alone, prefix), VOCABULARY.root) or EMPTY) for prefix in prefixes
+    ]
+
+    def walk(_: int) -> list[tuple[set[int], dict[int, bytes]]]:
+        return [
+            tokens_of(shared.tokens(after(shared, prefix), VOCABULARY.root) or EMPTY) for prefix in prefixes
+        ]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(walk, range(4)))
