@@ -14,6 +14,9 @@ from decoding.grammar.leaves.token_cache import TokenCache
 from decoding.grammar.vocabulary.token_node import TokenNode
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
+# Places in the trie at which strings may stand; grammars with many patterns lay many of them over each other.
+_MAX_PROFILES = 4096
+
 
 class AnyText:
     """All strings over one vocabulary: what strings with bounds share.
@@ -53,12 +56,20 @@ class AnyText:
         place = (state, node.positions)
         profile = self._profiles.get(place)
         if profile is None:
+            if len(self._profiles) >= _MAX_PROFILES:
+                self._forget()
             profile = self._profiles.setdefault(place, self._profile(*place))
         bounds = (min(least, profile.most_needed), min(most, profile.most_begun))
         found = self._within.get((place, bounds))
         if found is None:
             found = self._within.put((place, bounds), profile.within(*bounds))
         return found
+
+    def _forget(self) -> None:
+        """Keep what every request needs and takes longest to find."""
+        place = (self.strings.body, self.vocabulary.root.positions)
+        kept = self._profiles.get(place)
+        self._profiles = {} if kept is None else {place: kept}
 
     def _profile(self, state: int, positions: tuple[int, ...]) -> StringTokens:
         return StringTokens(

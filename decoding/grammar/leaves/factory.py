@@ -19,6 +19,7 @@ from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 from decoding.grammar.leaves.table_walk import TableWalker
 from decoding.grammar.leaves.texts import Texts
 from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.number_range import WRITTEN_INTEGERS, WRITTEN_NUMBERS
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.spelling import spell_texts
 from decoding.grammar.regular.text_set import TextSet
@@ -33,6 +34,7 @@ _RECENT_BYTES = 64 << 20
 _CHECKED_EVERY = 16
 _NUMBERS = NumberSet.of()
 _INTEGERS = NumberSet.of(integers=True)
+_SHARED_NUMBERS = frozenset((_NUMBERS, _INTEGERS, WRITTEN_NUMBERS, WRITTEN_INTEGERS))
 
 
 class Leaves:
@@ -108,7 +110,7 @@ class Leaves:
             AutomatonLimitError: it would be too many states.
             VocabularyError: the tokenizer cannot write any of them.
         """
-        is_shared = numbers in (_NUMBERS, _INTEGERS)
+        is_shared = numbers in _SHARED_NUMBERS
         return self._of(
             ("numbers", numbers, canonical), lambda: self._automaton(numbers.spelled(canonical), is_shared)
         )
@@ -186,9 +188,11 @@ class Leaves:
     def warm_up(self) -> None:
         """Compile what is compiled, and find the tokens of strings and numbers."""
         self.walker.warm_up()
-        self._any_text[False].warm_up()
-        for leaf in (self.numbers(_NUMBERS), self.numbers(_INTEGERS)):
-            leaf.tokens(0, self.vocabulary.root)
+        for any_text in self._any_text.values():
+            any_text.warm_up()
+        for numbers in _SHARED_NUMBERS:
+            for canonical in (False, True):
+                self.numbers(numbers, canonical).tokens(0, self.vocabulary.root)
 
     def _new_texts(self, texts: TextSet, canonical: bool) -> Leaf:
         lengths = texts.lengths

@@ -80,14 +80,19 @@ class TableWalker:
         self._compiled: CompiledWalk | None = None
 
     def warm_up(self) -> None:
-        """Compile the loop where numba is there, and build what the NumPy walk needs where it is not."""
+        """Compile the loops where numba is there and works; build what NumPy's walks need where not."""
+        if self._compiled is not None:
+            return
         try:
             from decoding.grammar.leaves.numba_walk import CompiledWalk
-        except ImportError:
+
+            compiled = CompiledWalk(self.vocabulary)
+        except Exception as error:  # an installation that does not fit together fails in ways of its own
+            if not isinstance(error, ImportError):
+                logger.warning("numba is installed but does not work: %r; tokens are found with NumPy", error)
             _ = self.vocabulary.trie.children
             return
-        compiled = self._compiled = CompiledWalk(self.vocabulary)
-        self._large, self._trace = compiled, compiled.trace
+        self._compiled, self._large, self._trace = compiled, compiled, compiled.trace
 
     @property
     def num_bytes(self) -> int:

@@ -205,3 +205,15 @@ def test_real_tokenizers(name: str) -> None:
                 assert node is not None
                 expected = oracle_tokens(vocabulary, leaf, state, prefix)
                 assert walked_tokens(leaf, state, node) == expected
+
+
+def test_what_is_known_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.grammar.leaves.counted_text._MAX_PROFILES", 3)
+    any_text = AnyText(VOCABULARY, TableWalker(VOCABULARY))
+    leaf = CountedTextLeaf(1, 2, any_text)
+    state = leaf.step(0, ord('"'))
+    for prefix in (b"", b"a", b'"', b"ab", b"\\", b"", b"x"):
+        node = node_at(VOCABULARY, prefix)
+        assert node is not None
+        assert walked_tokens(leaf, state, node) == oracle_tokens(VOCABULARY, leaf, state, prefix)
+        assert len(any_text._profiles) <= 3

@@ -254,3 +254,23 @@ def test_automata_keep_their_key() -> None:
     first = DfaLeaf(ByteDfa.literals([(b"a", 0), (b"b", 1)]), walker)
     assert first.key == DfaLeaf(ByteDfa.literals([(b"b", 1), (b"a", 0)]), walker).key
     assert first.key != DfaLeaf(ByteDfa.literals([(b"a", 1), (b"b", 0)]), walker).key
+
+
+@pytest.mark.parametrize("error", [ImportError("no numba"), RuntimeError("broken")])
+def test_without_numba_tokens_are_found_with_numpy(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
+
+    def fail(vocabulary: Vocabulary) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "CompiledWalk", fail)
+    rng = np.random.default_rng(0)
+    vocabulary = random_vocabulary(rng, ALPHABET, 300)
+    walker = TableWalker(vocabulary)
+    walker.warm_up()
+    assert walker.num_bytes == 0
+    assert ("does not work" in caplog.text) == isinstance(error, RuntimeError)
+    leaf = DfaLeaf(random_leaf_dfa(rng, ALPHABET, 1), walker)
+    assert walked_tokens(leaf, 0, vocabulary.root) == oracle_tokens(vocabulary, leaf, 0)
