@@ -44,7 +44,7 @@ class MantissaReader:
         numbers: The set.
     """
 
-    __slots__ = ("_cap", "_exponents", "_keys", "_length", "_mantissas", "_numbers")
+    __slots__ = ("_cap", "_exponents", "_keys", "_length", "_mantissas", "_numbers", "_points")
 
     def __init__(self, numbers: Magnitudes) -> None:
         self._numbers = numbers
@@ -57,6 +57,7 @@ class MantissaReader:
             for text, mantissa in zip(texts, mantissas, strict=True)
         ]
         self._cap = self._fraction_cap()
+        self._points = self._points_of_change()
         self._exponents: dict[tuple[int, int], Exponents | None] = {}
 
     def first(self) -> list[Mantissa]:
@@ -129,7 +130,8 @@ class MantissaReader:
         ends_early = not self._numbers.between[-1] and self._keys[-1][0] < min(deciding)
         return 1 if ends_early else MANTISSA_DIGITS + 1
 
-    def _allowed(self, rank: int, fraction: int) -> Exponents | None:
+    def _points_of_change(self) -> list[int]:
+        """Exponents, 0 among them, between and beyond which membership does not change with the exponent."""
         changes = {0}
         changes.update(exponent for exponent, _ in self._keys)
         for condition in self._numbers.conditions:
@@ -138,7 +140,10 @@ class MantissaReader:
                 if condition.exponents is not None:
                     changes.add(condition.exponents)
                     changes.add(condition.exponents + MANTISSA_DIGITS)
-        points = sorted(changes | {change + 1 for change in changes})
+        return sorted(changes | {change + 1 for change in changes})
+
+    def _allowed(self, rank: int, fraction: int) -> Exponents | None:
+        points = self._points
         inside = [self._holds(point, rank, fraction) for point in points]
         below = self._holds(points[0] - 1, rank, fraction)
         zero = points.index(0)

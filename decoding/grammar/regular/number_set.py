@@ -23,8 +23,8 @@ from decoding.grammar.regular.number_lattice import (
 )
 from decoding.grammar.regular.number_texts import spell
 
-MAX_DIGITS = 5_000
-"""Most decimal places before or behind the point of a number in a schema."""
+MAX_DIGITS = 400
+"""Most decimal places before or behind the point of a number in a schema; floats have up to 324."""
 
 MAX_DIGITS_OF_VALUE = 100_000
 """The same for numbers that are only looked up."""
