@@ -263,8 +263,9 @@ class Grammar:
 
         For those who keep grammars: states can be forgotten only together with the grammar.
         """
+        base_bytes = self._base_bytes - _EMPTY_BYTES
         return Grammar(
-            self._value, self._vocabulary, self._options, self._explain, self._max_bytes, self._base_bytes
+            self._value, self._vocabulary, self._options, self._explain, self._max_bytes, base_bytes
         )
 
     def _leaf_bytes(self) -> int:
@@ -273,7 +274,7 @@ class Grammar:
         now = self._memory.num_bytes
         if counted_at != now:
             with self._lock:
-                num_bytes = sum(leaf.num_bytes for leaf in self._frames.own_leaves)
+                num_bytes = sum(leaf.num_bytes for leaf in self._frames.own_leaves.values())
             self._leaves_counted = (now, num_bytes)
         return num_bytes
 
@@ -340,9 +341,7 @@ class Grammar:
         self._to_finish_behind = {}
         self._masks_by_levels.clear()
         self._budgets.clear()
-        self._configurations.clear()
-        self._levels.clear()
-        self._frames.clear()
-        memory.num_bytes = self._base_bytes + self._configurations.num_bytes
+        memory.num_bytes = self._base_bytes
+        self._levels.clear(self._configurations.clear())
         # States that were handed out stay; where they alone take that much, forgetting often does not help.
         self._limit = max(self._max_bytes, 2 * memory.num_bytes)

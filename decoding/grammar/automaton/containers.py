@@ -93,6 +93,14 @@ class _Container:
             self._nodes[key] = node
         return node
 
+    def clear(self) -> None:
+        """Forget which nodes there are."""
+        self._nodes = {}
+
+    def keep(self, node: Node) -> None:
+        """Know a node again (`Frame.keep`)."""
+        self._nodes[node.phase, node.progress, node.key_label, node.blanks] = node
+
     def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
         """Read whitespace here, everything else where the kind of container is known."""
         is_behind_separator = _BEHIND_SEPARATOR[node.phase]
@@ -159,6 +167,11 @@ class ObjectFrame(_Container):
             options = self._options[key] = self.shape.after_key(*key)
         return options
 
+    def clear(self) -> None:
+        """Forget also what members may be."""
+        super().clear()
+        self._options = {}
+
     def after(self, node: Node, label: int) -> Node:
         """Behind a key the colon, behind a value the comma."""
         if node.phase == INSIDE_KEY:
@@ -213,6 +226,11 @@ class ArrayFrame(_Container):
         if options is None:
             options = self._options[node.progress] = self.shape.items(node.progress)
         return options
+
+    def clear(self) -> None:
+        """Forget also what items may be."""
+        super().clear()
+        self._options = {}
 
     def after(self, node: Node, label: int) -> Node:
         """Behind an item the comma."""
@@ -269,11 +287,13 @@ class Frames:
     Attributes:
         whitespace: The rules for it.
         counter: How many nodes have been made, as its only element.
+        own_leaves: Leaves that are no other grammar's, by key.
     """
 
     def __init__(self, options: GrammarOptions) -> None:
         self.whitespace = Whitespace(options)
         self.counter = [0]
+        self.own_leaves: dict[Hashable, Leaf] = {}
         self._leaves: dict[tuple[Hashable, bool], LeafFrame] = {}
         self._arrays: dict[int, ArrayFrame] = {}
         self._objects: dict[int, ObjectFrame] = {}
@@ -285,7 +305,27 @@ class Frames:
         frame = self._leaves.get(key)
         if frame is None:
             frame = self._leaves[key] = LeafFrame(leaf, is_number, self.counter)
+            self._own(leaf)
         return frame
+
+    def clear(self, kept: set[Node]) -> None:
+        """Forget which nodes there are, but for some, and everything that can be asked again."""
+        for table in (self._leaves, self._arrays, self._objects):
+            for frame in table.values():
+                frame.clear()
+        self._leaves = {}
+        self._starts = {}
+        self.own_leaves = {}
+        for node in kept:
+            frame = node.frame
+            frame.keep(node)
+            if type(frame) is LeafFrame:
+                self._leaves[frame.leaf.key, frame.is_number] = frame
+                self._own(frame.leaf)
+
+    def _own(self, leaf: Leaf) -> None:
+        if not leaf.is_shared:
+            self.own_leaves[leaf.key] = leaf
 
     # Shapes and value nodes are told apart by identity; the frames hold them, so that no id is used twice.
     def array(self, shape: ArrayShape) -> ArrayFrame:

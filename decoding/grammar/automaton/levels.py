@@ -109,6 +109,13 @@ class Level:
             level = self._completions[survivors] = self._levels.find_completion(self, survivors)
             return level
 
+    def clear(self) -> None:
+        """Forget what bytes do."""
+        self.steps = {}
+        self._completions = {}
+        for node, _ in self.entries:
+            node.clear()
+
     def _find_out(self) -> tuple[int, ...] | None:
         entries = self.entries
         if len(entries) == 1:
@@ -144,6 +151,7 @@ class Levels:
         self._frames = frames
         self._memory = memory
         self._levels: dict[tuple[Entry, ...], Level] = {}
+        self._next_id = 0
         document = DocumentFrame(value, frames)
         self.start = self.level(((document.node(0, None), ()),))
 
@@ -151,9 +159,18 @@ class Levels:
         """The level of some entries, which are in order and in which no two could be one."""
         level = self._levels.get(entries)
         if level is None:
-            level = self._levels[entries] = Level(len(self._levels), entries, self)
+            level = self._levels[entries] = Level(self._next_id, entries, self)
+            self._next_id += 1
             self._memory.num_bytes += _LEVEL_BYTES
         return level
+
+    def clear(self, kept: set[Level]) -> None:
+        """Forget which levels there are, but for some, and what bytes do. What is left is counted anew."""
+        self._memory.num_bytes += _LEVEL_BYTES * len(kept)
+        self._levels = {level.entries: level for level in kept}
+        for level in kept:
+            level.clear()
+        self._frames.clear({node for level in kept for node, _ in level.entries})
 
     def find_step(self, level: Level, byte: int) -> Level | Push | Pop | None:
         """Read a byte in every node; nothing is looked up."""

@@ -37,6 +37,9 @@ class Frame(Protocol):
     def after(self, node: Node, label: int) -> Node:
         """The node behind the value inside, of a node that a value was begun in."""
 
+    def keep(self, node: Node) -> None:
+        """Know a node again after everything was forgotten."""
+
 
 class Node:
     """A position within one value. Equal only to itself: made once by its frame.
@@ -108,6 +111,11 @@ class Node:
             node = self._after[label] = self.frame.after(self, label)
         return node
 
+    def clear(self) -> None:
+        """Forget what has been read."""
+        self._readings = {}
+        self._after = {}
+
 
 class LeafFrame:
     """The texts of a leaf, as far as they are numbers or as far as they are not.
@@ -131,6 +139,14 @@ class LeafFrame:
             self._counter[0] = number + 1
             node = self._nodes[state] = Node(number, self, 0, state, label=self.leaf.label(state))
         return node
+
+    def clear(self) -> None:
+        """Forget which nodes there are."""
+        self._nodes = {}
+
+    def keep(self, node: Node) -> None:
+        """Know a node again."""
+        self._nodes[node.progress] = node  # type: ignore[index]
 
     def read(self, node: Node, byte: int) -> Node | int | None:
         """Follow the leaf's automaton; a text that is no number is over where nothing can follow."""

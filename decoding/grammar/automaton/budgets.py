@@ -1,0 +1,96 @@
+"""How many tokens it takes to end a text, from everywhere; kept by state."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.grammar.automaton.configurations import Configuration, Configurations
+from decoding.grammar.automaton.containers import Frames
+from decoding.grammar.automaton.finishing import Finishing
+from decoding.grammar.automaton.levels import Levels
+from decoding.grammar.automaton.memory import Memory
+from decoding.grammar.automaton.spelling import fewest_tokens
+from decoding.grammar.automaton.walker import Walk
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+_ENTRY_BYTES = 200
+
+
+class Budgets:
+    """Bounds on the tokens that end texts.
+
+    Args:
+        vocabulary: Whose tokens.
+        levels: Of the grammar.
+        frames: Of the grammar.
+        configurations: Of the grammar.
+        memory: Counts what is kept.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        levels: Levels,
+        frames: Frames,
+        configurations: Configurations,
+        memory: Memory,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._levels = levels
+        self._configurations = configurations
+        self._memory = memory
+        self._finishing = Finishing(frames, configurations)
+        self._enough: dict[Configuration, int] = {}
+        self._most: dict[Configuration, int | None] = {}
+
+    def clear(self) -> None:
+        """Forget what has been found."""
+        self._finishing.clear()
+        self._enough = {}
+        self._most = {}
+
+    def enough(self, configuration: Configuration) -> int:
+        """Tokens of the shortest completion, end token included.
+
+        Raises:
+            VocabularyError: no tokens write it.
+        """
+        found = self._enough.get(configuration)
+        if found is None:
+            text = self._finishing.text(configuration)
+            found = self._enough[configuration] = fewest_tokens(text, self._vocabulary.root) + 1
+            self._memory.num_bytes += _ENTRY_BYTES
+        return found
+
+    def cheap_bound(self, configuration: Configuration) -> int:
+        """No less than `enough`, and found without writing the completion.
+
+        Every token writes a byte, and there is a blank for a comma or a colon at most.
+        """
+        return 2 * self._finishing.distance(configuration) + 1
+
+    def most_behind(self, configuration: Configuration) -> int | None:
+        """No allowed token leads to where `enough` is more; None where no bound is known."""
+        if configuration in self._most:
+            return self._most[configuration]
+        walk = Walk(
+            self._levels, self._configurations, configuration, self._vocabulary.root, is_recorded=True
+        )
+        farthest = self._finishing.farthest(walk)
+        most = self._most[configuration] = None if farthest is None else 2 * farthest + 1
+        self._memory.num_bytes += _ENTRY_BYTES
+        return most
+
+    def behind(self, configuration: Configuration, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
+        """`enough` behind each of some allowed tokens, 0 behind the end token. Shape: (n,), int32."""
+        end, bytes_of = self._vocabulary.end_token_id, self._vocabulary.bytes_of
+        found = []
+        for token in tokens.tolist():
+            if token == end:
+                found.append(0)
+                continue
+            after = self._configurations.after(configuration, bytes_of(token) or b"")
+            assert after is not None  # the token is allowed
+            found.append(self.enough(after))
+        return np.array(found, dtype=np.int32)

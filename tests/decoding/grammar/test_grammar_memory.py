@@ -1,0 +1,95 @@
+"""What grammars hold: counted truly, bounded, and forgotten without invalidating states."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+
+import pytest
+
+from decoding.grammar.grammar import Grammar
+from tests.grammar_shapes import (
+    COMPACT,
+    FLEXIBLE,
+    JSON_PIECES,
+    Maker,
+    brute_force,
+    byte_vocabulary,
+    unpacked,
+    zoo,
+)
+
+MAKER = Maker(byte_vocabulary(JSON_PIECES, seed=3, random_pieces=300))
+VALUES = zoo(MAKER)
+
+
+def explore(grammar: Grammar, steps: int, seed: int = 0) -> list[int]:
+    """Walk at random; returns the states met."""
+    rng = random.Random(seed)
+    end = grammar.vocabulary.end_token_id
+    states, state = [grammar.start], grammar.start
+    for _ in range(steps):
+        following = sorted(unpacked(grammar, state) - {end})
+        state = grammar.advance(state, rng.choice(following)) if following else grammar.start
+        states.append(state)
+    return states
+
+
+@pytest.mark.parametrize("name", ["anything", "tree", "union", "nested"])
+def test_what_is_counted_is_what_is_held(name: str) -> None:
+    explore(Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE), 400)  # leaves and the trie's nodes are made
+    gc.collect()
+    tracemalloc.start()
+    try:
+        grammar = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
+        explore(grammar, 400)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    own_leaves = sum(leaf.num_bytes for leaf in grammar._frames.own_leaves.values())
+    assert 0.6 * held < grammar.num_bytes - own_leaves < 1.6 * held
+
+
+@pytest.mark.parametrize("name", ["tree", "nested", "union"])
+def test_growth_is_bounded_and_states_stay_valid(name: str) -> None:
+    """The same walk in a grammar that forgets all the time, and in one that never does."""
+    roomy = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
+    there = explore(roomy, 1500)
+    forgetful = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE, max_bytes=roomy.num_bytes // 2)
+    pairs = dict(zip(explore(forgetful, 1500), there, strict=True))
+    assert forgetful.num_bytes < roomy.num_bytes
+    for mine, other in random.Random(1).sample(sorted(pairs.items()), min(150, len(pairs))):
+        assert unpacked(forgetful, mine) == unpacked(roomy, other)
+        assert forgetful.is_complete(mine) == roomy.is_complete(other)
+        assert forgetful.tokens_to_finish(mine) == roomy.tokens_to_finish(other)
+    state = random.Random(2).choice(sorted(pairs))
+    assert unpacked(forgetful, state) == brute_force(forgetful, state)
+
+
+def test_states_are_the_same_after_forgetting() -> None:
+    grammar = Grammar(VALUES["nested"], MAKER.vocabulary, COMPACT, max_bytes=60_000)
+    before = explore(grammar, 300, seed=5)
+    explore(grammar, 300, seed=6)
+    assert explore(grammar, 300, seed=5) == before
+
+
+def test_a_fresh_grammar_shares_nothing_that_grows() -> None:
+    grammar = Grammar(VALUES["union"], MAKER.vocabulary, COMPACT)
+    empty = grammar.num_bytes
+    states = explore(grammar, 200)
+    fresh = grammar.fresh()
+    assert fresh.num_bytes == empty < grammar.num_bytes
+    assert [unpacked(fresh, s) for s in explore(fresh, 200)] == [unpacked(grammar, s) for s in states]
+
+
+def test_counting_does_not_go_down_on_its_own() -> None:
+    grammar = Grammar(VALUES["tree"], MAKER.vocabulary, COMPACT)
+    counted = [grammar.num_bytes]
+    for seed in range(5):
+        explore(grammar, 50, seed)
+        counted.append(grammar.num_bytes)
+    assert counted == sorted(counted)
+    explore(grammar, 50, 4)
+    assert grammar.num_bytes == counted[-1]
