@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,11 +219,8 @@ class ByteDfa:
 
 def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
     """From rows and labels that are minimal and canonical."""
-    flat = array("i", labels)
-    for row in rows:
-        flat.append(len(row))
-        for edge in row:
-            flat.extend(edge)
+    edges = chain.from_iterable(chain.from_iterable(rows))
+    flat = array("i", [len(rows), *labels, *map(len, rows), *edges])
     return ByteDfa(tuple(rows), tuple(labels), blake2b(flat.tobytes(), digest_size=16).digest())
 
 

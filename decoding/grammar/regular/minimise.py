@@ -233,18 +233,28 @@ def _numbered(
     rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool], classes: list[int]
 ) -> tuple[list[Row], list[int]]:
     """One state per class, in the order of a breadth-first walk that takes edges from low to high symbols."""
-    numbers = {classes[0]: 0}
+    numbers = [-1] * (max(classes) + 1)
+    numbers[classes[0]] = 0
     order = [0]
     out_rows: list[Row] = []
     for state in order:
         row: list[Edge] = []
+        row_end = row_target = -2
         for first, last, target in rows[state]:
-            if live[target]:
-                number = numbers.setdefault(classes[target], len(order))
-                if number == len(order):
-                    order.append(target)
+            if not live[target]:
+                continue
+            found = classes[target]
+            number = numbers[found]
+            if number < 0:
+                number = numbers[found] = len(order)
+                order.append(target)
+            if number == row_target and first == row_end + 1:
+                row[-1] = (row[-1][0], last, number)
+            else:
                 row.append((first, last, number))
-        out_rows.append(joined(row) if len(row) > 1 else tuple(row))
+            row_end = last
+            row_target = number
+        out_rows.append(tuple(row))
     return out_rows, [labels[state] for state in order]
 
 

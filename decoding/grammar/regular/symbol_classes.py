@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.grammar.regular.minimise import Row, joined
+from decoding.grammar.budget import current_budget
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Row, joined
 from decoding.grammar.regular.ranges import Ranges, atoms
 
 # Ranges of symbols by class; classes are numbered by their first symbol.
@@ -51,9 +52,17 @@ def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Ro
 
 
 def over_symbols(rows: Sequence[Row], parts: Parts) -> list[Row]:
-    """Rows over symbols for rows over classes."""
+    """Rows over symbols for rows over classes.
+
+    Raises:
+        AutomatonLimitError: they have too many edges.
+    """
     out: list[Row] = []
+    check = current_budget().check_states
+    size = 0
     for row in rows:
+        if not len(out) & 63:
+            check(size // SIZE_PER_STATE)
         edges = [
             (first, last, target)
             for low, high, target in row
@@ -61,5 +70,6 @@ def over_symbols(rows: Sequence[Row], parts: Parts) -> list[Row]:
             for first, last in parts[part]
         ]
         edges.sort()
+        size += len(edges)
         out.append(joined(edges))
     return out

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.budget import AutomatonLimitError
+from decoding.grammar.budget import AutomatonLimitError, compile_budget
+from decoding.grammar.options import CompileLimits
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.regex_errors import PatternError, UnsupportedPatternError
@@ -206,6 +207,25 @@ def test_errors_say_where(pattern: str, position: int) -> None:
 def test_what_is_not_supported_is_named(pattern: str, reason: str) -> None:
     with pytest.raises(UnsupportedPatternError, match=reason):
         compile_pattern(pattern)
+
+
+def test_letters_of_several_cases_hold_under_both_readings() -> None:
+    odd = "Ii\u0130\u0131kK\u212asS\u017f\u03c2\u03c3\u03a3\ufb05\ufb06\u0390\u1fd3\xdf\u1e9e\xb5\u03bc"
+    for char in odd:
+        for pattern in (f"(?i)^{char}$", f"(?i)^[^{char}]$", f"(?i)^(?!{char}).$"):
+            both = compile_pattern(pattern, portable=True)
+            assert both.is_subset(compile_pattern(pattern))
+            assert [text for text in odd if both.accepts(text) and not re.search(pattern, text)] == []
+
+
+def test_large_patterns_stop_in_time() -> None:
+    letters = "".join(chr(0x3400 + 2 * place) for place in range(3000))
+    assert compile_pattern(f"^[{letters}]$").count() == 3000
+    assert compile_pattern("^(a?){200}$") == compile_pattern("^a{0,200}$")
+    with compile_budget(CompileLimits(automaton_states=2000)):
+        for pattern in (".{1500}", "(a|b)*a(a|b){18}$", r"^\p{L}{0,1900}$", "{" * 9000):
+            with pytest.raises(AutomatonLimitError):
+                compile_pattern(pattern)
 
 
 def test_too_large_ones_are_refused_at_once() -> None:

@@ -104,3 +104,19 @@ def test_counting_too_far_is_refused() -> None:
 def test_surrogates_are_in_no_text() -> None:
     assert not TextSet.everything().accepts("a\ud800")
     assert TextSet.everything().accepts("\U0001f600")
+
+
+@settings(max_examples=60, deadline=None)
+@given(text_sets(), st.integers(0, 10**7))
+def test_counting_may_stop_early(texts: TextSet, most: int) -> None:
+    total = texts.count()
+    expected = None if total is None else min(total, most)
+    assert texts.count(most) == expected
+    assert texts.automaton().count(most) == expected
+
+
+def test_counting_far_sets_stops_early() -> None:
+    assert TextSet.of(0, 10**9).count(100) == 100
+    assert TextSet.of(0, 10**9).count(1) == 1
+    assert TextSet.of(5, None).count(100) is None
+    assert TextSet.of(3, 2).count(100) == 0
