@@ -1,1 +1,1 @@
-"""Automata over code points: patterns, formats, ranges of numbers, and how sets of texts are spelled in JSON."""
+"""Automata over code points: patterns, formats, ranges of numbers, and how texts are spelled in JSON."""
