@@ -1,4 +1,4 @@
-"""Formats of references to resources and to places in documents: URIs, IRIs, templates, JSON pointers."""
+"""Formats of identifiers: URIs, IRIs, their templates, UUIDs, JSON pointers."""
 
 from __future__ import annotations
 
@@ -79,3 +79,8 @@ def json_pointer() -> Dfa:
 def relative_json_pointer() -> Dfa:
     """Relative JSON pointers without moving an index: `2/foo`, `0#`."""
     return whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})")
+
+
+def uuid() -> Dfa:
+    """RFC 9562 in its usual form, of any version."""
+    return whole("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")

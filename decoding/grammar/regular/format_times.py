@@ -107,8 +107,3 @@ def duration() -> Dfa:
     months = "[0-9]+M(?:[0-9]+D)?"
     days = f"(?:[0-9]+Y(?:{months})?|{months}|[0-9]+D)"
     return whole(f"P(?:{days}(?:{time_of_day})?|{time_of_day}|[0-9]+W)")
-
-
-def uuid() -> Dfa:
-    """RFC 9562 in its usual form, of any version."""
-    return whole("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")

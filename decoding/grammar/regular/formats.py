@@ -45,7 +45,7 @@ _MAKERS: dict[str, tuple[Callable[[], Dfa], Enforcement]] = {
     "uri-reference": (format_resources.uri_reference, Enforcement.EXACT),
     "iri": (format_resources.iri, Enforcement.EXACT),
     "iri-reference": (format_resources.iri_reference, Enforcement.EXACT),
-    "uuid": (format_times.uuid, Enforcement.EXACT),
+    "uuid": (format_resources.uuid, Enforcement.EXACT),
     "uri-template": (format_resources.uri_template, Enforcement.EXACT),
     "json-pointer": (format_resources.json_pointer, Enforcement.EXACT),
     "relative-json-pointer": (format_resources.relative_json_pointer, Enforcement.SUBSET),
@@ -55,7 +55,7 @@ _MAKERS: dict[str, tuple[Callable[[], Dfa], Enforcement]] = {
 FORMATS: Mapping[str, Enforcement] = MappingProxyType(
     {name: enforcement for name, (_, enforcement) in _MAKERS.items()}
 )
-"""The formats that are known, in the order of the specification's chapters as far as it matters."""
+"""How much of each known format its automaton knows, by the format's name."""
 
 
 @lru_cache(maxsize=len(_MAKERS))
