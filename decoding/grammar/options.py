@@ -9,6 +9,7 @@ Whitespace = Literal["compact", "spaced", "flexible"]
 PropertyOrder = Literal["schema", "any"]
 Formats = Literal["assert", "annotate"]
 ExtraProperties = Literal["allowed", "declared"]
+Inexact = Literal["refuse", "narrow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class GrammarOptions:
         extra_properties: "allowed": properties the schema does not mention, wherever it does not forbid them;
             "declared": only where it says `additionalProperties`, `patternProperties` or the like itself, or
             declares no properties at all.
+        inexact: Where a set of texts or numbers is known in part only, or read differently by different
+            validators. "refuse": a format that is known in part is refused, patterns mean what ECMA-262 says,
+            and every spelling of a value is admitted; "narrow": only what all readers agree on, one spelling
+            for each value, and no numbers that a double does not hold. Every text under "narrow" is allowed
+            under "refuse".
         limits: Bounds on compiling.
     """
 
@@ -54,6 +60,7 @@ class GrammarOptions:
     property_order: PropertyOrder = "any"
     formats: Formats = "assert"
     extra_properties: ExtraProperties = "allowed"
+    inexact: Inexact = "refuse"
     limits: CompileLimits = CompileLimits()
 
     @staticmethod
@@ -66,5 +73,6 @@ class GrammarOptions:
             whitespace="spaced",
             property_order="schema",
             extra_properties="declared",
+            inexact="narrow",
             limits=limits or CompileLimits(),
         )

@@ -19,7 +19,6 @@ from retrieval.answers.request_options import AnswerOptions
 from retrieval.answers.schemas import CompiledSchema
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, Schema
 from retrieval.answers.validation import InvalidAnswerError
-from retrieval.arguments import named
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
@@ -163,8 +162,12 @@ class Answerer:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
         jobs = []
         for number, query in enumerate(queries):
-            with named("query", "query" if len(queries) == 1 else f"queries[{number}]"):
+            try:
                 jobs.append(self.job(AnswerRequest(query, schema, **options)))
+            except InputError as error:
+                if error.field != "query" or len(queries) == 1:
+                    raise
+                raise InputError(f"queries[{number}]", error.message) from None
         results: list[AnswerResult] = []
         for at in range(0, len(jobs), batch_size):
             for reply in self.run(jobs[at : at + batch_size]):

@@ -14,7 +14,7 @@ from decoding.grammar.grammar import Grammar
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.hole import HoleOpener
 from decoding.grammar.options import GrammarOptions
-from decoding.grammar.schema.document import canonical_text
+from decoding.grammar.schema.document import canonical_text, parse_document
 from retrieval.answers.checks import schema_text
 from retrieval.answers.errors import user_error
 from retrieval.answers.types import AnswerRequest
@@ -127,7 +127,7 @@ class SchemaStore:
 
     def _compile(self, text: str, options: GrammarOptions) -> CompiledSchema:
         grammar = compile_schema(text, self._leaves, options, self._holes)
-        canonical = canonical_text(text)
+        (canonical, _), _ = _key(text, options)
         return CompiledSchema(
             grammar,
             AnswerValidator(text, options.formats),
@@ -137,5 +137,5 @@ class SchemaStore:
 
 
 def _key(text: str, options: GrammarOptions) -> tuple[tuple[str, GrammarOptions], int]:
-    canonical = canonical_text(text)
+    canonical = canonical_text(parse_document(text, options.limits))
     return (canonical, options), len(canonical)

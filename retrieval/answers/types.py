@@ -73,6 +73,7 @@ class AnswerRequest:
             property_order=self.property_order,  # type: ignore[arg-type]
             formats=self.formats,  # type: ignore[arg-type]
             extra_properties=self.extra_properties,  # type: ignore[arg-type]
+            inexact="narrow",
         )
 
     @property

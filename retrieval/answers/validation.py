@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Context, Decimal, InvalidOperation, localcontext
 from typing import Any, cast
 
 from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator, validators
@@ -18,6 +18,9 @@ from referencing.exceptions import Unresolvable
 
 from decoding.grammar.options import Formats
 from retrieval.errors import GenretError
+
+# Digits of the longest number that is looked at: remainders of longer ones are refused, not rounded.
+_EXACT = Context(prec=2000)
 
 
 class InvalidAnswerError(GenretError):
@@ -59,13 +62,14 @@ class AnswerValidator:
         except (ValueError, RecursionError) as error:
             raise InvalidAnswerError(f"the answer is no JSON: {error}") from error
         try:
-            self._validator.validate(value)
+            with localcontext(_EXACT):
+                self._validator.validate(value)
         except ValidationError as error:
             raise InvalidAnswerError(
                 f"the answer is not valid: {error.json_path} breaks {error.validator!r} "
                 f"at #/{'/'.join(map(str, error.absolute_schema_path))}"
             ) from error
-        except (Unresolvable, RecursionError) as error:
+        except (Unresolvable, RecursionError, InvalidOperation) as error:
             raise InvalidAnswerError(f"the answer could not be validated: {error}") from error
 
 

@@ -16,6 +16,7 @@ from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.hole import HoleError, HoleLeaf, HoleOpener
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.options import GrammarOptions
+from decoding.grammar.regular.number_range import written
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.schema.atoms import Formulas
 from decoding.grammar.schema.cases import Cases, Conjunction, ObjectCase
@@ -147,6 +148,9 @@ class NodeBuilder:
         found: list[Leaf] = []
         leaves = self.leaves
         numbers, texts = cases.numbers, cases.texts
+        if self.options.inexact == "narrow":
+            canonical = True
+            numbers = None if numbers is None else written(numbers)
         if cases.literals:
             try:
                 found.append(leaves.literals(cases.literals))
