@@ -134,9 +134,11 @@ def texts(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sco
     allowed: TextSet | None = None
     # Metaschemas have formats as annotations.
     if format_name is not None and pointer.startswith("#"):
-        allowed = _format_set(format_name, f"{pointer}/format", scope.outer)
+        allowed = _format_set(t, format_name, f"{pointer}/format", scope.outer)
     if least is not None or most is not None or pattern is not None:
-        said = _text_set(least, most, pattern, pointer)
+        # What all readers find the pattern in, unless none of the texts may be left out.
+        portable = t.options.inexact == "narrow" and not scope.outer
+        said = _text_set(least, most, pattern, portable, pointer)
         allowed = said if allowed is None else _both(allowed, said, keyword, pointer)
     if allowed is None or allowed.is_everything:
         return ANYTHING
@@ -150,8 +152,12 @@ def _both(one: TextSet, other: TextSet, keyword: str, pointer: str) -> TextSet:
         raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
 
 
-def _text_set(least: int | None, most: int | None, pattern: str | None, pointer: str) -> TextSet:
-    automaton = None if pattern is None else pattern_dfa(pattern, "pattern", f"{pointer}/pattern")
+def _text_set(
+    least: int | None, most: int | None, pattern: str | None, portable: bool, pointer: str
+) -> TextSet:
+    automaton = None
+    if pattern is not None:
+        automaton = pattern_dfa(pattern, "pattern", f"{pointer}/pattern", portable=portable)
     if most is not None and most < (least or 0):
         return TextSet.nothing()
     keyword = "minLength" if most is None else "maxLength"
@@ -166,8 +172,8 @@ def _limited(least: int, most: int | None, automaton: Dfa | None) -> TextSet:
     return TextSet.of(least, most, automaton)
 
 
-def pattern_dfa(pattern: str, keyword: str, pointer: str) -> Dfa:
-    """The texts that a regular expression finds something in.
+def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False) -> Dfa:
+    """The texts that a regular expression finds something in; see `compile_pattern`.
 
     Raises:
         InvalidSchemaError: it is no regular expression.
@@ -175,7 +181,7 @@ def pattern_dfa(pattern: str, keyword: str, pointer: str) -> Dfa:
         SchemaLimitError: its automaton has too many states.
     """
     try:
-        return compile_pattern(pattern)
+        return compile_pattern(pattern, portable=portable)
     except UnsupportedPatternError as error:
         raise UnsupportedSchemaError(keyword, pointer, str(error)) from None
     except PatternError as error:
@@ -184,11 +190,22 @@ def pattern_dfa(pattern: str, keyword: str, pointer: str) -> Dfa:
         raise SchemaLimitError(keyword, pointer, str(error)) from None
 
 
-def _format_set(name: str, pointer: str, outer: bool) -> TextSet | None:
+# Of these, texts that are met in practice are left out; of the others known in part, curiosities.
+_LOOSELY_KNOWN = frozenset(("idn-email", "idn-hostname", "regex"))
+
+
+def _format_set(t: Translation, name: str, pointer: str, outer: bool) -> TextSet | None:
     """The texts of a format; None where nothing is known of it.
 
     Where only some texts of a format are known, a formula that must not leave out any takes all strings.
+
+    Raises:
+        UnsupportedSchemaError: only a part of it is known, and that is not enough.
     """
+    if t.options.inexact == "refuse" and name in _LOOSELY_KNOWN:
+        raise UnsupportedSchemaError(
+            "format", pointer, f"{name!r} is known in part, and can be written but not read"
+        )
     if outer and FORMATS.get(name) is Enforcement.SUBSET:
         return None
     try:
