@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decoding.grammar.budget import current_budget
-from decoding.grammar.errors import SchemaError
+from decoding.grammar.errors import SchemaError, SchemaLimitError
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.schema import keywords
@@ -95,7 +95,10 @@ class _Explanation:
     def report(self, document: Json) -> SchemaReport:
         """Explain all keywords."""
         scope = self._t.root_scope()
-        self._schema(document, "#", scope)
+        try:
+            self._schema(document, "#", scope)
+        except RecursionError:
+            raise SchemaLimitError("", "#", "schemas are nested too deeply in one another") from None
         return SchemaReport(scope.dialect.name, tuple(self._entries))
 
     def _schema(self, schema: Json, pointer: str, scope: Scope) -> None:

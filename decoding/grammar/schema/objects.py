@@ -67,6 +67,8 @@ def property_count(t: Translation, schema: Schema, keyword: str, pointer: str, s
 
 def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
     """`propertyNames`."""
+    if t.only_texts:
+        return ANYTHING
     place = Place("propertyNames", f"{pointer}/propertyNames")
     names = t.formula(schema["propertyNames"], place.pointer, scope)
     try:

@@ -70,5 +70,9 @@ def _followed(target: str, t: Translation, place: Place, open_targets: tuple[str
             place.keyword, place.pointer, "a reference leads back to itself without looking into the value"
         )
     spot, scope = t.targets[target]
-    formula = t.formula(spot.schema, spot.pointer, scope)
+    was_only_texts, t.only_texts = t.only_texts, True
+    try:
+        formula = t.formula(spot.schema, spot.pointer, scope)
+    finally:
+        t.only_texts = was_only_texts
     return texts_of(formula, t, place, (*open_targets, target))

@@ -67,6 +67,8 @@ class Translation:
         handlers: By the name of a dialect.
         targets: Schemas that references lead to, by their formulas' names.
         has_inexact_formats: Whether of some format in use only a part of its texts is known.
+        only_texts: Whether what is said of objects and arrays may be left out, because keys are asked about.
+        open_places: Pointers and scopes of schemas that are being translated to know when they hold.
     """
 
     index: SchemaIndex
@@ -75,6 +77,8 @@ class Translation:
     handlers: Callable[[Dialect], Handlers]
     targets: dict[str, tuple[Spot, Scope]] = field(default_factory=dict)
     has_inexact_formats: bool = field(init=False)
+    only_texts: bool = False
+    open_places: set[tuple[str, int, bool]] = field(default_factory=set)
     _inexact: dict[str, bool] = field(default_factory=dict)
     _scopes: dict[tuple[str, int, bool], Scope] = field(default_factory=dict)
     _dynamics: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)

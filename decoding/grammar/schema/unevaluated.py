@@ -26,6 +26,7 @@ from decoding.grammar.schema.formula import (
     Properties,
     Required,
 )
+from decoding.grammar.schema.resources import Spot
 from decoding.grammar.schema.scalars import pattern_dfa
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 
@@ -84,6 +85,8 @@ def unevaluated_properties(
     t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope
 ) -> Formula:
     """`unevaluatedProperties`."""
+    if t.only_texts:
+        return ANYTHING
     place = Place(keyword, f"{pointer}/{keyword}")
     rest = t.formula(schema[keyword], place.pointer, scope)
     if rest == ANYTHING:
@@ -102,6 +105,8 @@ def unevaluated_properties(
 
 def unevaluated_items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
     """`unevaluatedItems`."""
+    if t.only_texts:
+        return ANYTHING
     place = Place(keyword, f"{pointer}/{keyword}")
     rest = t.formula(schema[keyword], place.pointer, scope)
     if rest == ANYTHING:
@@ -197,9 +202,21 @@ class _Cases:
 
     def _held(self, schema: Json, pointer: str, scope: Scope) -> list[Case]:
         """The cases of a branch, with the condition that it holds."""
-        formula = self._t.formula(schema, pointer, scope)
+        formula = self._formula(schema, pointer, scope)
         cases = [(both(formula, more), evaluated) for more, evaluated in self._inside(schema, pointer, scope)]
         return [case for case in cases if case[0] != NOTHING]
+
+    def _formula(self, schema: Json, pointer: str, scope: Scope) -> Formula:
+        """The formula of a branch; by reference where it holds the very keyword that asks for it."""
+        step = (pointer, scope.number, scope.outer)
+        if step in self._t.open_places:
+            resource = self._t.index.embedded.get(id(schema), scope.resource)
+            return self._t.reference(Spot(schema, pointer, resource), scope)
+        self._t.open_places.add(step)
+        try:
+            return self._t.formula(schema, pointer, scope)
+        finally:
+            self._t.open_places.discard(step)
 
     def _of_any(self, schemas: list[Json], pointer: str, scope: Scope) -> list[Case]:
         """Every set of branches may hold; those that evaluate nothing need not be asked."""
@@ -216,7 +233,7 @@ class _Cases:
         cases += self._crossed(asked, then)
         if "else" in schema:
             flipped = self._t.flipped(scope)
-            refused = negated(self._t.formula(schema["if"], f"{pointer}/if", flipped), self._place)
+            refused = negated(self._formula(schema["if"], f"{pointer}/if", flipped), self._place)
             otherwise = self._inside(schema["else"], f"{pointer}/else", scope)
             cases += [(both(refused, more), evaluated) for more, evaluated in otherwise]
         return self._pruned([case for case in cases if case[0] != NOTHING])
@@ -262,7 +279,7 @@ class _Cases:
             return _EVERYTHING
         like: frozenset[Formula] = frozenset()
         if "contains" in schema and scope.dialect.contains_evaluates:
-            found = self._t.formula(schema["contains"], f"{pointer}/contains", scope)
+            found = self._formula(schema["contains"], f"{pointer}/contains", scope)
             contains_bounds(schema, pointer, scope)
             like = frozenset((found,))
         return Evaluated(items=len(schema[first]) if first is not None else 0, items_like=like)

@@ -17,6 +17,7 @@ from decoding.grammar.errors import (
     UnsupportedSchemaError,
 )
 from decoding.grammar.options import CompileLimits, GrammarOptions
+from decoding.grammar.schema.explanation import explain_schema
 from decoding.grammar.schema.formula_table import FormulaTable
 from tests.formula_oracle import evaluates
 
@@ -229,6 +230,34 @@ def test_a_circle_behind_a_property_is_found_when_it_is_asked_for() -> None:
         table.resolve("#/$defs/a")
     with pytest.raises(UnsupportedSchemaError, match="#/\\$defs/a: "):
         table.resolve("#/$defs/a")
+
+
+INWARD = [
+    {"propertyNames": {"$ref": "#"}},
+    {
+        "propertyNames": {"allOf": [{"$ref": "#"}, {"maxLength": 2}]},
+        "items": {"propertyNames": {"$ref": "#"}},
+    },
+    {"anyOf": [{"properties": {"a": {"$ref": "#", "unevaluatedProperties": False}}}, {"type": "null"}]},
+    {
+        "if": {"properties": {"a": {"$ref": "#", "unevaluatedProperties": False}}, "required": ["a"]},
+        "then": {"properties": {"b": True}},
+        "else": {"properties": {"c": True}},
+    },
+    {"contains": {"prefixItems": [{"$ref": "#", "unevaluatedItems": False}]}},
+]
+
+
+@pytest.mark.parametrize("schema", INWARD)
+def test_keywords_that_look_into_schemas_follow_references_back_to_themselves(schema: Any) -> None:
+    values: list[Any] = [
+        {"a": inner} for inner in ({}, {"b": 1}, {"a": {}}, {"a": {}, "b": 1}, {"c": 1}, None)
+    ]
+    values += [{"aaa": 1}, [{"aaa": 1}], [[{"a": 1}]], [], [[[1]]], [[[[3]]]], 5, None]
+    validator = validator_for(schema)(schema)
+    for value in values:
+        assert holds(schema, value) == validator.is_valid(value), value
+    explain_schema(schema)
 
 
 def test_long_chains_of_references_end_in_a_limit_and_not_in_a_crash() -> None:
