@@ -60,7 +60,7 @@ def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
         return ANYTHING
     place = Place("contains", f"{pointer}/contains")
     item = t.formula(schema["contains"], place.pointer, scope)
-    if most is None or not t.has_inexact_formats:
+    if most is None or not t.is_inexact:
         return Contains(item, least, most, place)
     possible = t.formula(schema["contains"], place.pointer, t.flipped(scope))
     return And((Contains(item, least, None, place), Contains(possible, 0, most, place)))

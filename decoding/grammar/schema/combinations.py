@@ -44,7 +44,7 @@ def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
     place = Place("oneOf", f"{pointer}/oneOf")
-    if not t.has_inexact_formats:
+    if not t.is_inexact:
         return ExactlyOne(tuple(parts), place)
     if scope.outer:
         return Or(tuple(parts), place)
@@ -90,7 +90,7 @@ def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scop
     )
     if then == otherwise:
         return then
-    if t.has_inexact_formats:
+    if t.is_inexact:
         refused = negated(t.formula(schema["if"], place.pointer, t.flipped(scope)), place)
     else:
         refused = negated(asked, place)

@@ -16,9 +16,10 @@ from decoding.grammar.schema.formula import ANYTHING
 from decoding.grammar.schema.formula_table import FormulaTable
 from decoding.grammar.schema.handlers import handlers_of
 from decoding.grammar.schema.keywords import Holds, Keyword
+from decoding.grammar.schema.patterns import pattern_dfa
 from decoding.grammar.schema.report import Handling, ReportEntry, SchemaReport
 from decoding.grammar.schema.resources import SchemaIndex
-from decoding.grammar.schema.scalars import allows_type, is_only_integers, pattern_dfa
+from decoding.grammar.schema.scalars import allows_type, is_only_integers
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 
 _SUBJECTS = {

@@ -18,7 +18,8 @@ from decoding.grammar.schema.formula import (
     PropertyNames,
     Required,
 )
-from decoding.grammar.schema.scalars import ANY, OBJECT, TYPES, count, pattern_dfa
+from decoding.grammar.schema.patterns import pattern_dfa
+from decoding.grammar.schema.scalars import ANY, OBJECT, TYPES, count
 from decoding.grammar.schema.text_formulas import texts_of
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 

@@ -55,6 +55,7 @@ class SchemaIndex:
         embedded: Schemas with URIs of their own, by the `id` of the parsed object.
         spots: What dynamic names lead to, by pointer.
         formats: All values of `format`.
+        patterns: All values of `pattern`.
         budget: Polled while walking.
 
     Args:
@@ -75,6 +76,7 @@ class SchemaIndex:
         self._checked: set[int] = set()
         self._found: dict[tuple[str, str], Spot] = {}
         self.formats: set[str] = set()
+        self.patterns: set[str] = set()
         self.spots: dict[str, Spot] = {}
         self.embedded: dict[int, Resource] = {}
         self.root = self._add_document(document, "", "#", dialect)
@@ -115,6 +117,8 @@ class SchemaIndex:
                 self._visit_inner(keyword, value, f"{pointer}/{name}", resource)
             elif name == "format":
                 self.formats.add(value)
+            elif name == "pattern":
+                self.patterns.add(value)
 
     def _visit_inner(self, keyword: Keyword, value: Json, pointer: str, resource: Resource) -> None:
         holds = keyword.holds

@@ -11,8 +11,6 @@ from decoding.grammar.leaves.hole import HoleName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
 from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.regex_errors import PatternError, UnsupportedPatternError
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.schema.formula import (
     ANYTHING,
@@ -25,6 +23,7 @@ from decoding.grammar.schema.formula import (
     TextIn,
     TypeIs,
 )
+from decoding.grammar.schema.patterns import pattern_dfa
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 
 TYPES = tuple(TypeIs(JsonType(mask)) for mask in range(128))
@@ -170,24 +169,6 @@ def _text_set(
 @lru_cache(maxsize=256)
 def _limited(least: int, most: int | None, automaton: Dfa | None) -> TextSet:
     return TextSet.of(least, most, automaton)
-
-
-def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False) -> Dfa:
-    """The texts that a regular expression finds something in; see `compile_pattern`.
-
-    Raises:
-        InvalidSchemaError: it is no regular expression.
-        UnsupportedSchemaError: it uses what automata cannot do.
-        SchemaLimitError: its automaton has too many states.
-    """
-    try:
-        return compile_pattern(pattern, portable=portable)
-    except UnsupportedPatternError as error:
-        raise UnsupportedSchemaError(keyword, pointer, str(error)) from None
-    except PatternError as error:
-        raise InvalidSchemaError(keyword, pointer, str(error)) from None
-    except AutomatonLimitError as error:
-        raise SchemaLimitError(keyword, pointer, str(error)) from None
 
 
 # Of these, texts that are met in practice are left out; of the others known in part, curiosities.

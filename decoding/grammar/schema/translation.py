@@ -17,6 +17,7 @@ from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.schema.dialects import Dialect
 from decoding.grammar.schema.document import Json
 from decoding.grammar.schema.formula import ANYTHING, NOTHING, And, Formula, Reference
+from decoding.grammar.schema.patterns import is_read_differently
 from decoding.grammar.schema.resources import RECURSIVE, Resource, SchemaIndex, Spot
 
 Schema = dict[str, Json]
@@ -66,7 +67,6 @@ class Translation:
         budget: Polled in loops.
         handlers: By the name of a dialect.
         targets: Schemas that references lead to, by their formulas' names.
-        has_inexact_formats: Whether of some format in use only a part of its texts is known.
         only_texts: Whether what is said of objects and arrays may be left out, because keys are asked about.
         open_places: Pointers and scopes of schemas that are being translated to know when they hold.
     """
@@ -76,19 +76,25 @@ class Translation:
     budget: CompileBudget
     handlers: Callable[[Dialect], Handlers]
     targets: dict[str, tuple[Spot, Scope]] = field(default_factory=dict)
-    has_inexact_formats: bool = field(init=False)
     only_texts: bool = False
     open_places: set[tuple[str, int, bool]] = field(default_factory=set)
     _inexact: dict[str, bool] = field(default_factory=dict)
+    _inexact_texts: frozenset[tuple[str, str]] | None = None
     _scopes: dict[tuple[str, int, bool], Scope] = field(default_factory=dict)
     _dynamics: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        formats = self.index.formats
-        self.has_inexact_formats = bool(formats) and (
-            self.options.formats == "assert"
-            and any(FORMATS.get(name) is Enforcement.SUBSET for name in formats)
-        )
+    @property
+    def is_inexact(self) -> bool:
+        """Whether of some format or pattern in use only a part of its texts is known, or wanted."""
+        if self._inexact_texts is None:
+            index, options = self.index, self.options
+            found = {("format", name) for name in index.formats if FORMATS.get(name) is Enforcement.SUBSET}
+            if options.formats == "annotate":
+                found = set()
+            if options.inexact == "narrow":
+                found |= {("pattern", pattern) for pattern in index.patterns if is_read_differently(pattern)}
+            self._inexact_texts = frozenset(found)
+        return bool(self._inexact_texts)
 
     def root_scope(self) -> Scope:
         """The scope of the document."""
@@ -100,7 +106,7 @@ class Translation:
 
     def flipped(self, scope: Scope) -> Scope:
         """The scope for what is negated; the same one where all formats are known exactly."""
-        if not self.has_inexact_formats:
+        if not self.is_inexact:
             return scope
         return self._scope(scope.resource, scope.dynamic, scope.number, not scope.outer)
 
@@ -173,7 +179,7 @@ class Translation:
         return Reference(target)
 
     def _is_inexact(self, spot: Spot) -> bool:
-        """Whether a schema can reach a format that is known only in part; may say yes without need."""
+        """Whether a schema can reach texts that are known only in part; may say yes without need."""
         known = self._inexact.get(spot.pointer)
         if known is None:
             known = self._inexact[spot.pointer] = self._reaches_inexact(spot)
@@ -191,8 +197,8 @@ class Translation:
             resource = self.index.embedded.get(id(value), resource)
             if "$dynamicRef" in value or "$recursiveRef" in value:
                 return True
-            name, reference = value.get("format"), value.get("$ref")
-            if isinstance(name, str) and FORMATS.get(name) is Enforcement.SUBSET:
+            reference = value.get("$ref")
+            if self._says_inexactly(value):
                 return True
             if isinstance(reference, str):
                 try:
@@ -205,6 +211,11 @@ class Translation:
                     waiting.append((found.schema, found.resource))
             waiting += [(inner, resource) for inner in value.values()]
         return False
+
+    def _says_inexactly(self, schema: Schema) -> bool:
+        inexact = self._inexact_texts or ()
+        said = ((keyword, schema.get(keyword)) for keyword in ("format", "pattern"))
+        return any(isinstance(value, str) and (keyword, value) in inexact for keyword, value in said)
 
     def referred(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Spot:
         """Where `$ref`, `$dynamicRef` or `$recursiveRef` leads."""

@@ -26,8 +26,8 @@ from decoding.grammar.schema.formula import (
     Properties,
     Required,
 )
+from decoding.grammar.schema.patterns import pattern_dfa
 from decoding.grammar.schema.resources import Spot
-from decoding.grammar.schema.scalars import pattern_dfa
 from decoding.grammar.schema.translation import Schema, Scope, Translation
 
 MAX_CASES = 16

@@ -74,4 +74,18 @@ def test_what_cannot_reach_such_a_format_is_translated_once() -> None:
 def test_without_formats_nothing_is_known_in_part() -> None:
     table = FormulaTable({"not": HOST}, GrammarOptions(formats="annotate"))
     assert not evaluates(table.root, table, WRONG)
-    assert not table.translation.has_inexact_formats
+    assert not table.translation.is_inexact
+
+
+@pytest.mark.parametrize(("pattern", "differs"), [(r"^a\sb$", True), ("^[a-z]*$", False), (r"^\d$", False)])
+def test_patterns_that_are_read_differently_are_negated_as_a_whole(pattern: str, differs: bool) -> None:
+    narrow = GrammarOptions(inexact="narrow")
+    table = FormulaTable({"not": {"pattern": pattern}, "type": "string"}, narrow)
+    assert table.translation.is_inexact == differs
+    if differs:
+        # White space in one reading alone: it does not match for sure, nor can it be said not to match.
+        one_reading = "a\ufeffb"
+        plain = FormulaTable({"pattern": pattern}, narrow)
+        assert not evaluates(plain.root, plain, one_reading)
+        assert not evaluates(table.root, table, one_reading)
+        assert evaluates(plain.root, plain, "a b")

@@ -69,15 +69,19 @@ def test_the_suite_is_right_but_for_other_documents_and_dialects() -> None:
     in_part = {name for name, enforcement in FORMATS.items() if enforcement is Enforcement.SUBSET}
     files = {f"{ASSERTED}{name}.json" for name in in_part} | {f"{ASSERTED}ecmascript-regex.json"}
     assert [name for name in outcome.under if name.split(":")[0] not in files] == []
-    reasons = ("is another document, and nothing is fetched", "is not one of the dialects")
+    reasons = (
+        "is another document, and nothing is fetched",
+        "is not one of the dialects",
+        "is known in part",
+    )
     others = [
         name
         for name, error in outcome.refused.items()
         if not (isinstance(error, UnsupportedSchemaError) and any(text in error.reason for text in reasons))
     ]
     assert others == []
-    assert len(outcome.refused) <= 25
-    assert outcome.right > 2_100
+    assert len(outcome.refused) <= 35
+    assert outcome.right > 2_000
 
 
 @pytest.mark.slow
