@@ -33,6 +33,7 @@ class Writings:
         self.base = base
         self.texts = texts
         self.vocabulary = vocabulary
+        self.is_hole = isinstance(base, HoleLeaf)
         self._numbers = {(0, 0): 0}
         self._pairs = [(0, 0)]
         self._lock = threading.Lock()
@@ -189,6 +190,10 @@ class DistinctLeaf:
         listed = self._base.edges(inner)
         if listed is not None:
             return any(self._texts.known(place, byte) not in self._dead for byte in listed)
+        # The byte of the shortest way is almost always one; all others are tried only where it is not.
+        for byte in self._base.shortest(inner)[:1]:
+            if self._texts.known(place, byte) not in self._dead:
+                return True
         return any(
             self._texts.known(place, byte) not in self._dead
             for byte in range(256)

@@ -12,7 +12,6 @@ from decoding.grammar.errors import VocabularyError
 from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.distinct_leaf import DistinctHoleLeaf, DistinctLeaf, Writings
-from decoding.grammar.leaves.hole import HoleLeaf
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from decoding.grammar.leaves.sparse_leaf import SparseLeaf
@@ -179,7 +178,7 @@ class Leaves:
         key = (writings, excluded)
         found = self._distinct_leaves.get(key)
         if found is None:
-            kind = DistinctHoleLeaf if isinstance(writings.base, HoleLeaf) else DistinctLeaf
+            kind = DistinctHoleLeaf if writings.is_hole else DistinctLeaf
             made = kind(writings, excluded)
             with self._lock:
                 found = self._distinct_leaves.setdefault(key, made)
