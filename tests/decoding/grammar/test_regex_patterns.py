@@ -132,6 +132,7 @@ def test_portable_patterns_hold_under_both_readings(seed: int, text_seed: int) -
         (r"\bfoo\b", ["foo", "a foo.", "éfoo"], ["food", "_foo"]),
         (r"^(?=.*\d)(?=.*[a-z]).{3,5}$", ["a1x", "1xxxa"], ["aaa", "a1", "a1aaaa"]),
         ("^(?!.*--)[a-z-]+$", ["a-b"], ["a--b", "--"]),
+        ("^(?=.*a)(?:(?=.*b)|)c", ["ca", "cab"], ["cb", "c"]),
         ("^((?!foo).)*$", ["fo", "", "xfoxoo"], ["foo", "xfoox"]),
         ("^(?:(?!ab)[a-c]){2}c", ["acc", "bbc"], ["abc"]),
         ("(?<!a)b", ["b", "cb", "abb"], ["ab"]),
