@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -45,7 +46,12 @@ class TextGrammar:
 
     def __init__(self, vocabulary: Pieces | Vocabulary, texts: Iterable[bytes]) -> None:
         self._vocabulary = vocabulary
+        self._tokens: dict[bytes, list[int]] = {}
+        for token in range(vocabulary.vocab_size):
+            if piece := vocabulary.bytes_of(token):
+                self._tokens.setdefault(piece, []).append(token)
         self.texts = sorted(set(texts))
+        self._all = frozenset(self.texts)
         self._prefixes = [b"", None, *sorted({t[:n] for t in self.texts for n in range(1, len(t) + 1)})]
         self._states = {prefix: state for state, prefix in enumerate(self._prefixes)}
         self._shortest = dict.fromkeys(self.texts, 1)
@@ -67,7 +73,22 @@ class TextGrammar:
     @cache  # noqa: B019
     def allowed(self, state: int) -> tuple[int, ...]:
         """Tokens that may come next, ascending."""
-        return tuple(token for token in range(self.vocab_size) if self.advance(state, token) >= 0)
+        prefix = self._prefixes[state]
+        if prefix is None:
+            return ()
+        end = [END] if self.is_complete(state) else []
+        pieces = [piece for piece in self._pieces(prefix) if prefix + piece in self._shortest]
+        return tuple(sorted(end + [token for piece in pieces for token in self._tokens[piece]]))
+
+    def tokens(self, state: int) -> NDArray[np.int64]:
+        return np.array(self.allowed(state), dtype=np.int64)
+
+    def can_finish(self, state: int, tokens: int) -> bool:
+        return self.tokens_to_finish(state) <= tokens
+
+    def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
+        fitting = [t for t in self.allowed(state) if self.tokens_to_finish(self.advance(state, t)) < left]
+        return np.array(fitting, dtype=np.int64)
 
     def mask(self, state: int) -> NDArray[np.uint32]:
         return self._vocabulary.packed(self.allowed(state))
@@ -77,24 +98,26 @@ class TextGrammar:
         if prefix is None:
             return -1
         if token == END:
-            return self.finished if prefix in self.texts else -1
+            return self.finished if prefix in self._all else -1
         piece = self._vocabulary.bytes_of(token)
         behind = None if piece is None else prefix + piece
         return self._states[behind] if behind in self._shortest else -1
 
+    def advance_bytes(self, state: int, text: bytes) -> int:
+        prefix = self._prefixes[state] if state >= 0 else None
+        return -1 if prefix is None else self._states.get(prefix + text, -1)
+
     def is_complete(self, state: int) -> bool:
-        return self._prefixes[state] in self.texts
+        return self._prefixes[state] in self._all
 
     def forced_bytes(self, state: int, limit: int = 1024) -> bytes:
         prefix = self._prefixes[state]
         assert prefix is not None
-        live = [text for text in self.texts if text.startswith(prefix)]
-        end = len(prefix)
-        while prefix not in live and end - len(prefix) < limit:
-            if live[0][:end] in live or len({text[end] for text in live}) > 1:
-                break
+        live = self._live(prefix)
+        first, last, end = live[0], live[-1], len(prefix)
+        while end < min(len(first), len(prefix) + limit) and first[end] == last[end]:
             end += 1
-        return live[0][len(prefix) : end]
+        return first[len(prefix) : end]
 
     def tokens_to_finish(self, state: int) -> int:
         prefix = self._prefixes[state]
@@ -118,12 +141,16 @@ class TextGrammar:
         follow(self.start, ())
         return found
 
+    def _live(self, prefix: bytes) -> list[bytes]:
+        """The texts that begin so."""
+        begin = bisect_left(self.texts, prefix)
+        return self.texts[begin : bisect_left(self.texts, prefix + b"\xff", begin)]
+
     def _pieces(self, prefix: bytes) -> set[bytes]:
-        longest = self._vocabulary.longest_token
-        texts = {text for text in self.texts if text.startswith(prefix)}
-        coming = {text[len(prefix) : len(prefix) + n] for text in texts for n in range(1, longest + 1)}
-        known = {self._vocabulary.bytes_of(token) for token in range(self.vocab_size)}
-        return {piece for piece in coming if piece in known}
+        """What tokens could write next."""
+        longest = range(1, self._vocabulary.longest_token + 1)
+        coming = {text[len(prefix) : len(prefix) + n] for text in self._live(prefix) for n in longest}
+        return coming & self._tokens.keys()
 
 
 def binary_texts(longest: int) -> list[bytes]:

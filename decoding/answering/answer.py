@@ -98,9 +98,7 @@ class Answer:
         following = self.grammar.advance(state, token)
         assert following >= 0
         left = self._budget - step - 1
-        if following == self.grammar.finished:
-            return following if left >= 0 else None
-        return following if self.grammar.tokens_to_finish(following) <= left else None
+        return following if self.grammar.can_finish(following, left) else None
 
     def forced(self, tokens: Sequence[int], state: int) -> Steps:
         """What follows some tokens without a choice: where bytes are forced, and where one token is allowed.
@@ -130,8 +128,7 @@ class Answer:
     def _span(self, written: Sequence[int], state: int) -> tuple[int, ...]:
         if self._speller is None:
             return ()
-        coming = self.grammar.forced_bytes(state)
-        return self._speller.span(written, coming) if coming else ()
+        return self._speller.span(self.grammar, state, written)
 
     def _only(self, state: int) -> tuple[int, ...]:
         """The one token that is allowed, where that is so. The end token is always chosen."""
@@ -149,11 +146,8 @@ class Answer:
             state: The grammar's state.
             step: Tokens before it.
         """
-        mask = self.grammar.mask(state)
-        bits = np.unpackbits(mask.astype("<u4").view(np.uint8), bitorder="little")
-        for token in np.flatnonzero(bits).tolist():
-            if self.follow(state, token, step) is None:
-                bits[token] = 0
+        bits = np.zeros(len(self.grammar.mask(state)) * 32, dtype=np.uint8)
+        bits[self.grammar.fitting_tokens(state, self._budget - step)] = 1
         return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
 
     def write_forced(self) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from weakref import WeakKeyDictionary
 
+from decoding.grammar.grammar import Grammar
 from decoding.grammar.vocabulary.token_node import TokenNode
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
 # Tokens before the new ones that are cut along with them. Cuts depend on the word they are in and on the
 # blanks before it, which take far fewer.
 CONTEXT_TOKENS = 32
-# Spans remembered; a schema has some dozens, with a few contexts each.
-REMEMBERED = 1 << 14
+# Spans remembered per grammar; a schema has some dozens, with a few contexts each.
+REMEMBERED = 1 << 11
 
 Encode = Callable[[bytes], Sequence[int] | None]
 
@@ -34,24 +36,28 @@ class Speller:
     def __init__(self, encode: Encode, vocabulary: Vocabulary) -> None:
         self._encode = encode
         self._vocabulary = vocabulary
-        self._spans: dict[tuple[tuple[int, ...], bytes], tuple[int, ...]] = {}
+        self._spans: WeakKeyDictionary[Grammar, dict[tuple[int, tuple[int, ...]], tuple[int, ...]]]
+        self._spans = WeakKeyDictionary()
         self._pairs: dict[tuple[int, int], bool] = {}
 
-    def span(self, written: Sequence[int], coming: bytes) -> tuple[int, ...]:
-        """The tokens to append for bytes that come whatever follows them; often fewer than spell them all.
+    def span(self, grammar: Grammar, state: int, written: Sequence[int]) -> tuple[int, ...]:
+        """The tokens to append for the bytes that are forced; often fewer than spell them all, or none.
 
         Args:
+            grammar: What may be written.
+            state: Its state behind what is written.
             written: The tokens of the answer so far.
-            coming: The bytes behind them.
         """
         context = self._context(written)
-        key = context, coming
-        known = self._spans.get(key)
+        spans = self._spans.setdefault(grammar, {})
+        key = state, context
+        known = spans.get(key)
         if known is None:
-            known = self._find(context, coming)
-            if len(self._spans) >= REMEMBERED:
-                self._spans.clear()
-            self._spans[key] = known
+            coming = grammar.forced_bytes(state)
+            known = self._find(grammar, state, context, coming) if coming else ()
+            if len(spans) >= REMEMBERED:
+                spans.clear()
+            spans[key] = known
         return known
 
     def _context(self, written: Sequence[int]) -> tuple[int, ...]:
@@ -61,7 +67,7 @@ class Speller:
             context = context[1:]
         return context
 
-    def _find(self, context: tuple[int, ...], coming: bytes) -> tuple[int, ...]:
+    def _find(self, grammar: Grammar, state: int, context: tuple[int, ...], coming: bytes) -> tuple[int, ...]:
         before = b"".join(self._vocabulary.bytes_of(token) or b"" for token in context)
         text = before + coming
         cut = self._cut(text[: _whole_characters(text)])
@@ -71,7 +77,7 @@ class Speller:
         if before and len(before) not in ends:
             return ()  # the tokenizer would not have stopped here
         first = ends.index(len(before)) + 1 if before else 0
-        certain = self._first_open(text)
+        certain = self._first_open(text, len(before), grammar, state)
         last = first
         for place in range(first, len(tokens)):
             if ends[place] > certain:
@@ -91,13 +97,37 @@ class Speller:
             return None  # a normaliser has changed it, or a special token stands for some of it
         return tokens, list(accumulate(map(len, pieces)))
 
-    def _first_open(self, text: bytes) -> int:
-        """The first place from which some token goes on beyond the text: cuts behind it are not certain."""
-        for start in range(max(len(text) - self._vocabulary.longest_token + 1, 0), len(text)):
+    def _first_open(self, text: bytes, begin: int, grammar: Grammar, state: int) -> int:
+        """The first place from which a token goes on beyond the text: cuts behind it are not certain.
+
+        Args:
+            text: What is written and what is forced.
+            begin: Where the forced part begins.
+            grammar: Says which tokens can come at all.
+            state: Its state at `begin`.
+        """
+        behind = grammar.advance_bytes(state, text[begin:])
+        first = max(len(text) - self._vocabulary.longest_token + 1, 0)
+        for start in range(first, len(text)):
             node = self._node(text[start:])
-            if node is not None and node.children:
+            if node is None or not node.children:
+                continue
+            if not any(grammar.advance_bytes(behind, bytes([byte])) >= 0 for byte in node.children):
+                continue
+            if start < begin or self._is_allowed(
+                node, grammar, grammar.advance_bytes(state, text[begin:start])
+            ):
                 return start
         return len(text)
+
+    @staticmethod
+    def _is_allowed(node: TokenNode, grammar: Grammar, state: int) -> bool:
+        """Whether one of the longer tokens below a node may come."""
+        (position,) = node.positions
+        trie = node.trie
+        longer = trie.tokens[trie.token_begin[position + 1] : trie.token_begin[trie.end[position]]]
+        mask = grammar.mask(state)
+        return bool(((mask[longer >> 5] >> (longer & 31).astype(mask.dtype)) & 1).any())
 
     def _stands(self, token: int, rest: bytes) -> bool:
         """Whether a cut behind a token stays, whichever token of known bytes comes next.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from decoding.answering import Speller
 from decoding.answering.speller import CONTEXT_TOKENS
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from tests.text_grammar import TextGrammar
 
 END = "<end>"
 WORDS = [
@@ -101,28 +101,19 @@ TOKENIZERS = {f"{kind}-{size}": train(kind, size) for kind in PRE_TOKENIZERS for
 SPELLERS = {name: speller_of(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 
 
-def forced(texts: Sequence[bytes], prefix: bytes) -> bytes:
-    """What follows a prefix in all of some sorted texts that begin with it."""
-    first = texts[bisect_left(texts, prefix)]
-    last = texts[bisect_left(texts, prefix + b"\xff") - 1]
-    length = len(prefix)
-    while length < min(len(first), len(last)) and first[length] == last[length] and first != first[:length]:
-        length += 1
-    return first[len(prefix) : length]
-
-
 def share_forced(tokenizer: Tokenizer, speller: Speller, texts: Sequence[str]) -> float:
     """Hold every span to the tokens of every text; the share of tokens that were forced."""
-    sorted_texts = sorted({text.encode() for text in texts})
+    vocabulary = speller._vocabulary
+    grammar = TextGrammar(vocabulary, [text.encode() for text in texts])
     num_forced = num_tokens = 0
-    for text in sorted_texts:
+    for text in grammar.texts:
         tokens = tokenizer.encode(text.decode(), add_special_tokens=False).ids
-        pieces = [speller._vocabulary.bytes_of(token) or b"" for token in tokens]
-        assert b"".join(pieces) == text
+        assert grammar.text(tokens) == text
         place = 0
         num_tokens += len(tokens)
         while place < len(tokens):
-            span = speller.span(tokens[:place], forced(sorted_texts, b"".join(pieces[:place])))
+            state = grammar.advance_bytes(grammar.start, grammar.text(tokens[:place]))
+            span = speller.span(grammar, state, tokens[:place])
             assert list(span) == tokens[place : place + len(span)]
             num_forced += len(span)
             place += max(len(span), 1)
@@ -140,7 +131,7 @@ def test_spans_are_what_the_tokenizer_makes_of_the_whole_text(name: str, seed: i
 @pytest.mark.parametrize("part", ["_first_open", "_context"])
 def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Cuts that tokens could cross, and cuts that depend on what is written, are held back for a reason."""
-    careless = {"_first_open": lambda speller, text: len(text), "_context": lambda speller, written: ()}
+    careless = {"_first_open": lambda speller, text, *_: len(text), "_context": lambda speller, written: ()}
     monkeypatch.setattr(Speller, part, careless[part])
     tokenizer = TOKENIZERS["digits-1500"]
     texts = [records(random.Random(seed), 12, seed % 2 == 0) for seed in range(50)]
@@ -157,56 +148,82 @@ def test_much_of_a_record_is_forced(name: str) -> None:
     assert min(shares) > 0.2
 
 
-def test_one_text_is_forced_up_to_where_tokens_could_go_on() -> None:
+def span_of(speller: Speller, text: bytes, *others: bytes, written: Sequence[int] = ()) -> list[int]:
+    """What is forced of a text where only it and others may be written."""
+    grammar = TextGrammar(speller._vocabulary, [text, *others])
+    return list(speller.span(grammar, grammar.advance_bytes(0, grammar.text(written)), written))
+
+
+def test_one_text_is_forced_as_a_whole() -> None:
+    for name, tokenizer in TOKENIZERS.items():
+        text = '{"größe": "river 日本", "names": 1234567}'
+        tokens = tokenizer.encode(text, add_special_tokens=False).ids
+        assert span_of(SPELLERS[name], text.encode()) == tokens
+
+
+def test_a_text_is_forced_up_to_where_tokens_could_go_on() -> None:
     tokenizer, speller = TOKENIZERS["words-500"], SPELLERS["words-500"]
-    text = '{"name": "river", "names": '
-    tokens = tokenizer.encode(text, add_special_tokens=False).ids
-    span = list(speller.span([], text.encode()))
+    text = b'{"name": "river", "names": '
+    tokens = tokenizer.encode(text.decode(), add_special_tokens=False).ids
+    span = span_of(speller, text + b"1", text + b" 1", text + b"null", text + b'"x"')
     assert span == tokens[: len(span)]
     assert len(tokens) - 3 <= len(span) < len(tokens)
-    assert speller.span([], b"") == ()
 
 
 def test_nothing_is_forced_behind_a_cut_that_is_not_the_tokenizers() -> None:
     tokenizer, speller = TOKENIZERS["words-1500"], SPELLERS["words-1500"]
-    whole = tokenizer.encode('{"name": "', add_special_tokens=False).ids
-    assert speller.span([], b'{"name": "river", ')[: len(whole) - 1] == tuple(whole[:-1])
+    text = b'{"name": "river", "id": 7}'
+    whole = tokenizer.encode(text.decode(), add_special_tokens=False).ids
+    assert span_of(speller, text) == whole
     letters = tokenizer.encode('{"nam', add_special_tokens=False).ids
-    assert speller.span(letters, b'e": "river", "id": ') == ()
+    assert span_of(speller, text, written=letters) == []
 
 
 def test_spans_begin_and_end_within_characters() -> None:
     """Alternatives may share the first bytes of a character, and so may tokens."""
     tokenizer, speller = TOKENIZERS["words-300"], SPELLERS["words-300"]
-    text = '{"größe": "日'.encode()
-    for length in range(len(text) + 1):
-        span = speller.span([], text[:length])
-        whole = tokenizer.encode(text.decode(), add_special_tokens=False).ids
-        assert list(span) == whole[: len(span)]
-    tokens = tokenizer.encode("日本語", add_special_tokens=False).ids
-    for place in range(len(tokens)):
-        behind = b"".join(speller._vocabulary.bytes_of(token) or b"" for token in tokens[place:])
-        span = speller.span(tokens[:place], behind + b'", "id"')
-        assert list(span[: len(tokens) - place]) == tokens[place : place + len(span)]
+    whole = {
+        text: tokenizer.encode(text, add_special_tokens=False).ids for text in ('"日"', '"旧"', '"é"', '"è"')
+    }
+    both = [text.encode() for text in whole]
+    for text, tokens in whole.items():
+        for place in range(len(tokens)):
+            span = span_of(speller, text.encode(), *both, written=tokens[:place])
+            assert span == tokens[place : place + len(span)]
+    # No text says what the tokenizer makes of a part of a character.
+    assert span_of(speller, '"日"'.encode(), '"旧"'.encode()) == []
 
 
 def test_only_the_last_tokens_are_encoded_again() -> None:
     seen: list[int] = []
-    speller = SPELLERS["words-500"]
-    tokenizer = TOKENIZERS["words-500"]
+    speller, tokenizer = SPELLERS["words-500"], TOKENIZERS["words-500"]
 
     def encode(text: bytes) -> list[int]:
         seen.append(len(text))
         return list(tokenizer.encode(text.decode(), add_special_tokens=False).ids)
 
     watched = Speller(encode, speller._vocabulary)
-    written = tokenizer.encode('{"name": "' + "amber river " * 200, add_special_tokens=False).ids
-    first = watched.span(written, b'x", "id": 7')
-    longest = CONTEXT_TOKENS * speller._vocabulary.longest_token
-    assert max(seen) <= longest + 20
-    num_seen = len(seen)
-    assert watched.span(list(written), b'x", "id": 7') == first
-    assert len(seen) == num_seen
+    text = '{"name": "' + "amber river " * 200 + 'x"}'
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    first = span_of(watched, text.encode(), written=tokens[:-4])
+    assert first == tokens[-4:]
+    assert max(seen) <= (CONTEXT_TOKENS + 4) * speller._vocabulary.longest_token
+
+
+def test_spans_are_remembered() -> None:
+    calls: list[bytes] = []
+    speller, tokenizer = SPELLERS["words-500"], TOKENIZERS["words-500"]
+
+    def encode(text: bytes) -> list[int]:
+        calls.append(text)
+        return list(tokenizer.encode(text.decode(), add_special_tokens=False).ids)
+
+    watched = Speller(encode, speller._vocabulary)
+    grammar = TextGrammar(speller._vocabulary, [b'{"name": "x", "id": 1}', b'{"name": "y", "id": 2}'])
+    first = watched.span(grammar, 0, [])
+    count = len(calls)
+    assert watched.span(grammar, 0, []) == first != ()
+    assert len(calls) == count
 
 
 def test_what_the_tokenizer_changes_is_not_forced() -> None:
@@ -217,5 +234,5 @@ def test_what_the_tokenizer_changes_is_not_forced() -> None:
     def encode(text: bytes) -> list[int]:
         return list(tokenizer.encode(" " + text.decode(), add_special_tokens=False).ids)
 
-    assert Speller(encode, vocabulary).span([], b'{"name": "') == ()
-    assert Speller(lambda text: None, vocabulary).span([], b'{"name": "') == ()
+    assert span_of(Speller(encode, vocabulary), b'{"name": "x"}') == []
+    assert span_of(Speller(lambda text: None, vocabulary), b'{"name": "x"}') == []

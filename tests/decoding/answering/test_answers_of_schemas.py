@@ -1,0 +1,202 @@
+"""Answers under compiled schemas: valid whatever the model, and forced only as a tokenizer would cut them."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+
+import jsonschema
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from benchmarks.harness.schema_classes import CLASSES, SchemaClass
+from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.hf_model import HFLanguageModel
+from retrieval.text import TextTokenizer
+from tests.shared_titles import load_tokenizer
+from tests.verified_architectures import build
+
+PIECES = [
+    b'{"',
+    b'": ',
+    b'": "',
+    b'", "',
+    b'"}',
+    b"true",
+    b"false",
+    b"null",
+    b"name",
+    b"age",
+    b"field",
+    b'":',
+]
+VOCABULARY = Vocabulary(
+    [None, None, None, *(bytes([byte]) for byte in range(256)), *PIECES], end_token_id=2, vocab_size=280
+)
+
+
+@cache
+def leaves() -> Leaves:
+    return Leaves(VOCABULARY)
+
+
+@cache
+def grammar_of(name: str) -> Grammar:
+    (one,) = (one for one in CLASSES if one.name == name)
+    return compile_schema(one.text, leaves(), GrammarOptions.for_writing())
+
+
+def longest_match(text: bytes) -> list[int]:
+    """A tokenizer that takes the longest piece from the left."""
+    tokens = []
+    while text:
+        best = max((t for t in range(3, 271) if text.startswith(VOCABULARY.bytes_of(t) or b"?")), key=_length)
+        tokens.append(best)
+        text = text[_length(best) :]
+    return tokens
+
+
+def _length(token: int) -> int:
+    return len(VOCABULARY.bytes_of(token) or b"")
+
+
+def model_of(architecture: str, seed: int = 0) -> PreTrainedModel:
+    positions = {} if architecture == "t5" else {"max_position_embeddings": 512}
+    return build(architecture, seed=seed, changes={"vocab_size": 280, **positions})
+
+
+def check(answers: list[object], names: list[str], budgets: list[int]) -> list[AnswerText]:
+    schemas = {one.name: one.schema for one in CLASSES}
+    checked = []
+    for answer, name, budget in zip(answers, names, budgets, strict=True):
+        assert isinstance(answer, AnswerText)
+        jsonschema.validate(json.loads(answer.text), schemas[name])
+        assert len(answer.token_ids) <= budget
+        checked.append(answer)
+    return checked
+
+
+@pytest.mark.parametrize("architecture", ["llama-gqa", "gpt2", "gemma3", "bart", "t5"])
+def test_answers_are_valid_with_and_without_everything(architecture: str) -> None:
+    names = ["simple3", "boolnull", "enum5", "freetext"]
+    grammars = [grammar_of(name) for name in names]
+    target, draft = (HFLanguageModel(model_of(architecture, seed)) for seed in (0, 1))
+    prompts = [[5, 6, 7], [8], [9, 10], [11, 12, 13, 14]]
+    budgets = [grammar.tokens_to_finish(grammar.start) + 7 * place for place, grammar in enumerate(grammars)]
+    speller = Speller(longest_match, VOCABULARY)
+    for temperature in (0.0, 1.0):
+        params = [AnswerParams(max_tokens=n, temperature=temperature, forced_spans=False) for n in budgets]
+        plain = check(write_answers(target, prompts, grammars, params), names, budgets)
+        drafted = check(write_answers(target, prompts, grammars, params, draft=draft), names, budgets)
+        if temperature == 0:
+            assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
+            for one, other in zip(drafted, plain, strict=True):
+                assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+        params = [AnswerParams(max_tokens=n, temperature=temperature) for n in budgets]
+        forced = write_answers(target, prompts, grammars, params, speller=speller, draft=draft)
+        assert all(one.counts.forced > 0 for one in check(forced, names, budgets)[1:])
+
+
+def test_logprobs_are_those_of_plain_passes() -> None:
+    module = model_of("llama-gqa")
+    grammar = grammar_of("simple3")
+    prompt = [5, 6, 7]
+    speller = Speller(longest_match, VOCABULARY)
+    (answer,) = write_answers(
+        HFLanguageModel(model_of("llama-gqa")),
+        [prompt],
+        [grammar],
+        AnswerParams(max_tokens=48),
+        speller=speller,
+    )
+    assert isinstance(answer, AnswerText)
+    assert answer.counts.forced > 5
+    with torch.no_grad():
+        logits = module(input_ids=torch.tensor([[*prompt, *answer.token_ids[:-1]]])).logits[0, 2:]
+    said = logits.double().log_softmax(-1).gather(1, torch.tensor(answer.token_ids)[:, None])
+    assert answer.logprob == pytest.approx(float(said.sum()), abs=1e-3)
+
+
+# Share of tokens that need no choice, at least; compact and spaced. Per cent, of twenty instances with GPT-2.
+SHARES = {
+    "simple3": (25, 48),
+    "nested2": (26, 45),
+    "array_objs": (26, 48),
+    "complex10": (33, 49),
+    "enum5": (55, 67),
+    "freetext": (2, 3),
+    "boolnull": (71, 80),
+    "optional10": (14, 30),
+    "tree": (28, 54),
+}
+
+
+@cache
+def real(name: str) -> tuple[TextTokenizer, Leaves, Speller]:
+    tokenizer = load_tokenizer(name)
+    size = tokenizer._plain.get_vocab_size()
+    vocabulary = Vocabulary.from_tokenizer(tokenizer.serialized, size, size + 1)
+    return tokenizer, Leaves(vocabulary), Speller(tokenizer.encode_bytes, vocabulary)
+
+
+def share_forced(tokenizer_name: str, one: SchemaClass, options: GrammarOptions, count: int) -> float:
+    """Walk along what the tokenizer makes of instances; every span must be part of it."""
+    tokenizer, its_leaves, speller = real(tokenizer_name)
+    grammar = compile_schema(one.text, its_leaves, options)
+    separators = (",", ":") if options.whitespace == "compact" else (", ", ": ")
+    num_forced = num_tokens = 0
+    for value in one.instances(count):
+        tokens = tokenizer.encode_bytes(json.dumps(value, ensure_ascii=False, separators=separators).encode())
+        assert tokens is not None
+        place, state = 0, grammar.start
+        while place < len(tokens):
+            span = list(speller.span(grammar, state, tokens[:place]))
+            assert span == tokens[place : place + len(span)]
+            num_forced += len(span)
+            for token in tokens[place : place + max(len(span), 1)]:
+                state = grammar.advance(state, token)
+                place += 1
+        assert grammar.is_complete(state)
+        num_tokens += len(tokens)
+    return num_forced / num_tokens
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("one", CLASSES, ids=lambda one: one.name)
+def test_gpt2_is_spared_a_share_of_every_schema(one: SchemaClass) -> None:
+    for whitespace, least in zip(("compact", "spaced"), SHARES[one.name], strict=True):
+        options = GrammarOptions(
+            whitespace=whitespace,
+            property_order="schema",
+            extra_properties="declared",  # type: ignore[arg-type]
+        )
+        assert 100 * share_forced("gpt2", one, options, 20) >= least
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        pytest.param("cl100k_base", marks=pytest.mark.slow),
+        pytest.param("o200k_base", marks=pytest.mark.slow),
+        "titles_bytebpe8k",
+    ],
+)
+def test_other_tokenizers_would_have_made_every_forced_token(tokenizer: str) -> None:
+    rng = random.Random(0)
+    shares = []
+    for one in CLASSES:
+        options = GrammarOptions(
+            whitespace=rng.choice(["compact", "spaced", "flexible"]),  # type: ignore[arg-type]
+            property_order="schema",
+            extra_properties="declared",
+        )
+        shares.append(share_forced(tokenizer, one, options, 4))
+    assert max(shares) > 0.2
