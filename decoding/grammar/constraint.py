@@ -203,8 +203,7 @@ class GrammarConstraint:
         most = grammar.most_tokens_to_finish(state)
         if most is not None and most < left:
             return grammar.mask(state)
-        costs = grammar.tokens_to_finish_behind(state)
-        fits = costs < left
-        if fits.all():
+        fitting = grammar.fitting_tokens(state, left)
+        if len(fitting) == len(grammar.tokens(state)):
             return grammar.mask(state)
-        return self._vocabulary.packed(grammar.tokens(state)[fits].tolist())
+        return self._vocabulary.packed(fitting.tolist())

@@ -98,7 +98,6 @@ class Grammar:
         self._moves: dict[int, dict[int, int]] = {}
         self._budgets = Budgets(vocabulary, levels, self._frames, self._configurations, self._memory)
         self._to_finish: dict[int, int] = {}
-        self._to_finish_behind: dict[int, NDArray[np.int32]] = {}
         self._configurations.number(self._configurations.start)
         self._configurations.by_state.append(None)
         self._masks[self.finished] = self._nothing()
@@ -203,29 +202,21 @@ class Grammar:
     def most_tokens_to_finish(self, state: int) -> int | None:
         """No allowed token leads to a state where `tokens_to_finish` is more; None where that is not known.
 
-        A bound that costs little, for callers with budgets to spare. `tokens_to_finish_behind` is exact.
+        A bound that costs little, for callers with budgets to spare. `fitting_tokens` is exact.
         """
         if state == self.finished:
             return 0
         with self._lock:
             return self._budgets.most_behind(self._configuration(state))
 
-    def tokens_to_finish_behind(self, state: int) -> NDArray[np.int32]:
-        """`tokens_to_finish` behind each of `tokens(state)`, in their order.
+    def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
+        """Those of `tokens(state)` behind which `tokens_to_finish` is less than `left`, each looked at.
 
-        Shape: (n,), int32, read-only.
+        Shape: (n,), int64, ascending.
         """
-        try:
-            return self._to_finish_behind[state]
-        except KeyError:
-            pass
         tokens = self.tokens(state)
         with self._lock:
-            enough = self._budgets.behind(self._configuration(state), tokens)
-            enough.flags.writeable = False
-            self._to_finish_behind[state] = enough
-            self._grow(enough.nbytes + _ENTRY_BYTES)
-        return enough
+            return tokens[self._budgets.fitting(self._configuration(state), tokens, left)]
 
     def holes(self, text: bytes) -> tuple[HoleValue, ...]:
         """The strings of a complete answer that came out of holes, in order.
@@ -338,7 +329,6 @@ class Grammar:
         self._masks = {self.finished: self._nothing()}
         self._moves = {}
         self._to_finish = {}
-        self._to_finish_behind = {}
         self._masks_by_levels.clear()
         self._budgets.clear()
         memory.num_bytes = self._base_bytes

@@ -40,7 +40,7 @@ class Budgets:
         self._levels = levels
         self._configurations = configurations
         self._memory = memory
-        self._finishing = Finishing(frames, configurations)
+        self._finishing = Finishing(frames, configurations, memory)
         self._enough: dict[Configuration, int] = {}
         self._most: dict[Configuration, int | None] = {}
 
@@ -82,15 +82,21 @@ class Budgets:
         self._memory.num_bytes += _ENTRY_BYTES
         return most
 
-    def behind(self, configuration: Configuration, tokens: NDArray[np.int64]) -> NDArray[np.int32]:
-        """`enough` behind each of some allowed tokens, 0 behind the end token. Shape: (n,), int32."""
+    def fitting(
+        self, configuration: Configuration, tokens: NDArray[np.int64], left: int
+    ) -> NDArray[np.bool_]:
+        """Behind which of some allowed tokens `enough` is less than `left`. Shape: (n,), bool."""
         end, bytes_of = self._vocabulary.end_token_id, self._vocabulary.bytes_of
-        found = []
+        known: dict[Configuration, bool] = {}
+        fits = []
         for token in tokens.tolist():
             if token == end:
-                found.append(0)
+                fits.append(left > 0)
                 continue
             after = self._configurations.after(configuration, bytes_of(token) or b"")
             assert after is not None  # the token is allowed
-            found.append(self.enough(after))
-        return np.array(found, dtype=np.int32)
+            found = known.get(after)
+            if found is None:
+                found = known[after] = self.cheap_bound(after) < left or self.enough(after) < left
+            fits.append(found)
+        return np.array(fits, dtype=np.bool_)

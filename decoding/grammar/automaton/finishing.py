@@ -23,6 +23,7 @@ from decoding.grammar.automaton.containers import (
     ObjectFrame,
 )
 from decoding.grammar.automaton.levels import Level
+from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.automaton.nodes import LeafFrame, Node
 from decoding.grammar.automaton.walker import Walk
 from decoding.grammar.leaves.leaf import Leaf
@@ -33,6 +34,8 @@ _BLANK, _COMMA, _COLON, _QUOTE = b" ", b",", b":", b'"'
 _BEHIND_KEY = 3
 # What follows a value: a closing bracket, or nothing at the end of the document.
 _BEHIND_VALUE = 0
+_KEPT_TEXT = 2000
+_ENTRY_BYTES = 150
 
 
 @runtime_checkable
@@ -69,18 +72,22 @@ class Finishing:
     Args:
         frames: Of the grammar.
         configurations: Of the grammar.
+        memory: Counts what is kept.
     """
 
-    def __init__(self, frames: Frames, configurations: Configurations) -> None:
+    def __init__(self, frames: Frames, configurations: Configurations, memory: Memory) -> None:
         self._frames = frames
         self._configurations = configurations
         self._closings: dict[Node, Way] = {}
         self._outside: dict[Configuration, tuple[int, ...]] = {}
+        self._texts: dict[Configuration, bytes] = {}
+        self._memory = memory
 
     def clear(self) -> None:
         """Forget what has been found."""
         self._closings = {}
         self._outside = {}
+        self._texts = {}
 
     def distance(self, configuration: Configuration) -> int:
         """Fewest bytes that end the text, whitespace left out."""
@@ -110,16 +117,29 @@ class Finishing:
     def text(self, configuration: Configuration) -> bytes:
         """The shortest text that ends the document."""
         written = bytearray()
+        passed: list[tuple[Configuration, int]] = []
         while True:
+            known = self._texts.get(configuration)
+            if known is not None:
+                written += known
+                break
+            if configuration.level.leaf is None:
+                passed.append((configuration, len(written)))
             way = self._way(configuration.level, configuration.below)
             if not way.text:
-                return bytes(written)
+                break
             # Where several threads are alive, the byte decides which of them are left.
             run = way.text if len(configuration.level.entries) == 1 else way.text[:1]
             following = self._configurations.after(configuration, run)
             assert following is not None  # it is a way on
             configuration = following
             written += run
+        text = bytes(written)
+        # Many texts in leaves go on in the same way behind them. Long ends would be kept at a high price.
+        if len(text) <= _KEPT_TEXT:
+            self._texts.update((place, text[begin:]) for place, begin in passed)
+            self._memory.num_bytes += len(passed) * (_ENTRY_BYTES + len(text))
+        return text
 
     def _way(self, level: Level, below: Configuration | None) -> Way:
         """The best way on of all threads: the shortest, of those the first in byte order."""

@@ -161,6 +161,16 @@ class CountedTextLeaf:
             return -1 if self._most is not None else count * self._num_states + after
         return (count + 1) * self._num_states + after
 
+    @property
+    def farthest(self) -> int:
+        """No state has a longer shortest text, in bytes."""
+        return len(self.shortest(0)) + self._base.farthest
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """All labels that texts have."""
+        return (0,)
+
     def edges(self, state: int) -> Mapping[int, int] | None:
         """All allowed bytes and the states they lead to, where they are few."""
         count, inner = divmod(state, self._num_states)

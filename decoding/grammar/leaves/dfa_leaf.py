@@ -96,6 +96,16 @@ class DfaLeaf:
                     break
         return bytes(written)
 
+    @cached_property
+    def farthest(self) -> int:
+        """No state has a longer shortest text, in bytes."""
+        return max(self._distances)
+
+    @cached_property
+    def labels(self) -> frozenset[int]:
+        """All labels that texts have."""
+        return frozenset(label for label in self._labels if label >= 0)
+
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node that pass, None where `edges` lists all bytes."""
         place = (state, node.positions)
