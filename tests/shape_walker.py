@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Hashable, Iterator, Mapping
 
+from decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
@@ -169,7 +170,8 @@ class RandomWriter:
             for option in shape.after_key(progress, label)
         ]
         size, key, option = min(sizes, key=lambda way: way[0])
-        assert size == shape.shortest(progress), "not the fewest bytes"
+        if not isinstance(keys, DistinctLeaf):  # of those not all keys have been tried
+            assert size == shape.shortest(progress), "not the fewest bytes"
         return key, option
 
     def _array(self, shape: ArrayShape) -> bytes:
@@ -202,7 +204,10 @@ def edges_of(leaf: Leaf, state: int) -> Mapping[int, int]:
 
 
 def shortest_texts(leaf: Leaf) -> dict[int, bytes]:
-    """A shortest text of each label."""
+    """A shortest text of each label; of a leaf that tells texts apart, of each kind of text, and of all."""
+    if isinstance(leaf, DistinctLeaf):
+        texts = [*shortest_texts(leaf.writings.base).values(), leaf.shortest(0)]
+        return {label: text for text in texts if (label := label_of(leaf, text)) >= 0}
     found: dict[int, bytes] = {}
     seen = {0}
     queue = [(0, b"")]

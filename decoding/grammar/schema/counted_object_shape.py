@@ -169,6 +169,14 @@ class CountedObjectShape:
             return []
         return self._members.free
 
+    def _key_sizes(self, member: Member, now: ObjectProgress, number: int) -> list[int]:
+        """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
+        if self._memory is not None:
+            return self._memory.sizes(member.label, now.used, number)
+        if member.supply is not None:
+            number = min(number, member.supply)
+        return [member.size] * number
+
     def _number_places(self) -> None:
         self._places = {member.label: place for place, member in enumerate(self._members.named)}
 
@@ -209,8 +217,8 @@ class CountedObjectShape:
                 _keep_best(best, more)
         for member in self._members.free:
             most = need + now.pending.bit_count()
-            for _ in range(most if member.supply is None else min(most, self._supply(member, now))):
-                _keep_best(best, self._extended(best, member, need, room))
+            for size in self._key_sizes(member, now, most):
+                _keep_best(best, self._extended(best, member, need, room, size))
         sizes = [size for (pending, count), size in best.items() if not pending and count >= need]
         size = min(sizes, default=ENDLESS)
         if size >= ENDLESS:
@@ -218,16 +226,22 @@ class CountedObjectShape:
         return size + 1 - (size > 0 and now.written == 0)
 
     def _extended(
-        self, best: dict[tuple[int, int], int], member: Member, need: int, room: int | None
+        self,
+        best: dict[tuple[int, int], int],
+        member: Member,
+        need: int,
+        room: int | None,
+        key_size: int | None = None,
     ) -> dict[tuple[int, int], int]:
-        """All choices so far, each with one more member."""
+        """All choices so far, each with one more member, whose key takes so many bytes with its colon."""
+        longer = 0 if key_size is None else key_size - member.size
         more: dict[tuple[int, int], int] = {}
         for (pending, count), size in best.items():
             behind = count + 1 if room is not None else min(count + 1, need)
             if room is not None and behind > room:
                 continue
             for satisfied in member.values:
-                total = size + member.cost(satisfied)
+                total = size + longer + member.cost(satisfied)
                 choice = (pending & ~satisfied, behind)
                 if total < more.get(choice, ENDLESS):
                     more[choice] = total

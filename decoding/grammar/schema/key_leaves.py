@@ -81,6 +81,7 @@ class KeyMemory:
         self._factory = leaves
         self._key_leaves = key_leaves
         self._texts = Texts()
+        self._sizes: dict[tuple[int, frozenset[int], int], list[int]] = {}
 
     def leaf(self, labels: tuple[int, ...], used: frozenset[int]) -> Leaf | None:
         """Keys with certain labels but for those in use; None: there is none."""
@@ -90,3 +91,18 @@ class KeyMemory:
     def label_of(self, number: int) -> int:
         """The label, in the object, of a key that has been written."""
         return self._key_leaves.label_of(self._texts.bytes_of(number))
+
+    def sizes(self, label: int, used: frozenset[int], number: int) -> list[int]:
+        """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
+        known = self._sizes.get((label, used, number))
+        if known is None:
+            known = self._sizes[label, used, number] = []
+            taken = used
+            while len(known) < number:
+                leaf = self.leaf((label,), taken)
+                if leaf is None:
+                    break
+                text = leaf.shortest(0)
+                known.append(len(text) + 1)
+                taken = taken | {self._texts.number(self._texts.place_of(text))}
+        return known
