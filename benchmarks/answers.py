@@ -6,8 +6,8 @@
 Two targets with the shipped model's tokenizer: the shipped model, drafted for by a random Llama of two
 layers, and a random Llama of 100 million parameters, drafted for by the shipped model. Every round answers
 the same prompts under every schema in each of the four ways in turn, prompts and all; one round before the
-others warms up and is left out. Random models agree about nothing, so their drafts show what drafting costs, not
-what it gains.
+others warms up and is left out. Random models agree about nothing, so their drafts show what drafting costs,
+not what it gains.
 """
 
 from __future__ import annotations

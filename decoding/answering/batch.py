@@ -91,7 +91,7 @@ class AnswerBatch:
                     answer.score(said.known[row][answer.scored - rows.first[row] :])
 
     def _run(self, texts: Sequence[Sequence[int] | None]) -> Rows:
-        rows = self._feed.run(texts)
+        rows = self._feed.run(texts, [answer.scored for answer in self._answers])
         for answer, ran in zip(self._answers, rows.ran, strict=True):
             answer.forwards += ran
         return rows

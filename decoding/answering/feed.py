@@ -45,13 +45,15 @@ class Feed:
         """Tokens that every query has been fed."""
         return [len(fed) for fed in self._fed]
 
-    def run(self, texts: Sequence[Sequence[int] | None]) -> Rows:
+    def run(self, texts: Sequence[Sequence[int] | None], wanted: Sequence[int]) -> Rows:
         """Feed every query what is new in its text, in one pass, and none if nothing is.
 
-        What was fed and is not in the text any more is taken back; at least its last token is fed again.
+        What was fed and is not in the text any more is taken back, and so is what logits are wanted behind.
 
         Args:
             texts: Whole texts; None for queries that are to stay as they are. Length Q.
+            wanted: Number of the first token that the rows must speak of, at most the length of the text.
+                Length Q.
         """
         starts = not all(self._fed)
         chunks: list[list[int]] = []
@@ -60,7 +62,7 @@ class Feed:
                 chunks.append([])
                 continue
             fed = self._fed[query]
-            del fed[max(min(_common(fed, text), len(text) - 1), 0) :]
+            del fed[max(min(_common(fed, text), wanted[query] - 1), 0) :]
             chunks.append(list(text[len(fed) :]))
         self._session.rewind([len(fed) for fed in self._fed])
         kept = self.lengths()

@@ -124,7 +124,7 @@ class Drafter:
             None if stretch.closed else answer.tokens + stretch.tokens
             for answer, stretch in zip(answers, stretches, strict=True)
         ]
-        rows = self._feed.run(texts)
+        rows = self._feed.run(texts, [len(text or ()) for text in texts])
         points = [
             answers[query].point(
                 query, len(text) - rows.first[query], stretches[query].state, len(text), _STREAM

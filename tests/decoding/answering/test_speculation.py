@@ -203,6 +203,22 @@ def test_the_grammar_goes_on_behind_a_token_that_replaced_a_proposal() -> None:
         assert state == grammar.finished
 
 
+@pytest.mark.parametrize("budget", [3, 4, 5, 6])
+def test_the_budget_may_choose_what_was_refused(budget: int) -> None:
+    """The likeliest token cannot be afforded, and the next is the one that the draft proposed."""
+    pieces = Pieces([b"a", b"b", b"c", b"d"])
+    grammar = TextGrammar(
+        pieces, [b"ab" * n + b"a" for n in range(1, 5)] + [b"ac" + b"d" * n for n in range(5)]
+    )
+    logits = torch.tensor([-3.0, 0.0, 2.0, 1.0, 3.0])
+    target, draft = TableModel(5, lambda p, r: logits), TableModel.random(5, 4)
+    for forced in (True, False):
+        answer = write_one(target, draft, grammar, max_tokens=budget, forced_spans=forced)
+        row = greedy_row(target, [7], grammar.rows(budget))
+        assert answer.token_ids == row
+        assert answer.logprob == pytest.approx(target.logprob([7], row), abs=1e-5)
+
+
 def test_a_draft_may_know_less_and_be_shorter_of_room() -> None:
     """Where the draft allows nothing, or has no positions left, the target goes on alone."""
     target = TableModel.random(V, 1)
