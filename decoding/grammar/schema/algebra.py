@@ -20,6 +20,7 @@ from decoding.grammar.regular.number_range import written
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.schema.atoms import Formulas
 from decoding.grammar.schema.cases import Cases, Conjunction, ObjectCase
+from decoding.grammar.schema.conflicts import member_value
 from decoding.grammar.schema.emptiness import Draft, settle
 from decoding.grammar.schema.expansion import Expansion
 from decoding.grammar.schema.formula import Place, TextFromHole
@@ -87,7 +88,8 @@ class NodeBuilder:
 
     def compiled(self) -> ValueNode:
         """The node of the whole schema, everything it leads to settled."""
-        root = self.node(self.expansion.atoms.conjunction(self._root.root))
+        whole = self.expansion.atoms.conjunction(self._root.root)
+        root = self.node(whole)
         waiting = self._drafts
         for draft in waiting:  # grows while it is read
             cases = draft.cases
@@ -102,8 +104,22 @@ class NodeBuilder:
         if root.shortest >= ENDLESS:
             if self._unwritable is not None:
                 raise self._unwritable
-            raise UnsatisfiableSchemaError("", "#", "no value is valid under it")
+            place = self._culprit(whole, frozenset())
+            keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
+            raise UnsatisfiableSchemaError(keyword, pointer, "no value is valid under it")
         return root
+
+    def _culprit(self, conjunction: Conjunction, seen: frozenset[Conjunction]) -> Place | None:
+        """A condition that likely keeps a conjunction empty, that of a required member if there is one."""
+        atoms = self.expansion.atoms
+        for case in self.expansion.cases(conjunction).objects:
+            for name in case.required:
+                value = member_value(case, name)
+                node = self._nodes.get(value)
+                if value not in seen and (node is None or node.shortest >= ENDLESS):
+                    place = self._culprit(value, seen | {value})
+                    return place or next((rule.place for rule in case.rules), None)
+        return atoms.place_of(conjunction)
 
     def count(self, more: int) -> None:
         """Count nodes and shapes.

@@ -1,0 +1,144 @@
+"""Graphs of particular schemas: what is refused and why, what is left out, and what holes do."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.grammar.errors import (
+    InvalidSchemaError,
+    SchemaError,
+    UnsatisfiableSchemaError,
+    UnsupportedSchemaError,
+)
+from decoding.grammar.leaves.hole import HoleError, HoleName
+from decoding.grammar.leaves.sparse_leaf import SparseLeaf
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema.algebra import compile_value
+from decoding.grammar.schema.assignment import cheapest_assignment
+from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.shapes import ValueNode
+from tests.shape_walker import ShapeWalker, byte_leaves
+
+LEAVES = byte_leaves()
+HOLE = {"type": "string", "x-genret-index": "titles"}
+
+
+class Titles(SparseLeaf):
+    """A set of two titles."""
+
+    name = HoleName("titles")
+    is_empty = False
+
+    def members(self, state: int) -> tuple[int, ...]:
+        return (self.label(state),)
+
+
+TITLES = Titles("titles", {b'"Paris"': 0, b'"Rome"': 1})
+
+
+def titles(name: HoleName) -> Titles:
+    """Opens the one set there is."""
+    if name.index != "titles":
+        raise HoleError(f"no index is named {name.index!r}")
+    return TITLES
+
+
+def compiled(schema: Any, options: GrammarOptions | None = None) -> ValueNode:
+    options = options or GrammarOptions()
+    return compile_value(FormulaTable(schema, options), options, LEAVES, titles)
+
+
+def allows(schema: Any, value: Any, options: GrammarOptions | None = None) -> bool:
+    return ShapeWalker(any_order=False).allows(compiled(schema, options), value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "error", "keyword", "pointer"),
+    [
+        ({"minimum": 2, "maximum": 1, "type": "number"}, UnsatisfiableSchemaError, None, None),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+            UnsatisfiableSchemaError,
+            None,
+            None,
+        ),
+        ({"not": HOLE}, UnsupportedSchemaError, "not", "#/not"),
+        ({**HOLE, "maxLength": 3}, UnsupportedSchemaError, "x-genret-index", "#/x-genret-index"),
+        (
+            {"items": {"type": "string", "x-genret-index": "other"}},
+            InvalidSchemaError,
+            "x-genret-index",
+            "#/items/x-genret-index",
+        ),
+        (
+            {"type": "array", "items": {"type": "object"}, "uniqueItems": True},
+            UnsupportedSchemaError,
+            "uniqueItems",
+            "#/uniqueItems",
+        ),
+    ],
+)
+def test_refusals_name_their_place(
+    schema: Any, error: type[SchemaError], keyword: str | None, pointer: str | None
+) -> None:
+    with pytest.raises(error) as caught:
+        compiled(schema)
+    assert caught.value.pointer.startswith("#")
+    if keyword is not None:
+        assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
+
+
+def test_strings_come_from_holes_or_from_elsewhere() -> None:
+    assert allows(HOLE, "Rome")
+    assert not allows(HOLE, "Oslo")
+    either = {"anyOf": [HOLE, {"const": "nowhere"}]}
+    assert [allows(either, text) for text in ("Paris", "nowhere", "Oslo")] == [True, True, False]
+    exactly = {"oneOf": [HOLE, {"type": "null"}]}
+    assert [allows(exactly, value) for value in ("Paris", None, 1)] == [True, True, False]
+
+
+def test_items_from_a_hole_differ() -> None:
+    schema = {"type": "array", "items": HOLE, "uniqueItems": True}
+    assert allows(schema, ["Rome", "Paris"])
+    assert not allows(schema, ["Rome", "Rome"])
+    with pytest.raises(UnsatisfiableSchemaError):
+        compiled({**schema, "minItems": 3})
+
+
+def test_a_member_that_nothing_fits_is_forbidden() -> None:
+    schema = {"properties": {"a": {"type": "object", "properties": {"b": False}, "required": ["b"]}}}
+    assert allows({**schema, "type": "object"}, {"c": 1})
+    assert not allows({**schema, "type": "object"}, {"a": {}})
+
+
+def test_undeclared_members_are_left_out_when_writing() -> None:
+    writing = GrammarOptions.for_writing()
+    schema = {"type": "object", "properties": {"a": {}}, "required": ["b"]}
+    assert allows(schema, {"a": 1, "b": 2}, writing)
+    assert not allows(schema, {"b": 2, "c": 3}, writing)
+    assert not allows(schema, {"b": 2, "a": 1}, writing)
+    assert allows({**schema, "additionalProperties": True}, {"b": 2, "c": 3}, writing)
+    assert allows({"type": "object"}, {"x": 1}, writing)
+    assert allows({"type": "object", "not": {"required": ["a"]}}, {"x": 1}, writing)
+
+
+def test_repeated_types_share_their_node() -> None:
+    node = compiled({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}})
+    (shape,) = node.objects
+    start = shape.start()
+    assert shape.after_key(start, 0)[0].value is shape.after_key(start, 1)[0].value
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 4), st.integers(1, 9), max_size=4), max_size=4))
+def test_assignments_are_the_cheapest(choices: list[dict[int, int]]) -> None:
+    costs = [
+        sum(choice[value] for choice, value in zip(choices, values, strict=True))
+        for values in permutations(range(5), len(choices))
+        if all(value in choice for choice, value in zip(choices, values, strict=True))
+    ]
+    assert cheapest_assignment(choices) == min(costs, default=None)
