@@ -16,6 +16,10 @@ from decoding.grammar.schema.explanation import explain_schema
 from decoding.grammar.schema.formula_table import FormulaTable
 from decoding.grammar.schema.report import SchemaReport
 
+# What compiled schemas take beside their leaves, measured with tracemalloc on real ones of 0.4 to 23 kB.
+_GRAPH_BYTES = 10_000
+_GRAPH_BYTES_PER_CHARACTER = 10
+
 
 def compile_schema(
     schema: str | bytes | Mapping[str, Any] | bool,
@@ -46,4 +50,5 @@ def compile_schema(
     def explain() -> SchemaReport:
         return explain_schema(text, read_as)
 
-    return Grammar(value, leaves.vocabulary, read_as, explain)
+    base_bytes = _GRAPH_BYTES + _GRAPH_BYTES_PER_CHARACTER * len(text)
+    return Grammar(value, leaves.vocabulary, read_as, explain, base_bytes=base_bytes)
