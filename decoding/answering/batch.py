@@ -67,9 +67,8 @@ class AnswerBatch:
     def _propose(self) -> list[Stretch]:
         if self._drafter is None:
             return [Stretch(answer.state) for answer in self._answers]
-        # Where all is read, as behind a prompt with nothing forced, the next token costs no pass.
-        unread = [len(a.tokens) > fed for a, fed in zip(self._answers, self._feed.lengths(), strict=True)]
-        return self._drafter.propose(self._answers, unread)
+        # Right behind the prompt, where nothing is forced, the next token costs no pass.
+        return self._drafter.propose(self._answers, [bool(answer.tokens) for answer in self._answers])
 
     def _catch_up(self) -> None:
         """Feed what is written until what is left fits one pass."""

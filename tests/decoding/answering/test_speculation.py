@@ -203,20 +203,21 @@ def test_the_grammar_goes_on_behind_a_token_that_replaced_a_proposal() -> None:
         assert state == grammar.finished
 
 
-@pytest.mark.parametrize("budget", [3, 4, 5, 6])
-def test_the_budget_may_choose_what_was_refused(budget: int) -> None:
-    """The likeliest token cannot be afforded, and the next is the one that the draft proposed."""
-    pieces = Pieces([b"a", b"b", b"c", b"d"])
-    grammar = TextGrammar(
-        pieces, [b"ab" * n + b"a" for n in range(1, 5)] + [b"ac" + b"d" * n for n in range(5)]
-    )
-    logits = torch.tensor([-3.0, 0.0, 2.0, 1.0, 3.0])
-    target, draft = TableModel(5, lambda p, r: logits), TableModel.random(5, 4)
-    for forced in (True, False):
-        answer = write_one(target, draft, grammar, max_tokens=budget, forced_spans=forced)
-        row = greedy_row(target, [7], grammar.rows(budget))
-        assert answer.token_ids == row
-        assert answer.logprob == pytest.approx(target.logprob([7], row), abs=1e-5)
+@pytest.mark.parametrize("budget", range(4, 12))
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_budget_may_choose_what_was_refused(budget: int, temperature: float) -> None:
+    """The likeliest token cannot be afforded, and the next is what the draft proposed and went on from."""
+    pieces = Pieces([b"a", b"y", b"z"])
+    grammar = TextGrammar(pieces, [b"a" * n + b"z" + end for n in range(12) for end in (b"yz", b"zy", b"yy")])
+    model = TableModel(4, lambda p, r: torch.tensor([0.0, 3.0, 1.0, 2.0]))
+    for k in range(1, 7):
+        options = {"max_tokens": budget, "temperature": temperature, "draft_tokens": k, "forced_spans": False}
+        answer = write_one(model, model, grammar, **options)
+        assert answer.text in grammar.texts
+        assert len(answer.token_ids) <= budget
+        assert answer.logprob == pytest.approx(model.logprob([7], answer.token_ids), abs=1e-4)
+        if temperature == 0:
+            assert answer.token_ids == greedy_row(model, [7], grammar.rows(budget))
 
 
 def test_a_draft_may_know_less_and_be_shorter_of_room() -> None:
