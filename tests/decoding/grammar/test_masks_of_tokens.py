@@ -1,0 +1,145 @@
+"""Masks are bit by bit the tokens whose bytes can be followed, with the end token where a text is complete."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from benchmarks.harness.answer_schemas import SCHEMAS
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.errors import CompileTimeoutError, SchemaError, VocabularyError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.schema import dialects
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary
+from tests.leaf_oracle import real_vocabulary
+from tests.mask_oracle import ByteTrie, mask_of, walked_states
+from tests.shared_titles import shared_file
+
+OPTIONS = {"reading": GrammarOptions(max_indent=2), "writing": GrammarOptions.for_writing()}
+TEXTS = [one.text for one in SCHEMAS] + [
+    '{"name": "Zoë Müller", "tags": ["日本語", "한국어"], "ok": true, "none": null, "n": -1.5e+10}',
+    '[{"a": 1}, {"a": 12}, {"a": 123}]',
+]
+WITHOUT_TITLES = [one for one in SCHEMAS if not one.has_titles]
+
+
+def trained_pieces() -> list[bytes]:
+    """Tokens of a byte-level BPE trained on JSON, some of them parts of characters."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, special_tokens=["<pad>"])
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    serialised = json.loads(tokenizer.to_str())
+    serialised["decoder"] = {"type": "ByteLevel"}
+    vocabulary = Vocabulary.from_tokenizer(json.dumps(serialised), 0, 700)
+    return [text for token in range(700) if len(text := vocabulary.written(token)) > 1]
+
+
+@cache
+def leaves(kind: str) -> Leaves:
+    """Leaves over a vocabulary: of hand-made pieces, or of merges and parts of characters, some twice."""
+    if kind == "pieces":
+        return Leaves(byte_vocabulary(JSON_PIECES, seed=11, random_pieces=200))
+    merged = trained_pieces()
+    parts = [
+        b"\xc3",
+        b"\xa9",
+        b"\xe6\x97",
+        b"\xa5",
+        b"\x9f\x98",
+        b'\xc3\xa9"',
+        b"\xa9\xc3",
+        b'"\xe6',
+        b"a\xf0",
+    ]
+    return Leaves(byte_vocabulary([*merged, *parts, *parts, *merged[:20]], seed=12))
+
+
+@cache
+def trie(kind: str) -> ByteTrie:
+    return ByteTrie(leaves(kind).vocabulary)
+
+
+def check_masks(grammar: Grammar, tokens: ByteTrie, states: Sequence[int]) -> None:
+    moves: dict[tuple[int, int], int] = {}
+    for state in states:
+        expected = tokens.allowed(grammar, state, moves)
+        assert expected, "a dead end"
+        assert np.array_equal(grammar.mask(state), mask_of(grammar.vocabulary, expected))
+
+
+def test_the_schemas_use_every_keyword() -> None:
+    used = set().union(*(one.keywords for one in SCHEMAS))
+    known = {
+        name: keyword.role
+        for dialect in (dialects.DRAFT_2020_12, dialects.DRAFT_2019_09, dialects.DRAFT_7, dialects.DRAFT_4)
+        for name, keyword in dialect.keywords.items()
+    }
+    assert {name for name, role in known.items() if role == "enforced"} - used == set()
+    assert len(SCHEMAS) == 50
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize("kind", ["pieces", "merges"])
+def test_the_oracle_is_right(kind: str, how: str) -> None:
+    """The trie's walk finds what following every token from its first byte finds."""
+    rng = random.Random(f"{kind} {how}")
+    for one in WITHOUT_TITLES:
+        grammar = compile_schema(one.text, leaves(kind), OPTIONS[how])
+        states = walked_states(grammar, rng, 2, 8)
+        for state in rng.sample(states, min(2, len(states))):
+            assert trie(kind).allowed(grammar, state, {}) == brute_force(grammar, state), one.name
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize("kind", ["pieces", "merges"])
+@pytest.mark.parametrize("one", WITHOUT_TITLES, ids=lambda one: one.name)
+def test_masks_are_the_tokens_whose_bytes_can_be_followed(one: Any, kind: str, how: str) -> None:
+    grammar = compile_schema(one.text, leaves(kind), OPTIONS[how])
+    rng = random.Random(f"{one.name} {kind} {how}")
+    states = walked_states(grammar, rng, 4, 12)
+    check_masks(grammar, trie(kind), rng.sample(states, min(20, len(states))))
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["gpt2", "mistral_v1_sp32k"])
+def test_masks_of_real_schemas(name: str) -> None:
+    """200 of them at least, at several depths, in a vocabulary of merges and in one with byte fallback."""
+    vocabulary = real_vocabulary(name, padded=5)
+    shared, tokens = Leaves(vocabulary), ByteTrie(vocabulary)
+    with gzip.open(shared_file("schemas", "real_world.dev.jsonl.gz"), "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    rng = random.Random(name)
+    rng.shuffle(rows)
+    compiled = num_states = 0
+    for row in rows:
+        how = OPTIONS["writing" if compiled % 2 else "reading"]
+        try:
+            grammar = compile_schema(json.dumps(row["schema"]), shared, how)
+        except (SchemaError, CompileTimeoutError, VocabularyError):
+            continue
+        states = walked_states(grammar, rng, 2, 40)
+        chosen = [states[0], *rng.sample(states[1:], min(7, len(states) - 1))]
+        check_masks(grammar, tokens, chosen)
+        if compiled % 20 == 0:
+            state = rng.choice(chosen)
+            assert tokens.allowed(grammar, state, {}) == brute_force(grammar, state), row["name"]
+        num_states += len(chosen)
+        compiled += 1
+        if compiled == 220:
+            break
+    assert compiled == 220
+    assert num_states > 1000
