@@ -54,12 +54,13 @@ class Retriever:
         filter_cache_bytes: Bound on the memory of filters kept for further requests.
         prefixes: Keeps what all prompts of a template begin with; None: a store of its own.
         answerer: Writes JSON with this model, whose schemas may then name this index too; None: one is made.
-        name: What schemas may call the index, beside "titles" where it is the answerer's first; None: the
-            name of its directory.
+        name: What schemas may call the index; in answers of this retriever it is also called "titles". None:
+            the name of its directory.
         grammar_cache_bytes: Bound on the memory of grammars kept, where an answerer is made.
         draft: Proposes tokens of JSON answers, where an answerer is made.
 
     Attributes:
+        name: What schemas of JSON answers call the index, beside "titles".
         filters: The filters of the index, those kept among them.
         prefixes: The beginnings of prompts kept.
         answerer: Writes JSON; shared by all retrievers of one model.
@@ -101,7 +102,8 @@ class Retriever:
             engine = AnswerEngine(tokenizer, index.end_token_id, model.vocab_size, grammar_cache_bytes)
             answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)
         self.answerer = answerer
-        answerer.add_index(name or index.path.name, index, self.filters)
+        self.name = name or index.path.name
+        answerer.add_index(self.name, index, self.filters)
 
     @classmethod
     def open(
@@ -298,7 +300,7 @@ class Retriever:
             InputError: an option is out of range, the query is too long, or the answer does not fit.
             ModelError: the model returned broken logits.
         """
-        return self.answerer.answer_all([query], schema, **options)[0]
+        return self.answerer.answer_all([query], schema, titles=self.name, **options)[0]
 
     def check_filter(self, filter: str) -> None:
         """Refuse a predicate that no request to this index could use; makes no filter.

@@ -21,6 +21,11 @@ from service.usage import usage_error
 
 if TYPE_CHECKING:
     from service.client import RetrievalClient
+    from service.errors import CallError
+    from service.reply import AnswerReply
+
+# How a server begins what it says about a schema that was sent to it.
+_ABOUT_SCHEMA = "schema_json: "
 
 
 @click.command("answer")
@@ -194,7 +199,8 @@ def answer_command(
     with RetrievalClient(address, timeout) as client:
         for batch in batches(queries, 1):
             for text in batch:
-                failed += not _answer(client, make(text), index, as_json_lines, alone=len(queries) == 1)
+                reply = _ask(client, make(text), index, schema_file)
+                failed += not _print(text, reply, as_json_lines, alone=queries == (text,))
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -207,31 +213,45 @@ def _explain(request: AnswerRequest, file: Path | None) -> None:
         raise click.UsageError(
             "--explain-schema needs --schema FILE: the server's schemas are known by name only"
         )
-    explanation = explain(str(request.schema), request.options)
+    try:
+        explanation = explain(str(request.schema), request.options)
+    except InputError as error:
+        raise click.ClickException(f"{file}: {error.message}") from error
     on_terminal = sys.stdout.isatty()
     click.echo(explanation.table() if on_terminal else explanation.lines())
     if explanation.refusal:
         raise click.ClickException(f"{file}: {explanation.refusal}")
 
 
-def _answer(
-    client: RetrievalClient, request: AnswerRequest, index: str, as_json_lines: bool, *, alone: bool
-) -> bool:
-    """Ask and print; returns whether there was an answer. A lone query that fails ends the command."""
-    from service import render_answers
+def _ask(
+    client: RetrievalClient, request: AnswerRequest, index: str, file: Path | None
+) -> AnswerReply | CallError:
+    """Return the answer, or why there is none; what is wrong with a schema is said of its file."""
     from service.errors import CallError
 
     try:
-        reply = client.answer(request, index)
+        return client.answer(request, index)
     except CallError as error:
+        message = str(error)
+        if file is None or not message.startswith(_ABOUT_SCHEMA):
+            return error
+        return CallError(error.code, f"{file}: {message.removeprefix(_ABOUT_SCHEMA)}", error.retry_after_s)
+
+
+def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:
+    """Print an answer; returns whether it was one. A lone query that fails ends the command."""
+    from service import render_answers
+    from service.errors import CallError
+
+    if isinstance(reply, CallError):
         if alone and not as_json_lines:
-            raise call_error(error) from error
-        click.echo(f"Error: {request.query!r}: {call_error(error).message}", err=True)
+            raise call_error(reply)
+        click.echo(f"Error: {query!r}: {call_error(reply).message}", err=True)
         if as_json_lines:
-            click.echo(render_answers.as_json(request.query, error))
+            click.echo(render_answers.as_json(query, reply))
         return False
     if as_json_lines:
-        click.echo(render_answers.as_json(request.query, reply))
+        click.echo(render_answers.as_json(query, reply))
     elif sys.stdout.isatty():
         from rich.console import Console
 

@@ -46,7 +46,7 @@ _ENUMS: dict[str, tuple[Any, dict[int, str]]] = {
 }
 _OPTIONAL_FIELDS = ("max_tokens", "temperature", "seed", "beam_size", "num_draws", "forced_spans")
 # Fields that are called otherwise here than in the library.
-_WIRE_FIELDS = {"schema": "schema_json", "prompt": "prompt_template"}
+WIRE_FIELDS = {"schema": "schema_json", "prompt": "prompt_template"}
 _COUNTS = ("num_tokens", "num_forced", "num_drafted", "num_accepted", "num_forwards")
 
 
@@ -75,7 +75,12 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
             **options,
         )
     except InputError as error:
-        raise InputError(_WIRE_FIELDS.get(error.field, error.field), error.message) from None
+        raise wire_error(error) from None
+
+
+def wire_error(error: InputError) -> InputError:
+    """Return an error about a field under the name the field has here."""
+    return InputError(WIRE_FIELDS.get(error.field, error.field), error.message)
 
 
 def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.AnswerRequest:

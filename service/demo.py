@@ -1,11 +1,12 @@
 """`genret demo`: the whole way once, with the commands a user would type.
 
 Builds the sample catalogue's index, starts a server on a free port, asks it real questions by both
-methods over gRPC, prints the answers and stops the server.
+methods and for JSON over gRPC, prints the answers and stops the server.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +26,7 @@ from retrieval.errors import GenretError
 if TYPE_CHECKING:
     from retrieval.types import RetrievalResult
     from service.client import RetrievalClient
+    from service.reply import AnswerReply
 
 QUERIES = (
     "who painted sunflowers and cut off part of his ear",
@@ -35,6 +37,16 @@ QUERIES = (
     "famous math problem that andrew wiles proved in the 1990s",
     "Albret Einstien",
 )
+JSON_QUERIES = (
+    "german city where oktoberfest is held",
+    "which noble gas makes up about one percent of the air",
+)
+KINDS = ("person", "city", "chemical element", "animal", "book", "film")
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"title": {"type": "string", "x-genret-index": "titles"}, "kind": {"enum": KINDS}},
+    "required": ["title", "kind"],
+}
 _READY_TIMEOUT_S = 180.0
 
 
@@ -51,7 +63,10 @@ _READY_TIMEOUT_S = 180.0
 @click.option("-k", "--k", default=3, show_default=True, show_envvar=True, help="Candidates shown per query.")
 @click.argument("queries", nargs=-1)
 def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
-    """Build the sample index, start a server, answer QUERIES (or seven of ours) by beam and DISC, stop."""
+    """Build the sample index, start a server, answer QUERIES (or seven of ours) by beam and DISC, stop.
+
+    Two of them are answered as JSON, too.
+    """
     from service.client import RetrievalClient
 
     with _folder(folder) as place:
@@ -61,6 +76,7 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
             click.echo(f"\nAsking {address}, each question by beam search and by DISC:\n")
             with RetrievalClient(address) as client:
                 _show(client, queries or QUERIES, k)
+                _show_json(client, queries[:2] or JSON_QUERIES)
     click.echo("\nThe server has stopped. Next: README.md, or `genret --help`.")
 
 
@@ -145,6 +161,28 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
     console = Console()
     # Without a terminal rich assumes 80 columns, too few for three of text.
     Console(width=max(console.width, 110)).print(table)
+
+
+def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:
+    from retrieval.answers.types import AnswerRequest
+
+    click.echo("\nAs JSON under this schema, where x-genret-index makes a string a title of the catalogue:\n")
+    for name, value in SCHEMA["properties"].items():
+        click.echo(f"  {name}: {json.dumps(value)}")
+    for query in queries:
+        click.echo(f"\n{query}\n{_json_lines(client.answer(AnswerRequest(query, SCHEMA)))}")
+
+
+def _json_lines(reply: AnswerReply) -> str:
+    result = reply.result
+    lines = [f"  {result.text}"]
+    for found in result.entities:
+        lines.append(f"  {found.pointer} is {', '.join(entity.entity_id for entity in found.entities)}")
+    lines.append(
+        f"  {result.num_tokens} tokens, {result.num_forced} of them forced; {result.num_forwards} forwards; "
+        f"{reply.total_ms:.0f} ms"
+    )
+    return "\n".join(lines)
 
 
 def _beam_cell(result: RetrievalResult) -> str:

@@ -31,7 +31,7 @@ class Responder:
 
     def prepare_answer(self, request: AnswerRequest) -> int:
         """Compile the request's schema, unless it is known, and return the length of its prompt."""
-        return len(self._retriever.answerer.job(request).prompt)
+        return len(self._retriever.answerer.job(request, titles=self._retriever.name).prompt)
 
     def respond(
         self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
@@ -48,7 +48,7 @@ class Responder:
         for i, request in enumerate(requests):
             if isinstance(request, AnswerRequest):
                 try:
-                    jobs[i] = answerer.job(request, tokens[i])
+                    jobs[i] = answerer.job(request, tokens[i], self._retriever.name)
                 except GenretError as error:
                     outcomes[i] = error
         if jobs:

@@ -13,7 +13,7 @@ from service.batching import Batcher
 from service.call import REQUEST_ID_KEY, Call
 from service.config import ServerConfig
 from service.convert import index_to_proto, reply_to_proto, request_from_proto
-from service.convert_answers import answer_request_from_proto, answer_to_proto
+from service.convert_answers import answer_request_from_proto, answer_to_proto, wire_error
 from service.errors import OverloadedError
 from service.executor import DeviceExecutor
 from service.health import Readiness
@@ -88,6 +88,8 @@ class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
         try:
             self._readiness.check()
             return await self._answer(request, call)
+        except InputError as error:
+            await refuse(context, wire_error(error), call.request_id)
         except Exception as error:
             await refuse(context, error, call.request_id)
 

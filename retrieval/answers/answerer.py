@@ -21,6 +21,7 @@ from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, S
 from retrieval.answers.validation import InvalidAnswerError
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.store import FilterStore
+from retrieval.holes import FIRST_INDEX
 from retrieval.index.reader import Index
 from retrieval.limits import Limits
 from retrieval.prefix_store import PrefixStore
@@ -88,6 +89,7 @@ class Answerer:
         self._config = config
         self._prefixes = prefixes
         self._draft = draft
+        self._first_index = FIRST_INDEX
         self._limits = Limits.of(model)
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, self._limits.prompt_tokens(_MIN_ROOM))
 
@@ -97,8 +99,10 @@ class Answerer:
         return self.engine.schemas.stats
 
     def add_index(self, name: str, index: Index, filters: FilterStore) -> None:
-        """Let schemas name an index."""
+        """Let schemas name an index. The first one is what "titles" means where nothing else is said."""
         self.engine.add_index(name, index, filters)
+        if self._first_index == FIRST_INDEX:
+            self._first_index = name
 
     def name_schema(self, name: str, schema: Schema) -> None:
         """Give a schema a name that requests may use, and compile it.
@@ -106,17 +110,24 @@ class Answerer:
         Raises:
             InputError: the name is taken, or the schema cannot be used.
         """
-        self.engine.schemas.name_schema(name, schema)
+        self.engine.schemas.name_schema(name, schema, self._first_index)
 
-    def job(self, request: AnswerRequest, cancel: CancelToken | None = None) -> AnswerJob:
+    def job(
+        self, request: AnswerRequest, cancel: CancelToken | None = None, titles: str | None = None
+    ) -> AnswerJob:
         """Return a request that can be answered, its schema compiled.
+
+        Args:
+            request: What is asked.
+            cancel: Polled between decode steps.
+            titles: The index that the schema calls "titles"; None: the first.
 
         Raises:
             SchemaRejectedError: the schema cannot be used.
             InputError: the template is unknown, the query is too long, or the answer does not fit.
         """
         begun = time.perf_counter()
-        schema = self.engine.schemas.prepare(request)
+        schema = self.engine.schemas.prepare(request, titles or self._first_index)
         compile_ms = (time.perf_counter() - begun) * 1e3
         template = self._config.answer_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
@@ -143,6 +154,7 @@ class Answerer:
         schema: Schema | None = None,
         *,
         batch_size: int = DEFAULT_BATCH_SIZE,
+        titles: str | None = None,
         **options: Unpack[AnswerOptions],
     ) -> list[AnswerResult]:
         """Answer queries under one schema, in their order.
@@ -151,6 +163,7 @@ class Answerer:
             queries: The query texts.
             schema: A JSON Schema, as text or as `json.loads` reads one.
             batch_size: Most queries that decode together.
+            titles: The index that the schema calls "titles"; None: the first.
             **options: See `AnswerRequest`.
 
         Raises:
@@ -163,7 +176,7 @@ class Answerer:
         jobs = []
         for number, query in enumerate(queries):
             try:
-                jobs.append(self.job(AnswerRequest(query, schema, **options)))
+                jobs.append(self.job(AnswerRequest(query, schema, **options), titles=titles))
             except InputError as error:
                 if error.field != "query" or len(queries) == 1:
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from decoding.grammar.cache import CacheStats, GrammarCache
@@ -12,7 +12,7 @@ from decoding.grammar.compiler import compile_schema
 from decoding.grammar.errors import GrammarError
 from decoding.grammar.grammar import Grammar
 from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.leaves.hole import HoleOpener
+from decoding.grammar.leaves.hole import HoleLeaf, HoleName, HoleOpener
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.schema.document import canonical_text, parse_document
 from retrieval.answers.checks import schema_text
@@ -21,6 +21,7 @@ from retrieval.answers.types import AnswerRequest
 from retrieval.answers.validation import AnswerValidator
 from retrieval.arguments import check_text
 from retrieval.errors import InputError
+from retrieval.holes import FIRST_INDEX
 
 DEFAULT_GRAMMAR_CACHE_BYTES = 256 * 2**20
 
@@ -80,8 +81,15 @@ class SchemaStore:
         """Names of the schemas that were given one."""
         return tuple(self._named)
 
-    def name_schema(self, name: str, schema: str | Mapping[str, object] | bool) -> None:
+    def name_schema(
+        self, name: str, schema: str | Mapping[str, object] | bool, titles: str = FIRST_INDEX
+    ) -> None:
         """Give a schema a name, and compile it as requests ask for it by default.
+
+        Args:
+            name: The name.
+            schema: The schema.
+            titles: The index that it calls "titles", in requests to the first index.
 
         Raises:
             InputError: the name is empty or taken, or the schema cannot be used; its field is the name.
@@ -92,11 +100,15 @@ class SchemaStore:
         if name in self._named:
             raise InputError("schema", f"two schemas are named {name!r}")
         request = AnswerRequest("-", schema_text(schema))
-        self.prepare(request)
+        self.prepare(request, titles)
         self._named[name] = str(request.schema)
 
-    def prepare(self, request: AnswerRequest) -> CompiledSchema:
+    def prepare(self, request: AnswerRequest, titles: str = FIRST_INDEX) -> CompiledSchema:
         """Return what a request needs to be answered, compiling its schema unless it is known.
+
+        Args:
+            request: The request.
+            titles: The index that its schema calls "titles".
 
         Raises:
             SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
@@ -105,10 +117,10 @@ class SchemaStore:
         text, options = self._text(request), request.options
         try:
             return self._cache.get(
-                (text, options),
+                (text, options, titles),
                 len(text),
-                partial(_key, text, options),
-                partial(self._compile, text, options),
+                partial(_key, text, options, titles),
+                partial(self._compile, text, options, titles),
             )
         except GrammarError as error:
             raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
@@ -125,9 +137,9 @@ class SchemaStore:
             raise InputError("schema_name", f"no schema named {request.schema_name!r}; known: {known}")
         return self._named[request.schema_name]
 
-    def _compile(self, text: str, options: GrammarOptions) -> CompiledSchema:
-        grammar = compile_schema(text, self._leaves, options, self._holes)
-        (canonical, _), _ = _key(text, options)
+    def _compile(self, text: str, options: GrammarOptions, titles: str) -> CompiledSchema:
+        grammar = compile_schema(text, self._leaves, options, partial(self._hole, titles))
+        (canonical, _, _), _ = _key(text, options, titles)
         return CompiledSchema(
             grammar,
             AnswerValidator(text, options.formats),
@@ -135,7 +147,10 @@ class SchemaStore:
             len(text) * _VALIDATOR_BYTES_PER_CHARACTER,
         )
 
+    def _hole(self, titles: str, name: HoleName) -> HoleLeaf:
+        return self._holes(replace(name, index=titles) if name.index == FIRST_INDEX else name)
 
-def _key(text: str, options: GrammarOptions) -> tuple[tuple[str, GrammarOptions], int]:
+
+def _key(text: str, options: GrammarOptions, titles: str) -> tuple[tuple[str, GrammarOptions, str], int]:
     canonical = canonical_text(parse_document(text, options.limits))
-    return (canonical, options), len(canonical)
+    return (canonical, options, titles), len(canonical)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -256,3 +257,17 @@ def test_retrievers_of_one_model_share_what_writes_answers(retriever: Retriever)
     assert other.answerer is retriever.answerer
     schema = {"type": "string", "x-genret-index": "again"}
     check(retriever, schema, other.answer(QUERY, schema))
+
+
+def test_titles_are_those_of_the_retriever_that_is_asked(retriever: Retriever, tmp_path: Path) -> None:
+    folder = tmp_path / "films"
+    checkpoint = Path(retriever.tokenizer.source)
+    films = make_index(folder, checkpoint, "title\tentity_id\nAlien\tF1\nVertigo\tF2\n")
+    other = retriever.open_another(films, name="films")
+    for schema, names in ((TITLE, {"films"}), ({**TITLE, "x-genret-index": "films"}, {"films"})):
+        (found,) = other.answer(QUERY, schema).entities
+        assert {found.index} == names
+        assert found.title in ("Alien", "Vertigo")
+    (found,) = retriever.answer(QUERY, TITLE).entities
+    assert found.index == retriever.name
+    assert found.title not in ("Alien", "Vertigo")
