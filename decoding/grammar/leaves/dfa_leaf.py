@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import cached_property
 
-from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.leaves.table_walk import Table, TableWalker
+from decoding.grammar.leaves.leaf import Exit, LeafTokens
+from decoding.grammar.leaves.models import StateModels, is_like
+from decoding.grammar.leaves.table_walk import FEW_PLACES, Table, TableWalker
 from decoding.grammar.leaves.token_cache import TokenCache
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.vocabulary.token_node import TokenNode
@@ -27,13 +28,22 @@ class DfaLeaf:
         automaton: Not of the empty language.
         walker: Of the vocabulary.
         is_shared: Whether it belongs to no single grammar.
+        strings: All strings, spelled in one way, and their state between two characters: tokens of states
+            that go on like these are theirs.
     """
 
-    def __init__(self, automaton: ByteDfa, walker: TableWalker, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        automaton: ByteDfa,
+        walker: TableWalker,
+        is_shared: bool = False,
+        strings: tuple[DfaLeaf, int] | None = None,
+    ) -> None:
         self.key: Hashable = ("automaton", automaton.digest)
         self.is_shared = is_shared
         self.automaton = automaton
         self._walker = walker
+        self._strings = strings
         self._labels = automaton.ends
         self._edges: list[dict[int, int] | None] = [None] * automaton.num_states
         self._is_known = bytearray(automaton.num_states)
@@ -113,9 +123,49 @@ class DfaLeaf:
         if found is None:
             if self.edges(state) is not None:
                 return None
-            found = self._tokens.put(place, self._walker.tokens(self.table, state, node))
+            found = self._by_model(state, node) if node.num_below > FEW_PLACES else None
+            found = self._tokens.put(place, found or self._walker.tokens(self.table, state, node))
         return found
+
+    def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens of a state that treats nearly all texts as another one does."""
+        model = self._models.of(state)
+        if model < 0:
+            return None
+        if model == state:
+            return self._as_strings(state, node)
+        known = self.tokens(model, node)
+        return None if known is None else self._models.tokens(state, model, node, known)
+
+    def _as_strings(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens of a state behind which any text may come."""
+        if self._strings is None:
+            return None
+        strings, body = self._strings
+        label = self._string_labels.get(state)
+        if label is None:
+            label = is_like(
+                self.automaton.rows, self._labels, state, (strings.automaton.rows, strings._labels, body)
+            )
+            self._string_labels[state] = label
+        found = strings.tokens(body, node) if label >= 0 else None
+        if found is None or not label:
+            return found
+        return LeafTokens(found.few, found.many, tuple([Exit(label, rest) for _, rest in found.exits]))
+
+    @cached_property
+    def _models(self) -> StateModels:
+        return StateModels(self.automaton.rows, self._labels.__getitem__, _is_alive, self._walker.vocabulary)
+
+    @cached_property
+    def _string_labels(self) -> dict[int, int]:
+        return {}
 
     @cached_property
     def _distances(self) -> list[int]:
         return self.automaton.distances()
+
+
+def _is_alive(state: int) -> bool:
+    """Every state of an automaton can reach the end of a text."""
+    return True

@@ -224,7 +224,8 @@ class Leaves:
             automaton = automaton & writable
             if automaton.is_empty:
                 raise VocabularyError("the tokenizer cannot write any of the texts that are allowed")
-        return DfaLeaf(automaton, self.walker, is_shared)
+        strings = self._any_text[True]
+        return DfaLeaf(automaton, self.walker, is_shared, (strings.unbounded, strings.strings.body))
 
     def _sparse(self, texts: dict[bytes, int], is_shared: bool = False) -> SparseLeaf:
         for text in texts:

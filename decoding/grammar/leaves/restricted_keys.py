@@ -9,7 +9,8 @@ import numpy as np
 
 from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf
 from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.leaves.table_walk import Table, TableWalker
+from decoding.grammar.leaves.models import StateModels
+from decoding.grammar.leaves.table_walk import FEW_PLACES, Table, TableWalker
 from decoding.grammar.leaves.token_cache import TokenCache
 from decoding.grammar.vocabulary.token_node import TokenNode
 
@@ -118,8 +119,25 @@ class RestrictedKeys:
         place = (state, node.positions)
         found = self._tokens.get(place)
         if found is None:
-            found = self._tokens.put(place, self._walker.tokens(self._table, state, node))
+            found = self._by_model(state, node) if node.num_below > FEW_PLACES else None
+            found = self._tokens.put(place, found or self._walker.tokens(self._table, state, node))
         return found
+
+    def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens of a state that treats nearly all texts as another one does."""
+        model = self._models.of(state)
+        if model < 0 or model == state or not self._is_alive(model):
+            return None
+        known = self.tokens(model, node)
+        return None if known is None else self._models.tokens(state, model, node, known)
+
+    def _is_alive(self, state: int) -> bool:
+        """Whether a key that is allowed can be reached."""
+        return bool(self._reachable[state] & self._allowed)
+
+    @cached_property
+    def _models(self) -> StateModels:
+        return StateModels(self._automaton.rows, self.label, self._is_alive, self._walker.vocabulary)
 
     def _listed(self, state: int) -> dict[int, int] | None:
         """The edges that lead to keys that are allowed, if they are few."""

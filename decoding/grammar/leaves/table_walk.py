@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Below so many prefixes a loop in Python is quicker than the first NumPy operations.
-_SMALL = 24
+FEW_PLACES = 24
 
 
 class Table(NamedTuple):
@@ -101,7 +101,7 @@ class TableWalker:
 
     def tokens(self, table: Table, state: int, node: TokenNode) -> LeafTokens:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""
-        walk = self.walk_nodes if node.num_below <= _SMALL else self._large
+        walk = self.walk_nodes if node.num_below <= FEW_PLACES else self._large
         tokens, mask, exits = walk(table, state, node.positions)
         vocabulary = self.vocabulary
         rests = tuple([Exit(label, vocabulary.rest(exits[label])) for label in sorted(exits)])

@@ -67,7 +67,7 @@ def _pairs(
             label(left_labels[left] if left >= 0 else -1, right_labels[right] if right >= 0 else -1)
         )
         row: list[Edge] = []
-        for first, last, pair in _together(
+        for first, last, pair in together(
             left_rows[left] if left >= 0 else (),
             right_rows[right] if right >= 0 else (),
             left_alone,
@@ -83,7 +83,7 @@ def _pairs(
     return rows, labels
 
 
-def _together(
+def together(
     left: Row, right: Row, left_alone: bool, right_alone: bool
 ) -> list[tuple[int, int, tuple[int, int]]]:
     """The edges of a pair of states; -1 for a side that cannot follow."""

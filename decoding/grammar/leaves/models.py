@@ -1,0 +1,187 @@
+"""Models of states: other states that treat nearly all texts alike, and whose tokens are known already.
+
+Behind the opening quote of a key nearly every text is a key that the schema does not speak of. So nearly all
+tokens are those of any string, which every grammar shares, and only what leads along the keys given by name
+has to be looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from decoding.grammar.leaves.leaf import Exit, LeafTokens
+from decoding.grammar.regular.minimise import Row
+from decoding.grammar.regular.product import together
+from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+
+# A pair of states that differ in more bytes is not compared, nor are more places of the trie looked at.
+_MOST_BYTES = 128
+_MOST_PLACES = 512
+
+# A byte, and where it leads from the state and from its model; -1: nowhere.
+_Difference = tuple[int, int, int]
+
+
+class StateModels:
+    """Models of the states of one automaton.
+
+    Args:
+        rows: Of the automaton, which is minimal.
+        label: Label of a text that ends in a state, -1 where none does.
+        is_alive: Whether a state can reach the end of a text.
+        vocabulary: Whose tokens.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        label: Callable[[int], int],
+        is_alive: Callable[[int], bool],
+        vocabulary: Vocabulary,
+    ) -> None:
+        self._rows = rows
+        self._label = label
+        self._is_alive = is_alive
+        self._vocabulary = vocabulary
+        self._models: dict[int, int] = {}
+        self._differences: dict[tuple[int, int], list[_Difference] | None] = {}
+
+    def of(self, state: int) -> int:
+        """The model of a state, -1 if it has none: the state most bytes lead to, if they lead back to it."""
+        model = self._models.get(state)
+        if model is None:
+            model = self._most_common(state)
+            if model >= 0 and model != state and self._most_common(model) != model:
+                model = -1
+            self._models[state] = model
+        return model
+
+    def tokens(self, state: int, model: int, node: TokenNode, known: LeafTokens) -> LeafTokens | None:
+        """The tokens below a node from a state on, by those of its model; None: they differ too much."""
+        if _is_nested(node):
+            return None
+        cleared: list[int] = []
+        ended: dict[int, int] = {}
+        waiting = [(node, state, model)]
+        num_places = 0
+        while waiting:
+            place, left, right = waiting.pop()
+            differences = self._differing(left, right)
+            if differences is None:
+                return None
+            children = place.children
+            for byte, after, expected in differences:
+                child = children.get(byte)
+                if child is None or expected < 0 or not self._is_alive(expected):
+                    if child is not None and after >= 0 and self._is_alive(after):
+                        return None
+                    continue
+                num_places += 1
+                if after < 0 or not self._is_alive(after):
+                    cleared += child.positions
+                    continue
+                if self._label(after) != self._label(expected):
+                    ended.update(dict.fromkeys(child.positions, self._label(after)))
+                waiting.append((child, after, expected))
+            if num_places > _MOST_PLACES:
+                return None
+        return self._changed(known, cleared, ended) if cleared or ended else known
+
+    def _most_common(self, state: int) -> int:
+        """The state most bytes lead to, of those with a loop the first."""
+        counts: dict[int, int] = {}
+        for first, last, target in self._rows[state]:
+            counts[target] = counts.get(target, 0) + last - first + 1
+        looped = [target for target in counts if any(edge[2] == target for edge in self._rows[target])]
+        return max(looped, key=lambda target: (counts[target], -target), default=-1)
+
+    def _differing(self, left: int, right: int) -> list[_Difference] | None:
+        """The bytes that lead to different states; None: they are too many."""
+        key = (left, right)
+        if key in self._differences:
+            return self._differences[key]
+        found: list[_Difference] = []
+        is_alike = True
+        for first, last, (after, expected) in together(self._rows[left], self._rows[right], True, True):
+            if after == expected:
+                continue
+            if len(found) + last - first >= _MOST_BYTES:
+                is_alike = False
+                break
+            found += [(byte, after, expected) for byte in range(first, last + 1)]
+        self._differences[key] = found if is_alike else None
+        return self._differences[key]
+
+    def _changed(self, known: LeafTokens, cleared: list[int], ended: dict[int, int]) -> LeafTokens:
+        """Tokens without those below some places, and with other labels of texts that end at others."""
+        few, many = known.few, known.many
+        trie = self._vocabulary.trie
+        begin, end = trie.token_begin_view, trie.end_view
+        if cleared:
+            without = np.concatenate([trie.tokens[begin[p] : begin[end[p]]] for p in cleared])
+            few = tuple(set(few).difference(without.tolist())) if few else few
+            if many is not None:
+                many = many & ~self._vocabulary.packed(without)
+                many.flags.writeable = False
+        by_label: dict[int, list[int]] = {}
+        for exit in known.exits:
+            positions = [p for p in exit.rest.positions if p not in ended]
+            for place in cleared:
+                del positions[bisect_left(positions, place) : bisect_left(positions, end[place])]
+            by_label[exit.label] = positions
+        for place, label in ended.items():
+            if label >= 0 and end[place] > place + 1:
+                by_label.setdefault(label, []).append(place)
+        rest = self._vocabulary.rest
+        exits = tuple(Exit(label, rest(by_label[label])) for label in sorted(by_label) if by_label[label])
+        return LeafTokens(tuple(sorted(few)), many, exits)
+
+
+def is_like(rows: Sequence[Row], ends: Sequence[int], state: int, other: StateView) -> int:
+    """The one label of the texts from a state on, if they are those from a state of another automaton.
+
+    Args:
+        rows: Of the automaton.
+        ends: Its labels.
+        state: The state.
+        other: Rows, labels and state of the other one.
+
+    Returns:
+        The label; -1 if the texts are others, or have several labels.
+    """
+    other_rows, other_ends, other_state = other
+    found: dict[int, int] = {state: other_state}
+    order = [state]
+    labels: set[int] = set()
+    for place in order:
+        row, other_row = rows[place], other_rows[found[place]]
+        label = ends[place]
+        if len(row) != len(other_row) or (label >= 0) != (other_ends[found[place]] >= 0):
+            return -1
+        if label >= 0:
+            labels.add(label)
+        for (first, last, target), (other_first, other_last, other_target) in zip(
+            row, other_row, strict=True
+        ):
+            if (first, last) != (other_first, other_last):
+                return -1
+            if target not in found:
+                found[target] = other_target
+                order.append(target)
+            elif found[target] != other_target:
+                return -1
+    return labels.pop() if len(labels) == 1 else -1
+
+
+StateView = tuple[Sequence[Row], Sequence[int], int]
+
+
+def _is_nested(node: TokenNode) -> bool:
+    """Whether a place of a node is below another one."""
+    end = node.trie.end_view
+    places = node.positions
+    return any(end[places[n]] > places[n + 1] for n in range(len(places) - 1))
