@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from decoding.grammar.constraint import GrammarConstraint
-
 from decoding.answering.params import AnswerParams
 from decoding.answering.results import AnswerText
 from decoding.answering.writer import write_answers
@@ -17,10 +15,12 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, DecodingError
+from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import GrammarError
 from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
 from decoding.params import BeamParams, DiscParams
 from decoding.types import Hypothesis
+from retrieval.answers.chain_meter import ChainMeter
 from retrieval.answers.engine import AnswerEngine
 from retrieval.answers.errors import user_error
 from retrieval.answers.types import AnswerRequest
@@ -177,8 +177,9 @@ def _write_chains(
         )
         for job in jobs
     ]
+    meter = ChainMeter(model)
     answers = write_answers(
-        model,
+        meter,
         [job.prompt for job in jobs],
         [job.schema.grammar for job in jobs],
         params,
@@ -187,10 +188,10 @@ def _write_chains(
         draft=draft,
         cancel=[job.cancel for job in jobs],
     )
-    return [_written(answer) for answer in answers]
+    return [_written(answer, meter) for answer in answers]
 
 
-def _written(answer: AnswerText | DecodingError) -> Outcome:
+def _written(answer: AnswerText | DecodingError, meter: ChainMeter) -> Outcome:
     if isinstance(answer, DecodingCancelledError):
         return answer
     if isinstance(answer, GrammarError):
@@ -206,4 +207,6 @@ def _written(answer: AnswerText | DecodingError) -> Outcome:
         num_drafted=counts.drafted,
         num_accepted=counts.accepted,
         num_forwards=counts.forwards - 1,
+        prefill_ms=meter.prefill_ms,
+        kv=meter.share(),
     )
