@@ -37,10 +37,7 @@ QUERIES = (
     "famous math problem that andrew wiles proved in the 1990s",
     "Albret Einstien",
 )
-JSON_QUERIES = (
-    "german city where oktoberfest is held",
-    "which noble gas makes up about one percent of the air",
-)
+JSON_QUERIES = QUERIES[1:3]
 KINDS = ("person", "city", "chemical element", "animal", "book", "film")
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -166,7 +163,7 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
 def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:
     from retrieval.answers.types import AnswerRequest
 
-    click.echo("\nAs JSON under this schema, where x-genret-index makes a string a title of the catalogue:\n")
+    click.echo("\nAs JSON, where x-genret-index makes a string a title of the catalogue:\n")
     for name, value in SCHEMA["properties"].items():
         click.echo(f"  {name}: {json.dumps(value)}")
     for query in queries:

@@ -20,18 +20,21 @@ class Responder:
 
     Args:
         retriever: Answers for one index.
+
+    Attributes:
+        retriever: As given.
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self._retriever = retriever
+        self.retriever = retriever
 
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the length of the request's prompt; see `Retriever.prompt_tokens`."""
-        return self._retriever.prompt_tokens(request)
+        return self.retriever.prompt_tokens(request)
 
     def prepare_answer(self, request: AnswerRequest) -> int:
         """Compile the request's schema, unless it is known, and return the length of its prompt."""
-        return len(self._retriever.answerer.job(request, titles=self._retriever.name).prompt)
+        return len(self.retriever.answerer.job(request, titles=self.retriever.name).prompt)
 
     def respond(
         self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
@@ -41,14 +44,14 @@ class Responder:
         outcomes: dict[int, Outcome] = {}
         titles = {i: request for i, request in enumerate(requests) if isinstance(request, RetrieveRequest)}
         if titles:
-            found = self._retriever.retrieve_batch(list(titles.values()), [tokens[i] for i in titles])
+            found = self.retriever.retrieve_batch(list(titles.values()), [tokens[i] for i in titles])
             outcomes.update(zip(titles, found, strict=True))
-        answerer = self._retriever.answerer
+        answerer = self.retriever.answerer
         jobs = {}
         for i, request in enumerate(requests):
             if isinstance(request, AnswerRequest):
                 try:
-                    jobs[i] = answerer.job(request, tokens[i], self._retriever.name)
+                    jobs[i] = answerer.job(request, tokens[i], self.retriever.name)
                 except GenretError as error:
                     outcomes[i] = error
         if jobs:
@@ -57,4 +60,4 @@ class Responder:
 
     def warm_up(self) -> None:
         """Do everything that makes a first request slower than the next."""
-        self._retriever.warm_up()
+        self.retriever.warm_up()

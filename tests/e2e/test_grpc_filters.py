@@ -10,12 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.retriever import Retriever
 from service.config import IndexSpec
 from service.loading import IndexOpener, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.served import ServedIndex
-from tests.service.running_server import failure, running, unpack
+from tests.service.running_server import failure, retriever_of, running, unpack
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 
@@ -27,8 +26,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     opener = IndexOpener(model, filter_cache_bytes=12_345)
     served = opener.open(IndexSpec("tiny", make_index(folder / "index", checkpoint)))
     yield served
-    assert isinstance(served.retriever, Retriever)
-    served.retriever.close()
+    retriever_of(served).close()
 
 
 def ids(response: Any) -> set[str]:
@@ -49,8 +47,8 @@ def test_filters_reach_the_retriever(tiny: ServedIndex) -> None:
             assert nobody.finish_reason == pb.FINISH_REASON_NO_MATCH
 
     asyncio.run(scenario())
-    assert isinstance(tiny.retriever, Retriever)
-    stats = tiny.retriever.filters.stats
+    retriever = retriever_of(tiny)
+    stats = retriever.filters.stats
     assert stats.num_filters == 4
     assert stats.max_bytes == 12_345
 

@@ -20,7 +20,7 @@ from service.convert import reply_from_proto, request_to_proto
 from service.loading import IndexOpener, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.served import ServedIndex
-from tests.service.running_server import failure, running
+from tests.service.running_server import failure, retriever_of, running
 from tests.service.tiny_assets import MAX_POSITIONS, NUM_ENTITIES, make_checkpoint, make_index
 
 
@@ -32,8 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     model = ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1)
     served = IndexOpener(model).open(IndexSpec("tiny", index))
     yield served
-    assert isinstance(served.retriever, Retriever)
-    served.retriever.close()
+    retriever_of(served).close()
 
 
 def test_the_log_says_what_answers_for_an_index(
@@ -44,8 +43,7 @@ def test_the_log_says_what_answers_for_an_index(
     monkeypatch.setattr("decoding.kernels.choice._numba_is_installed", lambda: False)
     with caplog.at_level("INFO", logger="service"):
         served = IndexOpener(ModelSpec(model=str(checkpoint), device="cpu")).open(IndexSpec("tiny", index))
-    assert isinstance(served.retriever, Retriever)
-    served.retriever.close()
+    retriever_of(served).close()
     assert caplog.messages == [
         f"index 'tiny': version {served.description.version} from {index}; model checkpoint on cpu; "
         "the trie is walked by torch kernels"
@@ -58,9 +56,9 @@ def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(tmp_path: 
     with pytest.raises(IndexNotFoundError):  # the model is then loaded with the next one
         opener.open(IndexSpec("none", tmp_path / "none"))
     served = [opener.open(IndexSpec(n, make_index(tmp_path / n, checkpoint))) for n in ("a", "b", "c")]
-    retrievers = [s.retriever for s in served]
-    assert len({id(r.model) for r in retrievers if isinstance(r, Retriever)}) == 1
-    assert len({id(r.tokenizer) for r in retrievers if isinstance(r, Retriever)}) == 1
+    retrievers = [retriever_of(s) for s in served]
+    assert len({id(r.model) for r in retrievers}) == 1
+    assert len({id(r.tokenizer) for r in retrievers}) == 1
     assert [s.description.name for s in served] == ["a", "b", "c"]
 
     other = make_checkpoint(tmp_path / "other")
@@ -72,7 +70,6 @@ def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(tmp_path: 
         opener.open(IndexSpec("d", make_index(tmp_path / "d", other)))
 
     for retriever in retrievers:
-        assert isinstance(retriever, Retriever)
         request = RetrieveRequest("who wrote hamlet", k=3)
         (answer,) = retriever.retrieve_batch([request])
         assert isinstance(answer, RetrievalResult)
@@ -82,8 +79,7 @@ def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(tmp_path: 
 
 @pytest.fixture
 def retriever(tiny: ServedIndex) -> Retriever:
-    assert isinstance(tiny.retriever, Retriever)
-    return tiny.retriever
+    return retriever_of(tiny)
 
 
 def test_the_description_is_the_indexs_own(tiny: ServedIndex, retriever: Retriever) -> None:

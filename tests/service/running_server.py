@@ -13,9 +13,11 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from retrieval.retriever import Retriever
 from service.config import IndexSpec, ServerConfig
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.responder import Responder
 from service.served import ServedIndex
 from service.server import Server
 from tests.service.fake_retriever import FakeRetriever, served
@@ -101,3 +103,9 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+def retriever_of(served: ServedIndex) -> Retriever:
+    """The library's retriever behind a real index."""
+    assert isinstance(served.retriever, Responder)
+    return served.retriever.retriever

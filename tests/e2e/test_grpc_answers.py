@@ -1,0 +1,244 @@
+"""`Answer` over gRPC: a random Llama over a dozen titles, every method, every refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
+from functools import wraps
+from typing import Any
+
+import grpc
+import jsonschema
+import pytest
+
+from service.config import IndexSpec, SchemaSpec
+from service.loading import IndexOpener, ModelSpec
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.served import ServedIndex
+from tests.checkpoints import make_index as make_other_index
+from tests.service.running_server import Running, failure, retriever_of, running, until
+from tests.service.tiny_assets import make_checkpoint, make_index
+
+TITLE = {"type": "string", "x-genret-index": "titles"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"title": TITLE, "kind": {"enum": ["work", "city"]}},
+    "required": ["title", "kind"],
+}
+METHODS = {
+    pb.ANSWER_METHOD_GREEDY: {},
+    pb.ANSWER_METHOD_SAMPLE: {"seed": 3, "temperature": 0.5},
+    pb.ANSWER_METHOD_BEAM: {"beam_size": 2},
+    pb.ANSWER_METHOD_DISC: {"seed": 4, "num_draws": 2},
+}
+
+
+def synchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own."""
+
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ServedIndex]]:
+    folder = tmp_path_factory.mktemp("answers")
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    schema = folder / "entity.json"
+    schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
+    opener = IndexOpener(
+        ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1),
+        schemas=[SchemaSpec("entity", schema)],
+    )
+    films = make_other_index(folder / "films", checkpoint, "title\tentity_id\nAlien\tF1\nVertigo\tF2\n")
+    served = {
+        "tiny": opener.open(IndexSpec("tiny", make_index(folder / "index", checkpoint))),
+        "films": opener.open(IndexSpec("films", films)),
+    }
+    opener.name_schemas()
+    yield served
+    for index in served.values():
+        retriever_of(index).close()
+
+
+@pytest.fixture
+def server(tables: dict[str, ServedIndex]) -> AbstractAsyncContextManager[Running]:
+    return running(indexes=tables)
+
+
+def request(schema: Any = SCHEMA, **fields: Any) -> pb.AnswerRequest:
+    if "schema_name" not in fields:
+        fields["schema_json"] = schema if isinstance(schema, str) else json.dumps(schema)
+    return pb.AnswerRequest(**{"query": "who wrote hamlet", **fields})
+
+
+@synchronous
+async def test_every_method_answers_with_valid_json_and_its_entities(server: Any) -> None:
+    async with server as up:
+        for method, options in METHODS.items():
+            reply = await up.stub.Answer(request(method=method, **options), timeout=30)
+            jsonschema.validate(json.loads(reply.json), SCHEMA)
+            assert reply.method == method
+            (found,) = reply.entities
+            assert (found.pointer, found.index) == ("/title", "tiny")
+            assert found.title == json.loads(reply.json)["title"]
+            assert {entity.title for entity in found.entities} == {found.title}
+            assert reply.num_tokens > reply.num_forced >= 0
+            assert reply.num_forwards > 0
+            assert reply.HasField("mass") == (method == pb.ANSWER_METHOD_DISC)
+            assert reply.HasField("seed") == ("seed" in options)
+            assert reply.index.name == "tiny"
+            assert reply.timings.total_ms >= reply.timings.decode_ms > 0
+            assert reply.logprob < 0
+
+
+@synchronous
+async def test_without_a_method_the_answer_is_greedy(server: Any) -> None:
+    async with server as up:
+        plain = await up.stub.Answer(request(), timeout=30)
+        greedy = await up.stub.Answer(request(method=pb.ANSWER_METHOD_GREEDY), timeout=30)
+        assert plain.method == pb.ANSWER_METHOD_GREEDY
+        assert plain.json == greedy.json
+
+
+@synchronous
+async def test_a_named_schema_is_the_schema_of_its_file(server: Any) -> None:
+    async with server as up:
+        named = await up.stub.Answer(request(schema_name="entity"), timeout=30)
+        given = await up.stub.Answer(request(), timeout=30)
+        assert named.json == given.json
+        assert named.schema_digest == given.schema_digest
+
+
+@synchronous
+async def test_titles_are_those_of_the_index_that_is_asked(server: Any) -> None:
+    async with server as up:
+        for name, there in (("", False), ("tiny", False), ("films", True)):
+            for fields in ({"schema": SCHEMA}, {"schema_name": "entity"}):
+                reply = await up.stub.Answer(request(**fields, index=name), timeout=30)
+                (found,) = reply.entities
+                assert (found.title in ("Alien", "Vertigo")) == there
+                assert found.index == reply.index.name == (name or "tiny")
+        both = {"properties": {"a": TITLE, "b": {**TITLE, "x-genret-index": "films"}}, "required": ["a", "b"]}
+        reply = await up.stub.Answer(request({"type": "object", **both}), timeout=30)
+        assert [found.index for found in reply.entities] == ["tiny", "films"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"schema_name": "other"}, "schema_name", "no schema named 'other'; known: entity"),
+        ({"schema": {"properties": {"a": {"type": "strin"}}}}, "schema_json", "#/properties/a/type: type:"),
+        ({"schema": '{"type": '}, "schema_json", "#: the schema is not JSON"),
+        ({"schema": ""}, "schema_json", "#: the schema is not JSON"),
+        ({"schema": {"not": {}}}, "schema_json", "no value is valid"),
+        ({"schema": {"$ref": "http://example.org/a"}}, "schema_json", "nothing is fetched"),
+        (
+            {"schema": {"x-genret-index": "nope"}},
+            "schema_json",
+            "there is no index 'nope'; there are: 'tiny'",
+        ),
+        (
+            {"schema": {**TITLE, "x-genret-filter": "kind ="}},
+            "schema_json",
+            "filter: at character 7",
+        ),
+        ({"max_tokens": 3}, "max_tokens", "the shortest answer to this schema takes"),
+        ({"max_tokens": 0}, "max_tokens", "must be in [1, 65536], got 0"),
+        ({"temperature": 0.0}, "temperature", "must be in [0.01, 100]"),
+        ({"beam_size": 0}, "beam_size", "must be in [1, 1000]"),
+        ({"query": " "}, "query", "must not be empty"),
+        ({"prompt_template": "none"}, "prompt_template", "unknown template 'none'"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else None,
+)
+@synchronous
+async def test_what_is_wrong_with_a_request_is_said_of_its_field(
+    server: Any, fields: dict[str, Any], field: str, words: str
+) -> None:
+    async with server as up:
+        error, details = await failure(up.stub.Answer(request(**fields), timeout=30))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        (violation,) = details["BadRequest"].field_violations
+        assert violation.field == field
+        assert words in violation.description
+
+
+@synchronous
+async def test_an_index_that_is_not_served_is_not_found(server: Any) -> None:
+    async with server as up:
+        error, details = await failure(up.stub.Answer(request(index="nope"), timeout=30))
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+        assert details["ResourceInfo"].resource_name == "nope"
+
+
+LONG = {"type": "array", "items": {"type": "integer"}, "minItems": 30}
+
+
+@synchronous
+async def test_an_answer_that_is_late_or_cancelled_frees_its_place(
+    tables: dict[str, ServedIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = retriever_of(tables["tiny"]).model
+    steps = 0
+    prefill = type(model).prefill
+
+    def slow_prefill(self: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal steps
+        session = prefill(self, *arguments, **options)
+        step = session.step
+
+        def slow_step(*given: Any, **named: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            time.sleep(0.02)
+            return step(*given, **named)
+
+        session.step = slow_step
+        return session
+
+    monkeypatch.setattr(type(model), "prefill", slow_prefill)
+    async with running(indexes=tables) as up:
+        asked = request(LONG, forced_spans=False, method=pb.ANSWER_METHOD_BEAM)
+        error, _ = await failure(up.stub.Answer(asked, timeout=0.3))
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        steps = 0
+        call = up.stub.Answer(asked, timeout=60)
+        pending = asyncio.ensure_future(_result(call))
+        await until(lambda: steps > 2)
+        call.cancel()
+        assert await pending is grpc.StatusCode.CANCELLED
+        taken = steps
+        reply = await up.stub.Answer(request(True, max_tokens=20), timeout=30)
+        json.loads(reply.json)
+        assert steps - taken < 40, "the answer nobody waits for was written to its end"
+
+
+async def _result(call: Any) -> grpc.StatusCode | None:
+    try:
+        await call
+    except asyncio.CancelledError:
+        return grpc.StatusCode.CANCELLED
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return None
+
+
+@synchronous
+async def test_answers_and_titles_are_served_beside_one_another(server: Any) -> None:
+    async with server as up:
+        batch = up.batch(*(pb.RetrieveRequest(query=f"query {n}", k=2) for n in range(5)))
+        answers = [up.stub.Answer(request(query=f"query {n}"), timeout=60) for n in range(5)]
+        wrong = failure(up.stub.Answer(request({"type": 3}), timeout=60))
+        titles, *written = await asyncio.gather(batch, *answers)
+        assert [len(result.response.candidates) for result in titles.results] == [2] * 5
+        for reply in written:
+            jsonschema.validate(json.loads(reply.json), SCHEMA)
+        error, _ = await wrong
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
