@@ -140,7 +140,7 @@ async def test_titles_are_those_of_the_index_that_is_asked(server: Any) -> None:
         ({"schema": {"not": {}}}, "schema_json", "no value is valid"),
         ({"schema": {"$ref": "http://example.org/a"}}, "schema_json", "nothing is fetched"),
         (
-            {"schema": {"x-genret-index": "nope"}},
+            {"schema": {**TITLE, "x-genret-index": "nope"}},
             "schema_json",
             "there is no index 'nope'; there are: 'tiny'",
         ),
