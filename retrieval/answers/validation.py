@@ -59,7 +59,7 @@ class AnswerValidator:
         """
         try:
             value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, InvalidOperation) as error:
             raise InvalidAnswerError(f"the answer is no JSON: {error}") from error
         try:
             with localcontext(_EXACT):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from json.encoder import encode_basestring
 
 from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.errors import (
@@ -182,12 +183,28 @@ class NodeBuilder:
         found.extend(leaf for leaf in map(self.hole, cases.holes) if not leaf.is_empty)
         return found
 
+    def can_write(self, key: str) -> bool:
+        """Whether the vocabulary can write a key."""
+        vocabulary = self.leaves.vocabulary
+        if vocabulary.writable.is_everything:
+            return True
+        try:
+            vocabulary.require(encode_basestring(key).encode())
+        except VocabularyError as error:
+            self.leave_out(error)
+            return False
+        return True
+
+    def leave_out(self, error: VocabularyError) -> None:
+        """Remember why something valid cannot be written, to be said where nothing else is left."""
+        self._unwritable = self._unwritable or error
+
     def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
         """Add a leaf unless the vocabulary cannot write any of its texts."""
         try:
             found.append(make())
         except VocabularyError as error:
-            self._unwritable = self._unwritable or error
+            self.leave_out(error)
 
     def hole(self, hole: TextFromHole) -> HoleLeaf:
         """The leaf of a set outside the schema.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from decoding.grammar.errors import SchemaLimitError
+from decoding.grammar.errors import SchemaLimitError, VocabularyError
+from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.schema.cases import Conjunction, ObjectCase, joined
 from decoding.grammar.schema.conflicts import member_value
 from decoding.grammar.schema.counted_object_shape import CountedObjectShape
 from decoding.grammar.schema.emptiness import DraftObject
 from decoding.grammar.schema.key_leaves import FreeKeyLeaves, KeyMemory, NamedKeyLeaves
+from decoding.grammar.schema.key_spelling import spelled_classes
 from decoding.grammar.schema.members import Member, Members
 from decoding.grammar.schema.record_shape import OrderedRecordShape, RecordShape
 from decoding.grammar.shapes import ValueNode
@@ -37,7 +39,7 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> DraftObject:
     required = set(case.required)
     named = []
     for label, name in enumerate(names):
-        values = _named_values(builder, case, name)
+        values = _named_values(builder, case, name) if builder.can_write(name) else {}
         if values:
             size = len(json.dumps(name, ensure_ascii=False).encode()) + 1
             named.append(Member(label, name, name in required, 1, size, values))
@@ -116,15 +118,35 @@ def _free_members(
     for label, (keys, value, quotas) in enumerate(parts, len(names)):
         values = _by_quotas(builder, value, quotas)
         classes.append(keys)
+        supply, shortest = _supply(builder, keys, names)
+        if supply == 0:
+            continue
+        size = len(shortest) + 1
+        members.append(Member(label, None, False, supply, size, values))
+    return members, tuple(classes)
+
+
+def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | None, bytes]:
+    """How many keys of a set there are, None without bound, and the shortest, quoted; some names left out."""
+    writable = builder.leaves.vocabulary.writable_texts
+    if writable is None:
         supply = keys.count()
         if supply is not None:
             supply -= sum(keys.accepts(name) for name in names)
-        if supply == 0:
-            continue
+            if supply == 0:
+                return 0, b""
         shortest = next(text for text in keys.texts() if text not in names)
-        size = len(json.dumps(shortest, ensure_ascii=False).encode()) + 1
-        members.append(Member(label, None, False, supply, size, values))
-    return members, tuple(classes)
+        return supply, json.dumps(shortest, ensure_ascii=False).encode()
+    spelled = spelled_classes((keys,))
+    if names:
+        spelled -= ByteDfa.literals((json.dumps(name, ensure_ascii=False).encode(), 0) for name in names)
+    if spelled.is_empty:
+        return 0, b""
+    spelled &= writable
+    if spelled.is_empty:
+        builder.leave_out(VocabularyError("the tokenizer cannot write any of the keys that are allowed"))
+        return 0, b""
+    return spelled.count(), spelled.shortest()
 
 
 def _key_classes(

@@ -1,4 +1,4 @@
-"""Masks are bit by bit the tokens whose bytes can be followed, with the end token where a text is complete."""
+"""Masks are, bit by bit, the tokens whose bytes can be followed, and the end token behind complete texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from benchmarks.harness.answer_schemas import SCHEMAS
 from decoding.grammar.compiler import compile_schema
@@ -20,30 +19,14 @@ from decoding.grammar.grammar import Grammar
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.schema import dialects
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary
+from tests.json_tokenizers import byte_level
 from tests.leaf_oracle import real_vocabulary
 from tests.mask_oracle import ByteTrie, mask_of, walked_states
 from tests.shared_titles import shared_file
 
 OPTIONS = {"reading": GrammarOptions(max_indent=2), "writing": GrammarOptions.for_writing()}
-TEXTS = [one.text for one in SCHEMAS] + [
-    '{"name": "Zoë Müller", "tags": ["日本語", "한국어"], "ok": true, "none": null, "n": -1.5e+10}',
-    '[{"a": 1}, {"a": 12}, {"a": 123}]',
-]
 WITHOUT_TITLES = [one for one in SCHEMAS if not one.has_titles]
-
-
-def trained_pieces() -> list[bytes]:
-    """Tokens of a byte-level BPE trained on JSON, some of them parts of characters."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, special_tokens=["<pad>"])
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    serialised = json.loads(tokenizer.to_str())
-    serialised["decoder"] = {"type": "ByteLevel"}
-    vocabulary = Vocabulary.from_tokenizer(json.dumps(serialised), 0, 700)
-    return [text for token in range(700) if len(text := vocabulary.written(token)) > 1]
 
 
 @cache
@@ -51,7 +34,8 @@ def leaves(kind: str) -> Leaves:
     """Leaves over a vocabulary: of hand-made pieces, or of merges and parts of characters, some twice."""
     if kind == "pieces":
         return Leaves(byte_vocabulary(JSON_PIECES, seed=11, random_pieces=200))
-    merged = trained_pieces()
+    trained = byte_level()
+    merged = [text for token in range(trained.vocab_size) if len(text := trained.written(token)) > 1]
     parts = [
         b"\xc3",
         b"\xa9",

@@ -1,0 +1,198 @@
+"""Whatever tokens are taken, documents end within their budget and are valid, in any vocabulary."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.harness.answer_schemas import SCHEMAS, AnswerSchema
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.constraint import GrammarConstraint
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.options import GrammarOptions
+from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
+from tests.json_tokenizers import KINDS
+
+OPTIONS = {"reading": GrammarOptions(), "writing": GrammarOptions.for_writing()}
+# Readers' numbers may have exponents that no validator computes with; they need only be JSON.
+HUGE = re.compile(rb"[eE][+-]?\d{3}")
+# Tokens beyond those of the shortest document.
+SPARE = (0, 0, 1, 6, 30, 90)
+
+
+@cache
+def leaves(kind: str) -> Leaves:
+    return Leaves(KINDS[kind]())
+
+
+def grammar_of(one: AnswerSchema, kind: str, how: str) -> Grammar | None:
+    """The grammar, None where the vocabulary cannot write any document."""
+    options = OPTIONS[how]
+    if kind == "wordpiece" and how == "writing":
+        options = replace(options, whitespace="compact")  # its tokens write no blanks
+    try:
+        return compile_schema(one.text, leaves(kind), options)
+    except VocabularyError:
+        assert kind == "wordpiece", one.name
+        return None
+
+
+def walk(grammar: Grammar, budgets: list[int], seed: int) -> list[list[int]]:
+    """Walk with all budgets at once; every other walk takes any token, the others some far more often."""
+    rng = np.random.default_rng(seed)
+    constraint = GrammarConstraint([grammar] * len(budgets), budgets)
+    weights = rng.standard_normal((len(budgets), grammar.vocab_size)) * 4
+    weights[::2] = 0
+    written: list[list[int]] = [[] for _ in budgets]
+    live = list(range(len(budgets)))
+    states = constraint.start(torch.arange(len(budgets)))
+    while live:
+        allowed = constraint.allowed(states).numpy()
+        assert allowed.any(axis=1).all(), "a dead end"
+        taken = []
+        for place, walker in enumerate(live):
+            mine = np.flatnonzero(allowed[place])
+            best = int(mine[np.argmax(weights[walker, mine] + rng.gumbel(size=len(mine)))])
+            written[walker].append(best)
+            taken.append(best)
+        states = constraint.advance(states, torch.tensor(taken))
+        going = ~constraint.is_final(states)
+        live = [walker for walker, goes in zip(live, going.tolist(), strict=True) if goes]
+        states = states[going]
+    return written
+
+
+def check(one: AnswerSchema, grammar: Grammar, how: str, num_walks: int) -> int:
+    """Walk, and validate what was written; returns how many documents were validated in full."""
+    needed = grammar.tokens_to_finish(grammar.start)
+    budgets = [needed + SPARE[number % len(SPARE)] for number in range(num_walks)]
+    validator = AnswerValidator(one.text)
+    validated = 0
+    end = grammar.vocabulary.end_token_id
+    for budget, tokens in zip(budgets, walk(grammar, budgets, seed=num_walks), strict=True):
+        assert len(tokens) <= budget
+        assert tokens.index(end) == len(tokens) - 1
+        text = grammar.text(tokens)
+        if how == "reading" and HUGE.search(text):
+            json.loads(text, parse_float=str)
+            continue
+        validator.check(text.decode())
+        validated += 1
+    return validated
+
+
+def every_walk(num_walks: int, one_in: int = 1) -> tuple[int, int]:
+    """Walk under the schemas, in every vocabulary; returns documents that were written, and validated.
+
+    Args:
+        num_walks: Under each grammar.
+        one_in: Of so many pairs of a schema with a vocabulary and options one is taken, each schema in turn.
+    """
+    schemas = [one for one in SCHEMAS if not one.has_titles]
+    ways = [(kind, how) for kind in KINDS for how in OPTIONS]
+    written = validated = compiled = 0
+    for number, (kind, how) in enumerate(ways):
+        for place, one in enumerate(schemas):
+            if (number + place) % one_in:
+                continue
+            grammar = grammar_of(one, kind, how)
+            if grammar is not None:
+                compiled += 1
+                written += num_walks
+                validated += check(one, grammar, how, num_walks)
+    assert compiled >= 0.95 * len(ways) * len(schemas) // one_in
+    return written, validated
+
+
+def test_no_walk_is_stuck_and_all_are_valid() -> None:
+    written, validated = every_walk(4, one_in=3)
+    assert written > 300
+    assert validated > 0.95 * written
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_walk_of_ten_thousand_is_stuck_and_all_are_valid() -> None:
+    written, validated = every_walk(39)
+    assert written >= 10_000
+    assert validated > 0.95 * written
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_special_tokens_are_never_allowed_and_the_end_only_where_a_text_is_complete(kind: str) -> None:
+    vocabulary = KINDS[kind]()
+    special = {token for token in range(vocabulary.vocab_size) if vocabulary.bytes_of(token) is None}
+    end = vocabulary.end_token_id
+    assert {0, 1, 2, 3, vocabulary.vocab_size - 1} <= special
+    rng = random.Random(kind)
+    for one in SCHEMAS[:40]:
+        grammar = None if one.has_titles else grammar_of(one, kind, "reading")
+        if grammar is None:
+            continue
+        state, written = grammar.start, b""
+        for _ in range(12):
+            allowed = set(grammar.tokens(state).tolist())
+            assert allowed & special == ({end} if grammar.is_complete(state) else set())
+            for token in special - {end}:
+                assert grammar.advance(state, token) == -1
+            if grammar.is_complete(state):
+                AnswerValidator("true").check(written.decode())
+            going = sorted(allowed - {end})
+            if not going:
+                break
+            token = rng.choice(going)
+            written += vocabulary.written(token)
+            state = grammar.advance(state, token)
+
+
+BOOLEAN = {"type": "boolean"}
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": BOOLEAN, "b c": BOOLEAN}, "required": ["a"], "additionalProperties": False},
+        {"properties": {"b c": BOOLEAN}, "patternProperties": {"^ß": BOOLEAN}, "additionalProperties": False},
+        {"patternProperties": {"^ß": BOOLEAN}, "additionalProperties": {"type": "null"}, "maxProperties": 3},
+        {"patternProperties": {"^(ß|a)$": BOOLEAN}, "additionalProperties": False, "minProperties": 1},
+    ],
+    ids=["a name", "a class of names", "a class among others", "all names but one"],
+)
+def test_keys_that_a_vocabulary_cannot_write_are_left_out(schema: dict[str, object], how: str) -> None:
+    one = AnswerSchema("keys", {"type": "object", **schema})
+    grammar = grammar_of(one, "wordpiece", how)
+    assert grammar is not None
+    check(one, grammar, how, 24)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": {"a": BOOLEAN, "b c": BOOLEAN}, "required": ["a", "b c"]}, "cannot write ' '"),
+        (
+            {"patternProperties": {"^ß": BOOLEAN}, "additionalProperties": False, "minProperties": 1},
+            "any of the keys that are allowed",
+        ),
+    ],
+    ids=["a name", "a class of names"],
+)
+def test_where_a_key_must_be_there_that_cannot_be_written_the_vocabulary_is_to_blame(
+    schema: dict[str, object], message: str
+) -> None:
+    with pytest.raises(VocabularyError, match=message):
+        compile_schema({"type": "object", **schema}, leaves("wordpiece"), GrammarOptions())
+
+
+def test_numbers_that_no_decimal_holds_are_refused_by_name() -> None:
+    with pytest.raises(InvalidAnswerError, match="no JSON"):
+        AnswerValidator("true").check("1.5e99999999999999999999")
