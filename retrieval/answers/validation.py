@@ -44,6 +44,9 @@ class AnswerValidator:
     def __init__(self, schema: str, formats: Formats = "assert") -> None:
         document = json.loads(schema, parse_float=Decimal)
         known = _dialect(document)
+        if isinstance(document, dict):
+            # What refers back to the root would be handed to the stock validator of the dialect.
+            document.pop("$schema", None)
         checker = known.TYPE_CHECKER.redefine("integer", _is_integer)
         extend = cast(Any, validators.extend)  # untyped in the stubs
         kind = extend(known, type_checker=checker)

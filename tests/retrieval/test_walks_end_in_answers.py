@@ -196,3 +196,15 @@ def test_where_a_key_must_be_there_that_cannot_be_written_the_vocabulary_is_to_b
 def test_numbers_that_no_decimal_holds_are_refused_by_name() -> None:
     with pytest.raises(InvalidAnswerError, match="no JSON"):
         AnswerValidator("true").check("1.5e99999999999999999999")
+
+
+@pytest.mark.parametrize("draft", ["draft/2020-12", "draft/2019-09", "draft-07"])
+def test_what_refers_back_to_the_root_is_validated_as_the_root_is(draft: str) -> None:
+    schema = {
+        "$schema": f"http{'s' if '/' in draft else ''}://json-schema.org/{draft}/schema",
+        "properties": {"v": {"type": "integer", "multipleOf": 0.5}, "left": {"$ref": "#"}},
+    }
+    validator = AnswerValidator(json.dumps(schema))
+    validator.check('{"v": 1.5e22, "left": {"v": 2.0, "left": {"v": 1.5e22}}}')
+    with pytest.raises(InvalidAnswerError, match=r"left\.v breaks 'type'"):
+        validator.check('{"left": {"v": 1.5}}')
