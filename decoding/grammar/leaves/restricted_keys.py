@@ -28,20 +28,20 @@ class LabelledKeys:
     def __init__(self, leaf: DfaLeaf) -> None:
         self.leaf = leaf
         rows, ends = leaf.automaton.rows, leaf.automaton.ends
-        sources: list[list[int]] = [[] for _ in rows]
-        for state, row in enumerate(rows):
-            for _, _, target in row:
-                sources[target].append(state)
         # By state, bit n stands for label n.
-        self.reachable = [1 << label if label >= 0 else 0 for label in ends]
-        waiting = [state for state, labels in enumerate(self.reachable) if labels]
-        while waiting:
-            state = waiting.pop()
-            labels = self.reachable[state]
-            for source in sources[state]:
-                if labels | self.reachable[source] != self.reachable[source]:
-                    self.reachable[source] |= labels
-                    waiting.append(source)
+        self.reachable = reachable = [1 << label if label >= 0 else 0 for label in ends]
+        targets = [{target for _, _, target in row} for row in rows]
+        changes = True
+        # States are numbered by their distance from the start, so that few rounds settle everything.
+        while changes:
+            changes = False
+            for state in range(len(rows) - 1, -1, -1):
+                labels = reachable[state]
+                for target in targets[state]:
+                    labels |= reachable[target]
+                if labels != reachable[state]:
+                    reachable[state] = labels
+                    changes = True
 
 
 class RestrictedKeys:

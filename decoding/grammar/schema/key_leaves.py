@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
@@ -12,6 +13,20 @@ from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.schema.key_spelling import spelled_classes, spelled_keys
 from decoding.grammar.schema.members import KeyLeaves
+
+
+class _SpelledKeys:
+    """The automaton of an object's keys, as long as some object has them."""
+
+    __slots__ = ("__weakref__", "automaton")
+
+    def __init__(self, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
+        texts = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+        self.automaton: ByteDfa = spelled_keys(texts, spelled_classes(classes))
+
+
+# Alternatives of one schema often have the same keys.
+_SPELLED: WeakValueDictionary[tuple[tuple[str, ...], tuple[Dfa, ...]], _SpelledKeys] = WeakValueDictionary()
 
 
 class NamedKeyLeaves(KeyLeaves):
@@ -46,7 +61,7 @@ class FreeKeyLeaves(KeyLeaves):
         self._factory = leaves
         self._names = names
         self._classes = classes
-        self._spelled: ByteDfa | None = None
+        self._spelled: _SpelledKeys | None = None
 
     def prepare(self) -> None:
         """Make what may turn out too large."""
@@ -64,9 +79,12 @@ class FreeKeyLeaves(KeyLeaves):
 
     def _automaton(self) -> ByteDfa:
         if self._spelled is None:
-            texts = [json.dumps(name, ensure_ascii=False).encode() for name in self._names]
-            self._spelled = spelled_keys(texts, spelled_classes(self._classes))
-        return self._spelled
+            key = (tuple(self._names), self._classes)
+            spelled = _SPELLED.get(key)
+            if spelled is None:
+                spelled = _SPELLED[key] = _SpelledKeys(*key)
+            self._spelled = spelled
+        return self._spelled.automaton
 
 
 class KeyMemory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -10,6 +11,7 @@ from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.spelling import spell_labelled
 
 Row = list[tuple[int, int, int]]
+_BEHIND_ALL_BYTES = 256
 
 
 @lru_cache(maxsize=64)
@@ -43,25 +45,33 @@ def spelled_keys(names: Sequence[bytes], classes: ByteDfa) -> ByteDfa:
             place = after
         labels[place] = label
     base = len(children)
-    rows = [
-        _laid_over(children[place], classes.rows[state] if state >= 0 else (), base)
-        for place, state in enumerate(below)
-    ]
+    shifted: dict[int, Row] = {-1: []}
+    rows: list[Row] = []
+    for place, state in enumerate(below):
+        row = shifted.get(state)
+        if row is None:
+            row = shifted[state] = [
+                (first, last, target + base) for first, last, target in classes.rows[state]
+            ]
+        rows.append(_laid_over(children[place], row))
     rows.extend([(first, last, target + base) for first, last, target in row] for row in classes.rows)
     labels.extend(label if label < 0 else label + len(names) for label in classes.ends)
-    return ByteDfa.from_minimal_rows(rows, labels)
+    # Every place leads to a name, and every state of the classes to a text of theirs.
+    return ByteDfa.from_minimal_rows(rows, labels, trimmed=not classes.is_empty)
 
 
-def _laid_over(children: dict[int, int], row: Sequence[tuple[int, int, int]], base: int) -> Row:
+def _laid_over(children: dict[int, int], row: Row) -> Row:
     """The edges of a place in the trie: its own, and those of the automaton below for all other bytes."""
-    edges: Row = [(byte, byte, child) for byte, child in children.items()]
-    for first, last, target in row:
-        begin = first
-        for byte in sorted(byte for byte in children if first <= byte <= last):
-            if begin < byte:
-                edges.append((begin, byte - 1, target + base))
-            begin = byte + 1
-        if begin <= last:
-            edges.append((begin, last, target + base))
-    edges.sort()
-    return edges
+    for byte in sorted(children):
+        place = bisect_right(row, (byte, _BEHIND_ALL_BYTES, 0))
+        edges: Row = [(byte, byte, children[byte])]
+        begin = place
+        if place and row[place - 1][1] >= byte:
+            begin = place - 1
+            first, last, target = row[begin]
+            if first < byte:
+                edges.insert(0, (first, byte - 1, target))
+            if byte < last:
+                edges.append((byte + 1, last, target))
+        row = row[:begin] + edges + row[place:]
+    return row
