@@ -12,7 +12,7 @@ from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
 OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 0x5B, 0x5D, 0x7B, 0x7D
-_NUMBER_STARTS = frozenset(b"-0123456789")
+NUMBER_STARTS = frozenset(b"-0123456789")
 # Every byte a JSON value can begin with, ascending.
 _VALUE_STARTS = tuple(sorted(b'"-0123456789[fnt{'))
 
@@ -51,11 +51,7 @@ class ValueStarts:
             if value.objects:
                 found.add(OPEN_OBJECT)
             for leaf in value.leaves:
-                edges = leaf.edges(0)
-                if edges is None:
-                    found.update([byte for byte in _VALUE_STARTS if leaf.step(0, byte) >= 0])
-                else:
-                    found.update(edges)
+                found.update(_first_bytes(leaf))
             out = self._out = tuple(sorted(found))
         return out
 
@@ -68,7 +64,7 @@ class ValueStarts:
         if byte not in _VALUE_STARTS:
             return []
         states = [(leaf, leaf.step(0, byte)) for leaf in value.leaves]
-        is_number = byte in _NUMBER_STARTS
+        is_number = byte in NUMBER_STARTS
         return dict.fromkeys(frames.leaf(leaf, is_number).node(state) for leaf, state in states if state >= 0)
 
 
@@ -161,7 +157,11 @@ class ObjectFrame(_Container):
 
     def options(self, node: Node) -> tuple[Option, ...]:
         """The ways to go on behind the key that has been written."""
-        key = (node.progress, node.key_label)
+        return self.options_at(node.progress, node.key_label)
+
+    def options_at(self, progress: Hashable, key_label: int) -> tuple[Option, ...]:
+        """The ways to go on behind a key with this label."""
+        key = (progress, key_label)
         options = self._options.get(key)
         if options is None:
             options = self._options[key] = self.shape.after_key(*key)
@@ -222,9 +222,13 @@ class ArrayFrame(_Container):
 
     def options(self, node: Node) -> tuple[Option, ...]:
         """What the next item may be."""
-        options = self._options.get(node.progress)
+        return self.options_at(node.progress)
+
+    def options_at(self, progress: Hashable) -> tuple[Option, ...]:
+        """What the next item may be, by progress."""
+        options = self._options.get(progress)
         if options is None:
-            options = self._options[node.progress] = self.shape.items(node.progress)
+            options = self._options[progress] = self.shape.items(progress)
         return options
 
     def clear(self) -> None:
@@ -255,23 +259,23 @@ class ArrayFrame(_Container):
 class DocumentFrame(_Container):
     """The one value that the text is. Nothing stands before or behind it."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("value_options",)
 
     def __init__(self, value: ValueNode, frames: Frames) -> None:
         super().__init__(frames)
-        self._value = (Option(value, None),)
+        self.value_options = (Option(value, None),)
 
     def options(self, node: Node) -> tuple[Option, ...]:
         """What the document may be."""
-        return self._value
+        return self.value_options
 
     def read(self, node: Node, byte: int) -> Pushes | None:
         """Begin the value."""
-        return self._begin(self._value, byte) if node.phase == OPENED else None
+        return self._begin(self.value_options, byte) if node.phase == OPENED else None
 
     def out_bytes(self, node: Node) -> tuple[int, ...]:
         """What the value begins with."""
-        return self._first_bytes(self._value) if node.phase == OPENED else ()
+        return self._first_bytes(self.value_options) if node.phase == OPENED else ()
 
     def after(self, node: Node, label: int) -> Node:
         """Behind the value the end."""
@@ -298,6 +302,7 @@ class Frames:
         self._arrays: dict[int, ArrayFrame] = {}
         self._objects: dict[int, ObjectFrame] = {}
         self._starts: dict[int, ValueStarts] = {}
+        self._is_single: dict[int, bool] = {}
 
     def leaf(self, leaf: Leaf, is_number: bool) -> LeafFrame:
         """The frame of a leaf."""
@@ -315,6 +320,7 @@ class Frames:
                 frame.clear()
         self._leaves = {}
         self._starts = {}
+        self._is_single = {}
         self.own_leaves = {}
         for node in kept:
             frame = node.frame
@@ -348,3 +354,20 @@ class Frames:
         if starts is None:
             starts = self._starts[id(value)] = ValueStarts(value, self)
         return starts
+
+    def is_single(self, value: ValueNode) -> bool:
+        """Whether the first byte of a value says which of its alternatives it is."""
+        if len(value.leaves) + len(value.arrays) + len(value.objects) == 1:
+            return True
+        found = self._is_single.get(id(value))
+        if found is None:
+            first = [byte for leaf in value.leaves for byte in _first_bytes(leaf)]
+            is_clear = len(set(first)) == len(first) and len(value.arrays) < 2 and len(value.objects) < 2
+            found = self._is_single[id(value)] = is_clear
+        return found
+
+
+def _first_bytes(leaf: Leaf) -> Iterable[int]:
+    """What a leaf can begin with."""
+    edges = leaf.edges(0)
+    return [byte for byte in _VALUE_STARTS if leaf.step(0, byte) >= 0] if edges is None else edges

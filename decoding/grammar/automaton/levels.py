@@ -145,10 +145,13 @@ class Levels:
         value: What the document may be.
         frames: Of the grammar.
         memory: Counts what levels and their steps take.
+
+    Attributes:
+        frames: As given.
     """
 
     def __init__(self, value: ValueNode, frames: Frames, memory: Memory) -> None:
-        self._frames = frames
+        self.frames = frames
         self._memory = memory
         self._levels: dict[tuple[Entry, ...], Level] = {}
         self._next_id = 0
@@ -170,7 +173,7 @@ class Levels:
         self._levels = {level.entries: level for level in kept}
         for level in kept:
             level.clear()
-        self._frames.clear({node for level in kept for node, _ in level.entries})
+        self.frames.clear({node for level in kept for node, _ in level.entries})
 
     def find_step(self, level: Level, byte: int) -> Level | Push | Pop | None:
         """Read a byte in every node; nothing is looked up."""

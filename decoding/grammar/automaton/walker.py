@@ -5,6 +5,7 @@ from __future__ import annotations
 from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.levels import Entry, Level, Levels, Pop, Push
 from decoding.grammar.automaton.nodes import LeafFrame
+from decoding.grammar.automaton.threads import Threads
 from decoding.grammar.leaves.leaf import Leaf, LeafTokens
 from decoding.grammar.vocabulary.token_node import TokenNode
 
@@ -31,7 +32,7 @@ class Walk:
         leaves: Entries whose leaves know tokens, and the stacks they are on; only if recorded.
     """
 
-    __slots__ = ("_configurations", "_levels", "_open", "depth", "inside", "leaves", "places", "tokens")
+    __slots__ = ("_levels", "_open", "configurations", "depth", "inside", "leaves", "places", "tokens")
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Walk:
         is_recorded: bool = False,
     ) -> None:
         self._levels = levels
-        self._configurations = configurations
+        self.configurations = configurations
         self.tokens: list[int] = []
         self.inside: list[LeafTokens] = []
         self.depth = 1
@@ -51,10 +52,11 @@ class Walk:
         # Places in the trie with the level and the stack there, and how much higher than the start's it is.
         self._open: list[tuple[TokenNode, Level, Configuration | None, int]] = []
         self._open.append((root, start.level, start.below, 0))
+        threads = None if is_recorded else Threads(self, levels)
         while self._open:
             node, level, below, height = self._open.pop()
-            if level.leaf is not None and not is_recorded:
-                self._walk_leaf(node, level, level.leaf, below, height)
+            if threads is not None and len(level.entries) == 1:
+                threads.follow(node, level.entries[0], below, height)
                 continue
             if level.ended:
                 self._leave(node, level, below, height)
@@ -62,9 +64,9 @@ class Walk:
             if out is None:
                 self._ask_leaves(node, level, below, height)
             else:
-                self._follow(node, level, out, below, height)
+                self.follow(node, level, out, below, height)
 
-    def _follow(
+    def follow(
         self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
     ) -> None:
         """Follow every byte that a level lists; as long as there is one only, without coming back."""
@@ -108,7 +110,7 @@ class Walk:
         if level is None:
             return
         if type(level) is Push:
-            below = self._configurations.of(level.below, below)
+            below = self.configurations.of(level.below, below)
             height += 1
             level = level.top
         self.tokens += child.tokens
@@ -117,42 +119,16 @@ class Walk:
         if child.children:
             self._open.append((child, level, below, height))
 
-    def _walk_leaf(
-        self, root: TokenNode, level: Level, frame: LeafFrame, below: Configuration | None, height: int
-    ) -> None:
-        """Walk one leaf without making levels of its states, and go on behind its ends."""
-        assert below is not None  # leaves are in something
-        start, parents = level.entries[0]
-        leaf, is_number, tokens = frame.leaf, frame.is_number, self.tokens
-        waiting: list[tuple[TokenNode, int]] = [(root, start.progress)]  # type: ignore[list-item]
-        while waiting:
-            node, state = waiting.pop()
-            if is_number and (label := leaf.label(state)) >= 0:
-                self._behind(node, parents, label, below, height)
-            edges = leaf.edges(state)
-            if edges is None:
-                self._take(leaf, state, node, parents, below, height)
-                continue
-            children = node.children
-            for byte in edges if len(edges) <= len(children) else children:
-                child = children.get(byte)
-                after = edges.get(byte)
-                if child is None or after is None:
-                    continue
-                tokens += child.tokens
-                if not child.children:
-                    continue
-                if is_number or leaf.goes_on(after):
-                    waiting.append((child, after))
-                else:
-                    self._behind(child, parents, leaf.label(after), below, height)
+    def look_at(self, height: int) -> None:
+        """Count the levels down to one that is so much higher than the start's."""
+        if height < 1 - self.depth:
+            self.depth = 1 - height
 
-    def _behind(
+    def go_on_behind(
         self, node: TokenNode, parents: tuple[int, ...], label: int, below: Configuration, height: int
     ) -> None:
         """Go on at a place of the trie behind a value that has ended."""
-        if height < 2 - self.depth:
-            self.depth = 2 - height
+        self.look_at(height - 1)
         level = below.level.complete(tuple([(parent, label) for parent in parents]))
         self._open.append((node, level, below.below, height - 1))
 
@@ -171,7 +147,7 @@ class Walk:
             return False
         self.inside.append(found)
         for label, rest in found.exits:
-            self._behind(rest, parents, label, below, height)
+            self.go_on_behind(rest, parents, label, below, height)
         return True
 
     def _leave(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
@@ -197,4 +173,4 @@ class Walk:
             part = self._levels.level(tuple(listed))
             out = part.out
             assert out is not None  # a leaf that knows no tokens lists its bytes
-            self._follow(node, part, out, below, height)
+            self.follow(node, part, out, below, height)
