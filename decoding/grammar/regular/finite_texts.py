@@ -38,6 +38,8 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
                 state = known[key] = len(out_rows)
                 out_rows.append(key[1])
                 out_labels.append(key[0])
+            if not len(edges) & 4095:
+                check_time()
             symbol = path[len(edges) - 1]
             edges[-1].append((symbol, symbol, state))
 

@@ -15,6 +15,11 @@ from decoding.grammar.regular.ranges import Ranges, atoms
 Edge = tuple[int, int, int]
 Row = tuple[Edge, ...]
 
+# One state of 1,024 looks at the clock.
+_CHECKED_BITS = 1023
+# So many steps of the refinement are between two looks at it.
+_CHECKED_STEPS = 20_000
+
 # Edges, and members of sets of states, that may be made for every state that is allowed.
 SIZE_PER_STATE = 32
 
@@ -26,9 +31,12 @@ def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[li
         rows: Edges of every state; ranges that touch and lead to the same state may be apart.
         labels: Label of every state, -1 where no text ends.
     """
+    check_time = current_budget().check_time
+    check_time()
     live = _live_states(rows, labels)
     if not live[0]:
         return [()], [-1]
+    check_time()
     classes = _acyclic_classes(rows, labels, live) or _refined_classes(rows, labels, live)
     return _numbered(rows, labels, live, classes)
 
@@ -40,8 +48,11 @@ def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[
     reached[0] = True
     stack = [0]
     ends: list[int] = []
+    check_time = current_budget().check_time
     while stack:
         state = stack.pop()
+        if not state & _CHECKED_BITS:
+            check_time()
         if labels[state] >= 0:
             ends.append(state)
         for _, _, target in rows[state]:
@@ -53,7 +64,10 @@ def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[
     for state in ends:
         live[state] = True
     while ends:
-        for source in sources[ends.pop()]:
+        state = ends.pop()
+        if not state & _CHECKED_BITS:
+            check_time()
+        for source in sources[state]:
             if not live[source]:
                 live[source] = True
                 ends.append(source)
@@ -87,6 +101,7 @@ def _acyclic_classes(
     known: dict[tuple[int, Row], int] = {}
     open_states = [False] * len(rows)
     stack = [0]
+    check_time = current_budget().check_time
     while stack:
         state = stack[-1]
         if classes[state] >= 0:
@@ -96,6 +111,8 @@ def _acyclic_classes(
             stack.pop()
             loops = False
             row = []
+            if not state & _CHECKED_BITS:
+                check_time()
             for first, last, target in rows[state]:
                 if target == state:
                     loops = True
@@ -147,9 +164,12 @@ def _charsets(
     """For every state the live edges into it as (source, number of a set of symbols), and those sets."""
     incoming: list[list[tuple[int, int]]] = [[] for _ in rows]
     numbers: dict[Ranges, int] = {}
+    check_time = current_budget().check_time
     for state, row in enumerate(rows):
         if not live[state]:
             continue
+        if not state & _CHECKED_BITS:
+            check_time()
         by_target: dict[int, list[tuple[int, int]]] = {}
         for first, last, target in row:
             if live[target]:
@@ -192,11 +212,12 @@ def _refined_classes(rows: Sequence[Sequence[Edge]], labels: Sequence[int], live
             for source, charset in incoming[target]:
                 for part in parts_of[charset]:
                     by_symbol.setdefault(part, []).append(source)
-        steps += 1
-        if not steps & 255:
-            budget.check_time()
         for sources in by_symbol.values():
+            steps += len(sources) + 4
             _split(sources, classes, blocks, waiting, is_waiting)
+        if steps >= _CHECKED_STEPS:
+            steps = 0
+            budget.check_time()
     return classes
 
 
@@ -237,7 +258,10 @@ def _numbered(
     numbers[classes[0]] = 0
     order = [0]
     out_rows: list[Row] = []
+    check_time = current_budget().check_time
     for state in order:
+        if not len(out_rows) & _CHECKED_BITS:
+            check_time()
         row: list[Edge] = []
         row_end = row_target = -2
         for first, last, target in rows[state]:

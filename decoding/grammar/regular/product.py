@@ -61,7 +61,7 @@ def _pairs(
     size = 0
     check = current_budget().check_states
     for left, right in order:
-        if not len(rows) & 63:
+        if not len(rows) & 15:
             check(max(len(order), size // SIZE_PER_STATE))
         labels.append(
             label(left_labels[left] if left >= 0 else -1, right_labels[right] if right >= 0 else -1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from decoding.grammar.budget import current_budget
+
 Ranges = tuple[tuple[int, int], ...]
 
 SCALAR_VALUES: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
@@ -83,7 +85,10 @@ def atoms(sets: Sequence[Ranges]) -> tuple[list[list[tuple[int, int]]], list[lis
     members: list[list[int]] = [[] for _ in sets]
     active: set[int] = set()
     start = 0
-    for position in sorted(toggles):
+    check_time = current_budget().check_time
+    for number, position in enumerate(sorted(toggles)):
+        if not number & 255:
+            check_time()
         if active:
             key = frozenset(active)
             part = part_of.get(key)

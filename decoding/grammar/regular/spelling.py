@@ -200,7 +200,7 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
     budget = current_budget()
     for state, row in enumerate(rows):
         speller.rows[base + state] = speller.spelled(row, base, ends.get(labels[state], -1))
-        if not state & 63:
+        if not state & 63 or len(row) > _SMALL_SHAPE:
             # It is larger than the set, whose size has been within bounds, by a factor only.
             budget.check_states(len(speller.rows) // SIZE_PER_STATE)
     if _may_merge(speller, base, len(rows)):
@@ -220,7 +220,10 @@ def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
     if not inside:
         return False
     longest = max(map(len, inside))
-    for row in (speller.rows[0], *speller.rows[base : base + num_rows]):
+    check_time = current_budget().check_time
+    for number, row in enumerate((speller.rows[0], *speller.rows[base : base + num_rows])):
+        if not number & 4095:
+            check_time()
         # No escape goes on with a byte behind `u`.
         if row and row[-1][1] <= 0x75 and len(row) <= longest and _bytes_of(row) in inside:
             return True

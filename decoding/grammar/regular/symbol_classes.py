@@ -23,9 +23,12 @@ def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Ro
     """
     numbers: dict[Ranges, int] = {}
     grouped: list[list[list[tuple[int, int]]]] = []
+    check_time = current_budget().check_time
     for rows in automata:
         edges: list[list[tuple[int, int]]] = []
         for row in rows:
+            if not len(edges) & 255:
+                check_time()
             by_target: dict[int, list[tuple[int, int]]] = {}
             for first, last, target in row:
                 ranges = by_target.get(target)
@@ -41,13 +44,15 @@ def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Ro
             )
         grouped.append(edges)
     parts, members = atoms(list(numbers)) if numbers else ([], [])
-    out = [
-        [
-            tuple(sorted([(part, part, target) for number, target in row for part in members[number]]))
-            for row in edges
-        ]
-        for edges in grouped
-    ]
+    out: list[list[Row]] = []
+    for group in grouped:
+        rows_over: list[Row] = []
+        for pairs in group:
+            if not len(rows_over) & 255:
+                check_time()
+            over = [(part, part, target) for number, target in pairs for part in members[number]]
+            rows_over.append(tuple(sorted(over)))
+        out.append(rows_over)
     return parts, out
 
 
