@@ -1,0 +1,221 @@
+"""Damaged schemas, random bytes and random tokens: refused by name or read, never a crash, never a hang."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.answer_schemas import SCHEMAS
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.errors import GrammarError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.options import CompileLimits, GrammarOptions
+from tests.grammar_shapes import JSON_PIECES, byte_vocabulary, unpacked
+
+LIMITS = CompileLimits(seconds=1.0, nodes=3_000, automaton_states=5_000)
+OPTIONS = (GrammarOptions(limits=LIMITS), GrammarOptions.for_writing(LIMITS))
+# Polls of the clock are apart by what one of them allows; a hang is far beyond.
+PATIENCE = 15.0
+KEYWORDS = sorted(set().union(*(one.keywords for one in SCHEMAS)) - {"x-genret-index", "x-genret-filter"})
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    1.5,
+    1e300,
+    10**30,
+    "",
+    "a",
+    "#",
+    "#/",
+    "#/$defs/node",
+    "#nowhere",
+    "^(",
+    "(a*)*b",
+    "[a-z]{2,400}",
+    "date",
+    "integer",
+    "\ud800",
+    "\x00",
+    [],
+    [[]],
+    [True],
+    ["a", "a"],
+    ["string", "null"],
+    {},
+    {"": {}},
+    {"$ref": "#"},
+    {"not": {}},
+    {"type": "array"},
+    {"a": {"$ref": "#"}},
+    {"enum": []},
+    [{"$ref": "#"}],
+]
+
+
+@cache
+def leaves() -> Leaves:
+    return Leaves(byte_vocabulary(JSON_PIECES, seed=21, random_pieces=100))
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of everything in a value."""
+    yield place
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in inner:
+        yield from places(child, (*place, key))
+
+
+def damaged(rng: random.Random) -> Any:
+    """A schema with one to three of its parts replaced, removed, renamed, copied or joined by others."""
+    schema = copy.deepcopy(rng.choice(SCHEMAS).schema)
+    for _ in range(rng.randint(1, 3)):
+        place = rng.choice(list(places(schema)))
+        if not place:
+            continue
+        holder = schema
+        for key in place[:-1]:
+            holder = holder[key]
+        key = place[-1]
+        how = rng.randrange(5)
+        if how == 0:
+            holder[key] = rng.choice(VALUES)
+        elif how == 1:
+            del holder[key]
+        elif isinstance(holder, dict):
+            if how == 2:
+                holder[rng.choice(KEYWORDS)] = holder.pop(key)
+            elif how == 3:
+                holder[rng.choice(KEYWORDS)] = rng.choice(VALUES)
+            else:
+                holder[rng.choice(KEYWORDS)] = copy.deepcopy(rng.choice(SCHEMAS).schema)
+    return schema
+
+
+def exercise(grammar: Grammar, rng: random.Random) -> None:
+    """Follow a few tokens and random bytes."""
+    end = grammar.vocabulary.end_token_id
+    state = grammar.start
+    for _ in range(6):
+        allowed = unpacked(grammar, state)
+        assert allowed, "a dead end"
+        assert grammar.tokens_to_finish(state) >= 1
+        grammar.forced_bytes(state)
+        for token in rng.sample(range(-2, grammar.vocab_size + 2), 8):
+            assert (grammar.advance(state, token) >= 0) == (token in allowed)
+        assert grammar.advance_bytes(state, rng.randbytes(rng.randint(1, 6))) >= -1
+        following = sorted(allowed - {end})
+        if not following:
+            break
+        state = grammar.advance(state, rng.choice(following))
+
+
+def compile_damaged(seed: int, number: int) -> int:
+    """Compile damaged schemas; returns how many were compiled."""
+    rng = random.Random(seed)
+    compiled = 0
+    for _ in range(number):
+        schema = damaged(rng)
+        begun = time.monotonic()
+        try:
+            grammar = compile_schema(schema, leaves(), rng.choice(OPTIONS))
+        except GrammarError:
+            continue
+        finally:
+            assert time.monotonic() - begun < PATIENCE, json.dumps(schema)
+        compiled += 1
+        exercise(grammar, rng)
+    return compiled
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_schemas(seed: int) -> None:
+    assert compile_damaged(seed, 60) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_thousands_of_damaged_schemas() -> None:
+    assert compile_damaged(1000, 4000) > 1000
+
+
+def test_random_texts_are_no_schemas() -> None:
+    rng = random.Random(5)
+    for one in SCHEMAS:
+        text = bytearray(one.text.encode())
+        for _ in range(6):
+            damaged_text = bytearray(text)
+            for _ in range(rng.randint(1, 4)):
+                damaged_text[rng.randrange(len(text))] = rng.randrange(256)
+            for given in (bytes(damaged_text), bytes(text[: rng.randrange(len(text))]), rng.randbytes(20)):
+                try:
+                    grammar = compile_schema(given, leaves(), OPTIONS[0])
+                except GrammarError:
+                    continue
+                assert unpacked(grammar, grammar.start)
+
+
+def test_random_bytes_and_tokens_are_refused_or_followed() -> None:
+    rng = random.Random(6)
+    vocabulary = leaves().vocabulary
+    for one in SCHEMAS:
+        if one.has_titles:
+            continue
+        grammar = compile_schema(one.text, leaves(), OPTIONS[0])
+        for _ in range(20):
+            text = rng.randbytes(rng.randint(0, 12))
+            reached = grammar.advance_bytes(grammar.start, text)
+            assert reached >= -1
+            if reached >= 0 and grammar.is_complete(reached):
+                json.loads(text)
+            state = grammar.start
+            for token in rng.choices(range(vocabulary.vocab_size), k=10):
+                allowed = token in unpacked(grammar, state)
+                state = grammar.advance(state, token)
+                assert (state >= 0) == allowed
+                if state < 0:
+                    break
+
+
+def test_bytes_that_are_no_utf8_are_never_allowed() -> None:
+    """Overlong forms, surrogates, lone continuations, bytes beyond Unicode."""
+    grammar = compile_schema({"type": "string"}, leaves(), OPTIONS[0])
+    inside = grammar.advance_bytes(grammar.start, b'"')
+    for bad in (
+        b"\x80",
+        b"\xc0\x80",
+        b"\xc1\xbf",
+        b"\xe0\x80\x80",
+        b"\xed\xa0\x80",
+        b"\xf0\x8f\xbf\xbf",
+        b"\xf4\x90",
+        b"\xf5",
+        b"\xff",
+        b"\xc3\x28",
+        b"\xe6\x97a",
+        b'\xf0\x9f\x98"',
+        b'\\ud800"',
+        b"\\udc00",
+        b"\x00",
+        b"\n",
+    ):
+        assert grammar.advance_bytes(inside, bad) == -1, bad
+    for good in ("é", "日", "\U0001f600", "\ufffe", "\U0010ffff", "\\ud83d\\ude00", "\\u00e9", "\\/"):
+        state = inside
+        for byte in good.encode():
+            assert not grammar.is_complete(state)
+            state = grammar.advance_bytes(state, bytes([byte]))
+            assert state >= 0, good
+        assert grammar.is_complete(grammar.advance_bytes(state, b'"')), good
