@@ -6,6 +6,7 @@ import threading
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
+from decoding.grammar.leaves.alike_exits import SOME_TEXT, AlikeExits
 from decoding.grammar.leaves.hole import HoleLeaf, HoleName
 from decoding.grammar.leaves.leaf import Exit, Leaf, LeafTokens
 from decoding.grammar.leaves.texts import Texts
@@ -27,9 +28,14 @@ class Writings:
         base: The leaf.
         texts: What was written, here and in other leaves whose texts are compared.
         vocabulary: Whose tokens.
+        alike: Parts ended texts, where all that matters of a text that was not written before is that it is
+            not written again, and there are always more; None: every text is told apart.
     """
 
-    def __init__(self, base: Leaf, texts: Texts, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, base: Leaf, texts: Texts, vocabulary: Vocabulary, alike: AlikeExits | None = None
+    ) -> None:
+        self.alike = alike
         self.base = base
         self.texts = texts
         self.vocabulary = vocabulary
@@ -247,18 +253,43 @@ class DistinctLeaf:
         return removed
 
     def _exits(self, exits: tuple[Exit, ...], node: TokenNode, inner: int, place: int) -> tuple[Exit, ...]:
-        """Tell the texts apart that the base's tokens end."""
-        vocabulary = self.writings.vocabulary
+        """Tell the texts apart that the base's tokens end, as far as it matters which they are."""
+        vocabulary, alike = self.writings.vocabulary, self.writings.alike
         by_number: dict[int, list[int]] = {}
+        ended = None if alike is None else self._ended_below(node, place)
         for label, rest in exits:
-            for position in rest.positions:
+            positions = rest.positions
+            if alike is not None and ended is not None:
+                same, positions = alike.parted(rest)
+                by_number.setdefault(SOME_TEXT, []).extend([p for p in same if p not in ended])
+            for position in positions:
                 for written in self._written(node, position):
                     if self._label_of(inner, written) != label:
                         continue
                     end = self._texts.place_of(written, place)
                     if end not in self._ended:
                         by_number.setdefault(self._texts.number(end), []).append(position)
-        return tuple(Exit(number, vocabulary.rest(by_number[number])) for number in sorted(by_number))
+        return tuple(
+            Exit(number, vocabulary.rest(by_number[number]))
+            for number in sorted(by_number)
+            if by_number[number]
+        )
+
+    def _ended_below(self, node: TokenNode, place: int) -> set[int] | None:
+        """Where below a node texts end that are left out; None where a place stands for several texts."""
+        if len(node.positions) > 1:
+            return None
+        found: set[int] = set()
+        waiting = [(node, place)] if place in self._on_the_way else []
+        while waiting:
+            at, here = waiting.pop()
+            for byte, child in at.children.items():
+                following = self._texts.known(here, byte)
+                if following in self._ended:
+                    found.update(child.positions)
+                if following in self._on_the_way:
+                    waiting.append((child, following))
+        return found
 
     def _written(self, node: TokenNode, position: int) -> list[bytes]:
         """The bytes from a node to a place of the trie below it, by the places that it is below."""

@@ -9,6 +9,7 @@ from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False
 from weakref import WeakValueDictionary
 
 from decoding.grammar.errors import VocabularyError
+from decoding.grammar.leaves.alike_exits import AlikeExits
 from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.distinct_leaf import DistinctHoleLeaf, DistinctLeaf, Writings
@@ -31,6 +32,7 @@ _STRUCTURE = b'{}[]":,'
 _NUM_RECENT = 64
 _RECENT_BYTES = 64 << 20
 _CHECKED_EVERY = 16
+_MANY_CHARACTERS = 32
 _NUMBERS = NumberSet.of()
 _INTEGERS = NumberSet.of(integers=True)
 _SHARED_NUMBERS = frozenset((_NUMBERS, _INTEGERS, WRITTEN_NUMBERS, WRITTEN_INTEGERS))
@@ -60,7 +62,8 @@ class Leaves:
         self._recent: deque[Leaf] = deque(maxlen=_NUM_RECENT)
         self._shared: dict[Hashable, Leaf] = {}
         self._num_made = 0
-        self._writings: WeakValueDictionary[tuple[Leaf, Texts], Writings] = WeakValueDictionary()
+        self._alike_exits = AlikeExits(vocabulary)
+        self._writings: WeakValueDictionary[tuple[Leaf, Texts, bool], Writings] = WeakValueDictionary()
         self._distinct_leaves: WeakValueDictionary[tuple[Writings, frozenset[int]], DistinctLeaf] = (
             WeakValueDictionary()
         )
@@ -140,7 +143,7 @@ class Leaves:
         bits = sum(1 << label for label in allowed)
         return self._of(("keys", automaton.digest, bits), lambda: self._new_keys(automaton, bits))
 
-    def remembering(self, leaf: Leaf, texts: Texts) -> DistinctLeaf:
+    def remembering(self, leaf: Leaf, texts: Texts, are_alike: bool = False) -> DistinctLeaf:
         """A leaf of the same values whose labels say which text was written: its number in `texts`.
 
         Strings have one spelling in it, also where the leaf itself allows all of JSON's escapes.
@@ -148,13 +151,17 @@ class Leaves:
         Args:
             leaf: Numbers must have one spelling, if equal values are to have equal labels.
             texts: One object for all leaves whose labels are compared.
+            are_alike: Whether texts are items of an array, all places of which have the same leaves: within
+                tokens, texts may then have the label `SOME_TEXT` if there are more than can be written.
         """
         leaf = self._spelled_one_way(leaf)
+        are_alike = are_alike and _is_endless(leaf)
+        key = (leaf, texts, are_alike)
         with self._lock:
-            writings = self._writings.get((leaf, texts))
+            writings = self._writings.get(key)
             if writings is None:
-                writings = Writings(leaf, texts, self.vocabulary)
-                self._writings[leaf, texts] = writings
+                alike = self._alike_exits if are_alike else None
+                writings = self._writings[key] = Writings(leaf, texts, self.vocabulary, alike)
         return self._distinct(writings, frozenset())
 
     def excluding(self, leaf: DistinctLeaf, numbers: frozenset[int]) -> DistinctLeaf | None:
@@ -259,3 +266,11 @@ class Leaves:
                 for _ in range(len(self._recent) - number):
                     self._recent.popleft()
                 return
+
+
+def _is_endless(leaf: Leaf) -> bool:
+    """Whether a leaf has more texts than anyone can write."""
+    if isinstance(leaf, CountedTextLeaf):
+        # The characters of JSON's own punctuation can be written always.
+        return leaf.bounds[1] is None or leaf.bounds[1] >= _MANY_CHARACTERS
+    return isinstance(leaf, DfaLeaf) and not leaf.automaton.is_finite

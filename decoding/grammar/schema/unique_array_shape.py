@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.leaves.alike_exits import SOME_TEXT
 from decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.leaves.texts import Texts
@@ -50,7 +51,12 @@ class UniqueArrayShape:
     ) -> None:
         texts = Texts()
         self._factory = leaves
-        self._places = [tuple(leaves.remembering(leaf, texts) for leaf in place) for place in places]
+        # Where all places have the same leaves and texts never run out, which ones are written decides
+        # nothing but that they are not written again.
+        are_alike = len(places) == 1
+        self._places = [
+            tuple(leaves.remembering(leaf, texts, are_alike) for leaf in place) for place in places
+        ]
         self._least = least
         self._most = most
         self._cheap: dict[tuple[int, frozenset[int]], list[tuple[int, int]]] = {}
@@ -93,7 +99,7 @@ class UniqueArrayShape:
     def after_value(self, progress: Hashable, label: int) -> Hashable:
         """Progress once the value is written: its text is used up."""
         now: UniqueProgress = progress  # type: ignore[assignment]
-        return UniqueProgress(now.place, now.used | {label})
+        return now if label == SOME_TEXT else UniqueProgress(now.place, now.used | {label})
 
     def shortest(self, progress: Hashable) -> int:
         """Fewest bytes that close the array from between two items."""
