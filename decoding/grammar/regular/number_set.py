@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from decoding.grammar.budget import AutomatonLimitError
+from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.number_lattice import (
     ALL_NUMBERS,
@@ -214,7 +214,10 @@ def _simplified(
     kept_cuts: list[Exact] = []
     kept_points: list[bool] = []
     kept_between = [cleared[0]]
-    for cut, point, condition in zip(cuts, points, cleared[1:], strict=True):
+    check_time = current_budget().check_time
+    for number, (cut, point, condition) in enumerate(zip(cuts, points, cleared[1:], strict=True)):
+        if number & 1023 == 1023:
+            check_time()
         if condition == kept_between[-1] and point == holds(condition, cut):
             continue
         kept_cuts.append(cut)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import lru_cache
 
-from decoding.grammar.budget import AutomatonLimitError
+from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.errors import SchemaLimitError
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
@@ -44,6 +44,7 @@ def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
     texts: list[str] = []
     numbers: list[int | Decimal] = []
     containers: list[Formula] = []
+    current_budget().check_time()
     for value in values:
         if isinstance(value, str):
             texts.append(value)
