@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -68,7 +69,17 @@ def test_the_example_of_generate_prints_titles(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_of_the_library_prints_an_answer_a_mass_and_shares(folder: Path) -> None:
-    answer, mass, shares = run(example("Retriever.open"), folder).splitlines()
+    answer, mass, shares = run(example("retriever.retrieve("), folder).splitlines()
     assert re.fullmatch(r"Munich -0\.\d+ (True|False)", answer)
     assert re.fullmatch(r"0\.\d+ \+/- 0\.\d+", mass)
     assert re.match(r"\[\('\w[^']*', 0\.\d+\), ", shares)
+
+
+@pytest.mark.slow
+def test_the_example_of_a_json_answer_prints_a_title_and_its_entity(folder: Path) -> None:
+    (schema,) = re.findall(r"```json\n(.*?)```", text_of("README.md"), re.DOTALL)
+    (folder / "entity.json").write_text(schema, encoding="utf-8")
+    (line,) = run(example("retriever.answer("), folder).splitlines()
+    kind, _, rest = line.partition(" /title ")
+    assert kind in json.loads(schema)["properties"]["kind"]["enum"]
+    assert re.fullmatch(r".+ \['\w+\.[^']+'(, '[^']+')*\]", rest)
