@@ -285,8 +285,7 @@ class Grammar:
         if state == self.finished:
             return self._nothing()
         with self._lock:
-            packed = self._mask_of(state).packed
-            self._masks[state] = packed
+            packed = self._masks[state] = self._mask_of(state).packed
             self._grow(_ENTRY_BYTES)
         return packed
 

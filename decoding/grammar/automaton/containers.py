@@ -21,6 +21,9 @@ _VALUE_STARTS = tuple(sorted(b'"-0123456789[fnt{'))
 OPENED, MEMBER, INSIDE_KEY, BEFORE_COLON, VALUE, INSIDE, BEHIND = range(7)
 _BEHIND_SEPARATOR = (False, True, False, False, True, False, False)
 DONE = BEHIND
+# Sets, because they are asked for every byte.
+_BLANKS = frozenset((BLANK, LINE_BREAK))
+_BEFORE_KEYS = frozenset((OPENED, MEMBER))
 
 
 class ValueStarts:
@@ -63,9 +66,13 @@ class ValueStarts:
             return [frames.object(shape).node(OPENED, shape.start()) for shape in value.objects]
         if byte not in _VALUE_STARTS:
             return []
-        states = [(leaf, leaf.step(0, byte)) for leaf in value.leaves]
         is_number = byte in NUMBER_STARTS
-        return dict.fromkeys(frames.leaf(leaf, is_number).node(state) for leaf, state in states if state >= 0)
+        found: dict[Node, None] = {}
+        for leaf in value.leaves:
+            state = leaf.step(0, byte)
+            if state >= 0:
+                found[frames.leaf(leaf, is_number).node(state)] = None
+        return found
 
 
 class _Container:
@@ -99,11 +106,11 @@ class _Container:
 
     def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
         """Read whitespace here, everything else where the kind of container is known."""
-        is_behind_separator = _BEHIND_SEPARATOR[node.phase]
-        if byte in (BLANK, LINE_BREAK):
-            blanks = self._whitespace.after(node.blanks, byte, is_behind_separator)
+        if byte in _BLANKS:
+            blanks = self._whitespace.after(node.blanks, byte, _BEHIND_SEPARATOR[node.phase])
             return None if blanks is None else self.node(node.phase, node.progress, node.key_label, blanks)
-        if self._whitespace.must_come(node.blanks, is_behind_separator):
+        whitespace = self._whitespace
+        if whitespace.is_spaced and whitespace.must_come(node.blanks, _BEHIND_SEPARATOR[node.phase]):
             return None
         return self._read_token(node, byte)
 
@@ -131,8 +138,12 @@ class _Container:
         """The bytes other than whitespace that may be allowed, ascending."""
         raise NotImplementedError
 
-    def _begin(self, options: Iterable[Option], byte: int) -> Pushes | None:
+    def _begin(self, options: tuple[Option, ...], byte: int) -> Pushes | None:
         """Begin a value with its first byte: one parent for each progress that the options lead to."""
+        if len(options) == 1:
+            ((value, progress),) = options
+            children = self._frames.starts(value).children(byte)
+            return ((self.node(INSIDE, progress), children),) if children else None
         begun: dict[Node, dict[Node, None]] = {}
         for value, progress in options:
             children = self._frames.starts(value).children(byte)
@@ -184,7 +195,7 @@ class ObjectFrame(_Container):
             return self._begin(self.options(node), byte)
         if phase == BEFORE_COLON:
             return self.node(VALUE, progress, node.key_label) if byte == COLON else None
-        if byte == QUOTE and phase in (OPENED, MEMBER):
+        if byte == QUOTE and phase in _BEFORE_KEYS:
             keys = self.shape.keys(progress)
             if keys is None:
                 return None

@@ -82,9 +82,16 @@ class Level:
         node, parents = entries[0]
         # Only the document's node is in nothing.
         self.is_done = not parents and node.phase == DONE
+        self.ended: Survivors = ()
+        self.leaf: LeafFrame | None = None
         frame = node.frame
-        self.leaf = frame if len(entries) == 1 and type(frame) is LeafFrame else None
-        self.ended: Survivors = () if type(frame) is not LeafFrame else _ended(entries)
+        if type(frame) is LeafFrame:
+            if len(entries) > 1:
+                self.ended = _ended(entries)
+            else:
+                self.leaf = frame
+                if node.label >= 0:
+                    self.ended = tuple([(parent, node.label) for parent in parents])
 
     # Called only while `out` is still empty, so that every later reading is a plain attribute.
     def __getattr__(self, name: str) -> tuple[int, ...] | None:
@@ -131,9 +138,6 @@ class Level:
 
 def _ended(entries: tuple[Entry, ...]) -> Survivors:
     """The values that end without another byte."""
-    if len(entries) == 1:
-        node, parents = entries[0]
-        return tuple([(parent, node.label) for parent in parents]) if node.label >= 0 else ()
     ended = {(parent, node.label) for node, parents in entries if node.label >= 0 for parent in parents}
     return tuple(sorted(ended))
 
@@ -187,7 +191,9 @@ class Levels:
                 return self.level(((reading, parents),))
             if kind is tuple and len(reading) == 1:
                 ((under, children),) = reading
-                above = tuple([(child, _FIRST) for child in sorted(children, key=_number)])
+                if len(children) > 1:
+                    children = sorted(children, key=_number)
+                above = tuple([(child, _FIRST) for child in children])
                 return Push(self.level(((under, parents),)), self.level(above))
             if kind is int:
                 return Pop(tuple([(parent, reading) for parent in parents]), True)

@@ -85,6 +85,9 @@ class Masks:
     def _find(self, configuration: Configuration) -> Mask:
         walk = Walk(self._levels, self._configurations, configuration, self._vocabulary.root)
         mask = self._pack(walk, configuration)
+        if walk.depth == 1:
+            self._by_levels[configuration.level] = mask
+            return mask
         levels = _top_levels(configuration, walk.depth)
         table = self._by_levels
         for level in levels[:-1]:
