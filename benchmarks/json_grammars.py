@@ -7,7 +7,8 @@
 `classes` walks instances of nine small schemas token by token: a whole first request is compiling the schema,
 starting a matcher, and every mask and advance of one instance, with nothing kept from another schema of the
 class but what belongs to the tokenizer. `real` walks every instance of real schemas and compares with its
-label; `suite` does so with the JSON Schema test suite. Engines take turns on the same work in one process.
+label; `suite` does so with the JSON Schema test suite; `cache` measures what grammars kept between requests
+cost. Engines take turns on the same work in one process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import click
 
+from benchmarks.harness.grammar_cache_times import measure_cache
 from benchmarks.harness.grammar_classes import measure_classes, print_classes
 from benchmarks.harness.grammar_engines import Engine, Llguidance, Ours, TokenizerFile, Xgrammar
 from benchmarks.harness.grammar_labels import measure_real, measure_suite, print_labels
@@ -31,8 +33,8 @@ _DATA = Path(os.environ.get("GENRET_SHARED_DATA", "../shared/data"))
 @click.option(
     "--parts",
     multiple=True,
-    type=click.Choice(["classes", "real", "suite"]),
-    default=("classes", "real", "suite"),
+    type=click.Choice(["classes", "real", "suite", "cache"]),
+    default=("classes", "real", "suite", "cache"),
     help="What to measure; may be given several times.",
     show_default=True,
 )
@@ -84,6 +86,9 @@ def main(
         annotating = Ours(file, GrammarOptions(formats="annotate"), ours.leaves)
         figures["suite"] = measure_suite([ours, *peer_engines], annotating, file, rows, peer_seconds)
         print_labels("test suite", figures["suite"])
+    if "cache" in parts:
+        figures["cache"] = measure_cache(file, ours)
+        click.echo(f"cache: {figures['cache']}")
     write_json(json_file, command_line(), facts, figures)
 
 

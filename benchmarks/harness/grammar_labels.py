@@ -75,7 +75,7 @@ def measure_real(
 def measure_suite(
     engines: Sequence[Engine], annotating: Engine, file: TokenizerFile, rows: Path, peer_seconds: float
 ) -> dict[str, Any]:
-    """Walk the groups of the test suite; outside of optional/format our formats are annotations, as it says."""
+    """Walk the groups of the test suite; our formats are annotations but in optional/format, as it says."""
     scores = {engine.name: _Score() for engine in engines}
     for row in _read(rows):
         asserts = row["file"].startswith("optional/format/") or "format-assertion" in row["file"]

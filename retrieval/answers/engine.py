@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from functools import cached_property
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 from decoding.answering.speller import Speller
 from decoding.grammar.errors import VocabularyError
@@ -16,6 +17,8 @@ from retrieval.filters.store import FilterStore
 from retrieval.holes import TitleHoles
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
+
+T = TypeVar("T")
 
 
 class AnswerEngine:
@@ -40,55 +43,50 @@ class AnswerEngine:
         self._vocab_size = vocab_size
         self._grammar_cache_bytes = grammar_cache_bytes
         self._indexes: dict[str, tuple[Index, FilterStore]] = {}
+        self._parts: dict[str, object] = {}
         self._lock = threading.RLock()
 
-    @cached_property
+    @property
     def vocabulary(self) -> Vocabulary:
         """The tokens as bytes.
 
         Raises:
             ModelError: the tokenizer cannot write JSON.
         """
-        with self._lock:
-            try:
-                return Vocabulary.from_tokenizer(
-                    self._tokenizer.serialized, self._end_token_id, self._vocab_size
-                )
-            except VocabularyError as error:
-                raise ModelError(f"{self._tokenizer.source}: {error}") from error
+        return self._made("vocabulary", self._new_vocabulary)
 
-    @cached_property
+    @property
     def leaves(self) -> Leaves:
         """What strings, numbers and keys may be, in this vocabulary."""
-        with self._lock:
-            return Leaves(self.vocabulary)
+        return self._made("leaves", lambda: Leaves(self.vocabulary))
 
-    @cached_property
+    @property
     def holes(self) -> TitleHoles:
         """The titles that schemas may name."""
-        with self._lock:
-            holes = TitleHoles(self.leaves)
-            for name, (index, filters) in self._indexes.items():
-                holes.add(name, index, filters)
-            return holes
+        return self._made("holes", self._new_holes)
 
-    @cached_property
+    @property
     def schemas(self) -> SchemaStore:
         """Grammars of the schemas that were asked for."""
-        with self._lock:
-            return SchemaStore(self.leaves, self.holes, self._grammar_cache_bytes)
+        return self._made("schemas", lambda: SchemaStore(self.leaves, self.holes, self._grammar_cache_bytes))
 
-    @cached_property
+    @property
     def speller(self) -> Speller:
         """Spells what is forced, as the tokenizer would."""
-        return Speller(self._tokenizer.encode_bytes, self.vocabulary)
+        return self._made("speller", lambda: Speller(self._tokenizer.encode_bytes, self.vocabulary))
 
     def add_index(self, name: str, index: Index, filters: FilterStore) -> None:
-        """Let schemas name an index; the first one added is also called "titles"."""
+        """Let schemas name an index; the first one added is also called "titles".
+
+        Another index of that name is replaced; answers that are being written stay with the one they have.
+        """
         with self._lock:
+            is_new = name not in self._indexes
             self._indexes[name] = index, filters
-            if "holes" in self.__dict__:
+            if "holes" in self._parts:
                 self.holes.add(name, index, filters)
+            if "schemas" in self._parts and not is_new:
+                self.schemas.forget()
 
     def index(self, name: str) -> Index:
         """The index that a schema means by a name."""
@@ -102,3 +100,25 @@ class AnswerEngine:
         """Make everything, and compile what is compiled, so that no request waits for it."""
         self.leaves.warm_up()
         self.holes.warm_up()
+
+    def _made(self, name: str, make: Callable[[], T]) -> T:
+        """Return a part, made by whoever asks for it first while all others wait."""
+        part = self._parts.get(name)
+        if part is None:
+            with self._lock:
+                part = self._parts.get(name)
+                if part is None:
+                    part = self._parts[name] = make()
+        return cast(T, part)
+
+    def _new_vocabulary(self) -> Vocabulary:
+        try:
+            return Vocabulary.from_tokenizer(self._tokenizer.serialized, self._end_token_id, self._vocab_size)
+        except VocabularyError as error:
+            raise ModelError(f"{self._tokenizer.source}: {error}") from error
+
+    def _new_holes(self) -> TitleHoles:
+        holes = TitleHoles(self.leaves)
+        for name, (index, filters) in self._indexes.items():
+            holes.add(name, index, filters)
+        return holes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -70,6 +70,8 @@ class SchemaStore:
         self._holes = holes
         self._cache: GrammarCache[CompiledSchema] = GrammarCache(max_bytes)
         self._named: dict[str, str] = {}
+        # Of the indexes: what was compiled over an index that was replaced meanwhile is never found.
+        self._generation = 0
 
     @property
     def stats(self) -> CacheStats:
@@ -117,9 +119,9 @@ class SchemaStore:
         text, options = self._text(request), request.options
         try:
             return self._cache.get(
-                (text, options, titles),
+                (text, options, titles, self._generation),
                 len(text),
-                partial(_key, text, options, titles),
+                partial(_key, text, options, titles, self._generation),
                 partial(self._compile, text, options, titles),
             )
         except GrammarError as error:
@@ -128,6 +130,11 @@ class SchemaStore:
     def settle(self, schema: CompiledSchema) -> None:
         """Count what a grammar has grown by, once an answer was written under it."""
         self._cache.settle(schema)
+
+    def forget(self) -> None:
+        """Drop all grammars; named schemas keep their names and are compiled again when asked for."""
+        self._generation += 1
+        self._cache.clear()
 
     def _text(self, request: AnswerRequest) -> str:
         if request.schema_name is None:
@@ -139,7 +146,7 @@ class SchemaStore:
 
     def _compile(self, text: str, options: GrammarOptions, titles: str) -> CompiledSchema:
         grammar = compile_schema(text, self._leaves, options, partial(self._hole, titles))
-        (canonical, _, _), _ = _key(text, options, titles)
+        canonical = canonical_text(parse_document(text, options.limits))
         return CompiledSchema(
             grammar,
             AnswerValidator(text, options.formats),
@@ -151,6 +158,6 @@ class SchemaStore:
         return self._holes(replace(name, index=titles) if name.index == FIRST_INDEX else name)
 
 
-def _key(text: str, options: GrammarOptions, titles: str) -> tuple[tuple[str, GrammarOptions, str], int]:
+def _key(text: str, options: GrammarOptions, titles: str, generation: int) -> tuple[Hashable, int]:
     canonical = canonical_text(parse_document(text, options.limits))
-    return (canonical, options, titles), len(canonical)
+    return (canonical, options, titles, generation), len(canonical)

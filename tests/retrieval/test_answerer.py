@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from retrieval import Retriever
 from retrieval.answers.answerer import Answerer
+from retrieval.answers.engine import AnswerEngine
 from retrieval.answers.errors import SchemaRejectedError
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
@@ -271,3 +273,35 @@ def test_titles_are_those_of_the_retriever_that_is_asked(retriever: Retriever, t
     (found,) = retriever.answer(QUERY, TITLE).entities
     assert found.index == retriever.name
     assert found.title not in ("Alien", "Vertigo")
+
+
+def test_an_index_that_replaces_another_one_is_asked_from_then_on(
+    retriever: Retriever, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    schema = {"type": "string", "x-genret-index": "changing"}
+    catalogues = ["entity_id\ttitle\nA\tfirst\n", "entity_id\ttitle\nB\tsecond\n"]
+    found = []
+    for catalogue in catalogues:
+        checkpoint = Path(retriever.tokenizer.source)
+        index = make_index(tmp_path_factory.mktemp("changing"), checkpoint, catalogue)
+        other = retriever.open_another(index, name="changing")
+        found.append([entity.entity_id for entity in other.answer(QUERY, schema).entities[0].entities])
+    assert found == [["A"], ["B"]]
+
+
+def test_what_schemas_share_is_made_once_whoever_asks_first(retriever: Retriever) -> None:
+    engine = AnswerEngine(retriever.tokenizer, retriever.index.end_token_id, retriever.model.vocab_size)
+    gate = threading.Barrier(8)
+    seen: list[int] = []
+
+    def ask() -> None:
+        gate.wait()
+        seen.append(id(engine.schemas))
+        seen.append(id(engine.leaves))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(seen) == {id(engine.schemas), id(engine.leaves)}
