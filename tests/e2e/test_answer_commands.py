@@ -1,0 +1,308 @@
+"""`genret answer`, and `genret serve` with schemas, as processes, the way a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.checkpoints import make_checkpoint as make_other_checkpoint
+from tests.service.tiny_assets import make_checkpoint, make_index
+
+ROOT = Path(__file__).resolve().parents[2]
+GENRET = [sys.executable, "-m", "service.main"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "x-genret-index": "titles"},
+        "kind": {"enum": ["work", "city"]},
+    },
+    "required": ["title", "kind"],
+}
+
+
+@dataclass
+class Assets:
+    checkpoint: Path
+    index: Path
+    folder: Path
+
+    def file(self, name: str, content: str | bytes) -> str:
+        path = self.folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    address: str
+
+    def answer(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return genret("answer", "--address", self.address, *arguments, stdin=stdin)
+
+
+def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GENRET, *arguments], input=stdin, capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+    )
+
+
+def serve(assets: Assets, *options: str) -> subprocess.Popen[str]:
+    command = [
+        "serve",
+        str(assets.index),
+        "--model",
+        str(assets.checkpoint),
+        "--device",
+        "cpu",
+        "--port",
+        "0",
+    ]
+    return subprocess.Popen([*GENRET, *command, *options], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def ready(process: subprocess.Popen[str]) -> Server:
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if " ready on " in line:
+            return Server(process, line.split(" ready on ", 1)[1].split(": ", 1)[0])
+    process.stderr.close()
+    raise AssertionError(f"exit {process.wait()} before it was ready: {said}")
+
+
+def stop(server: Server) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+
+
+def refused_to_start(process: subprocess.Popen[str]) -> str:
+    _, said = process.communicate(timeout=120)
+    assert process.returncode in (1, 2), said
+    assert "ready" not in said
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.fixture(scope="module")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> Assets:
+    folder = tmp_path_factory.mktemp("assets")
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    made = Assets(checkpoint, make_index(folder / "index", checkpoint), folder)
+    made.file("entity.json", json.dumps(SCHEMA))
+    return made
+
+
+@pytest.fixture(scope="module")
+def schema(assets: Assets) -> str:
+    return str(assets.folder / "entity.json")
+
+
+@pytest.fixture(scope="module")
+def server(assets: Assets, schema: str) -> Iterator[Server]:
+    running = ready(
+        serve(
+            assets,
+            "--schema",
+            f"entity={schema}",
+            "--grammar-cache",
+            "0",
+            "--draft-model",
+            str(assets.checkpoint),
+        )
+    )
+    yield running
+    stop(running)
+
+
+def test_a_pipe_gets_the_document_and_nothing_else(server: Server, schema: str) -> None:
+    done = server.answer("--schema", schema, "who wrote hamlet")
+    assert (done.returncode, done.stderr) == (0, "")
+    jsonschema.validate(json.loads(done.stdout), SCHEMA)
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("method", ["greedy", "sample", "beam", "disc"])
+def test_json_has_the_answer_its_entities_and_figures(server: Server, method: str) -> None:
+    done = server.answer("--schema-name", "entity", "--method", method, "--json", "who wrote hamlet")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert said["query"] == "who wrote hamlet"
+    assert said["answer"] == json.loads(said["text"])
+    assert said["method"] == method
+    (found,) = said["entities"]
+    assert found["pointer"] == "/title"
+    assert found["entities"][0]["title"] == said["answer"]["title"]
+    tokens = said["tokens"]
+    assert tokens["total"] >= tokens["forced"] + 1
+    assert (tokens["drafted"] > 0) == (method in ("greedy", "sample"))
+    assert tokens["accepted"] <= tokens["drafted"]
+    assert (said["mass"] is not None) == (method == "disc")
+    assert (said["seed"] is not None) == (method in ("sample", "disc"))
+
+
+def test_a_draft_that_is_the_model_is_always_right(server: Server) -> None:
+    tokens = json.loads(server.answer("--schema-name", "entity", "--json", "metal").stdout)["tokens"]
+    assert tokens["drafted"] == tokens["accepted"] > 0
+
+
+def test_queries_come_from_arguments_and_from_standard_input(server: Server) -> None:
+    done = server.answer("--schema-name", "entity", "a", "-", "d", "--json", stdin="b\n\nc\n")
+    assert done.returncode == 0
+    assert [json.loads(line)["query"] for line in done.stdout.splitlines()] == ["a", "b", "c", "d"]
+
+
+def test_a_query_that_fails_does_not_take_the_others_along(server: Server, schema: str) -> None:
+    long = "x" * 5000
+    done = server.answer("--schema", schema, "-", stdin=f"a\n{long}\nb\n")
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr.startswith("Error: 'xxx")
+
+
+def test_on_a_terminal_entities_and_figures_are_shown(server: Server) -> None:
+    if shutil.which("script") is None:
+        pytest.skip("needs script(1) for a terminal")
+    command = " ".join([*GENRET, "answer", "--address", server.address, "--schema-name", "entity", "metal"])
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    assert done.returncode == 0
+    for word in ("Entities", "/title", "log P", "forwards"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"type": "strin"}', "#/type: type: expected one of"),
+        ('{"type": ', "#: the schema is not JSON"),
+        ("", "#: the schema is not JSON"),
+        (b"\xff\xfe\x00", "not valid UTF-8 at byte 1"),
+        (b" " * (5 << 20), "at most 4,194,304 bytes"),
+        ('{"$ref": "http://example.org/"}', "nothing is fetched"),
+        ('{"not": {}}', "no value is valid"),
+    ],
+    ids=["keyword", "cut", "empty", "binary", "huge", "remote", "nothing"],
+)
+def test_a_bad_schema_is_named_with_its_file(
+    server: Server, assets: Assets, content: str | bytes, words: str
+) -> None:
+    file = assets.file("bad.json", content)
+    for more in (("query",), ("--explain-schema",)):
+        done = server.answer("--schema", file, *more)
+        assert done.returncode == 1
+        assert f"Error: {file}: " in done.stderr
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["none.json", "folder"])
+def test_what_is_no_file_is_said(server: Server, assets: Assets, name: str) -> None:
+    (assets.folder / "folder").mkdir(exist_ok=True)
+    done = server.answer("--schema", str(assets.folder / name), "query")
+    assert done.returncode == 1
+    assert f"{assets.folder / name}: cannot be read: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["query"], 2, "name a schema: --schema FILE, or --schema-name NAME"),
+        (["--schema-name", "entity", "--schema", "SCHEMA", "query"], 2, "name a schema"),
+        (["--schema-name", "entity"], 2, "what is the query?"),
+        (["--schema-name", "entity", " "], 2, "query: must not be empty"),
+        (["--schema-name", "entity", "--explain-schema"], 2, "--explain-schema needs --schema FILE"),
+        (["--schema-name", "entity", "--max-tokens", "0", "x"], 2, "--max-tokens: must be in [1, 65536]"),
+        (["--schema-name", "entity", "--timeout", "0", "x"], 2, "--timeout: must be a positive number"),
+        (["--schema-name", "entity", "--method", "best", "x"], 2, "'best' is not one of"),
+        (["--schema-name", "other", "x"], 1, "no schema named 'other'; known: entity"),
+        (
+            ["--schema-name", "entity", "--max-tokens", "3", "x"],
+            1,
+            "the shortest answer to this schema takes",
+        ),
+        (["--schema-name", "entity", "--index", "nope", "x"], 1, "no index named 'nope' is served here"),
+        (["--schema-name", "entity", "--prompt", "nope", "x"], 1, "unknown template 'nope'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    server: Server, schema: str, arguments: list[str], code: int, words: str
+) -> None:
+    done = server.answer(*(schema if word == "SCHEMA" else word for word in arguments))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_schema_is_explained_without_a_server(schema: str) -> None:
+    done = genret("answer", "--schema", schema, "--explain-schema", "--address", "127.0.0.1:9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "#/type\ttype\tenforced\t"
+
+
+def test_help_says_what_the_options_are() -> None:
+    done = genret("answer", "--help")
+    assert done.returncode == 0
+    for option in ("--schema", "--schema-name", "--explain-schema", "--max-tokens", "--method"):
+        assert option in done.stdout
+
+
+def test_interrupted_it_stops_in_silence(server: Server) -> None:
+    process = subprocess.Popen(
+        [*GENRET, "answer", "--address", server.address, "--schema-name", "entity", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("first\n" * 64)
+    process.stdin.flush()
+    json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert json.loads(server.answer("--schema-name", "entity", "metal").stdout)["title"]
+
+
+def test_a_named_schema_that_cannot_be_used_keeps_the_server_from_starting(assets: Assets) -> None:
+    file = assets.file("refused.json", '{"type": "strin"}')
+    said = refused_to_start(serve(assets, "--schema", f"broken={file}"))
+    assert f"Error: {file}: #/type: type: expected one of" in said
+
+
+def test_two_schemas_of_one_name_are_refused(assets: Assets, schema: str) -> None:
+    begun = time.monotonic()
+    said = refused_to_start(serve(assets, "--schema", f"a={schema}", "--schema", f"a={schema}"))
+    assert "'a'" in said
+    assert "--schema" in said
+    assert time.monotonic() - begun < 60
+
+
+def test_a_draft_with_another_tokenizer_is_refused_in_words(assets: Assets) -> None:
+    other = make_other_checkpoint(assets.folder / "other")
+    said = refused_to_start(serve(assets, "--draft-model", str(other)))
+    assert "Error: " in said
+    assert "tokenizer" in said
