@@ -256,12 +256,13 @@ class DistinctLeaf:
         """Tell the texts apart that the base's tokens end, as far as it matters which they are."""
         vocabulary, alike = self.writings.vocabulary, self.writings.alike
         by_number: dict[int, list[int]] = {}
-        ended = None if alike is None else self._ended_below(node, place)
+        ended = set() if alike is None else self._ended_below(node, place)
         for label, rest in exits:
             positions = rest.positions
-            if alike is not None and ended is not None:
-                same, positions = alike.parted(rest)
+            if alike is not None:
+                same, told = alike.parted(rest)
                 by_number.setdefault(SOME_TEXT, []).extend([p for p in same if p not in ended])
+                positions = told + tuple([p for p in same if p in ended])
             for position in positions:
                 for written in self._written(node, position):
                     if self._label_of(inner, written) != label:
@@ -275,10 +276,8 @@ class DistinctLeaf:
             if by_number[number]
         )
 
-    def _ended_below(self, node: TokenNode, place: int) -> set[int] | None:
-        """Where below a node texts end that are left out; None where a place stands for several texts."""
-        if len(node.positions) > 1:
-            return None
+    def _ended_below(self, node: TokenNode, place: int) -> set[int]:
+        """Places below a node at which texts end that are left out, and perhaps others, too."""
         found: set[int] = set()
         waiting = [(node, place)] if place in self._on_the_way else []
         while waiting:
