@@ -91,14 +91,14 @@ def damaged(rng: random.Random) -> Any:
         key = place[-1]
         how = rng.randrange(5)
         if how == 0:
-            holder[key] = rng.choice(VALUES)
+            holder[key] = copy.deepcopy(rng.choice(VALUES))
         elif how == 1:
             del holder[key]
         elif isinstance(holder, dict):
             if how == 2:
                 holder[rng.choice(KEYWORDS)] = holder.pop(key)
             elif how == 3:
-                holder[rng.choice(KEYWORDS)] = rng.choice(VALUES)
+                holder[rng.choice(KEYWORDS)] = copy.deepcopy(rng.choice(VALUES))
             else:
                 holder[rng.choice(KEYWORDS)] = copy.deepcopy(rng.choice(SCHEMAS).schema)
     return schema
