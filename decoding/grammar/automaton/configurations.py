@@ -6,6 +6,7 @@ equal stacks are one object. Those that a token leads to are states and get a nu
 
 from __future__ import annotations
 
+from decoding.grammar.automaton.cursor import DIES, GOES_ON, Cursor, Enclosing
 from decoding.grammar.automaton.levels import Level, Levels, Pop, Push
 from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.automaton.nodes import LeafFrame
@@ -107,7 +108,37 @@ class Configurations:
     def after(self, configuration: Configuration, text: bytes) -> Configuration | None:
         """Read some bytes; None where they are not allowed."""
         level, below = configuration.level, configuration.below
-        place, end = 0, len(text)
+        if len(level.entries) > 1:
+            return self._after_levels(level, below, text, 0)
+        cursor = Cursor(self._levels.frames, level.entries[0], below)
+        done, place = cursor.read(text, 0)
+        if done == DIES:
+            return None
+        below = self.made(cursor.below)
+        if cursor.label >= 0:
+            assert below is not None  # values are in something
+            survivors = tuple([(parent, cursor.label) for parent in cursor.parents])
+            return self._after_levels(below.level.complete(survivors), below.below, text, place)
+        level = self._levels.level(((cursor.node, cursor.parents),))
+        return self.of(level, below) if done == GOES_ON else self._after_levels(level, below, text, place)
+
+    def made(self, below: Enclosing | Configuration | None) -> Configuration | None:
+        """What a thread is in, as a configuration."""
+        missing: list[Enclosing] = []
+        while type(below) is Enclosing:
+            missing.append(below)
+            below = below.below
+        configuration: Configuration | None = below  # type: ignore[assignment]
+        for frame, phase, progress, parents, _ in reversed(missing):
+            level = self._levels.level(((frame.node(phase, progress), parents),))
+            configuration = self.of(level, configuration)
+        return configuration
+
+    def _after_levels(
+        self, level: Level, below: Configuration | None, text: bytes, place: int
+    ) -> Configuration | None:
+        """Read bytes from a place on with all threads of a level in lockstep."""
+        end = len(text)
         while place < end:
             byte = text[place]
             steps = level.steps

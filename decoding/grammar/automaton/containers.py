@@ -19,7 +19,7 @@ _VALUE_STARTS = tuple(sorted(b'"-0123456789[fnt{'))
 # Places of containers. Behind OPENED a first member or the closing bracket; behind MEMBER, reached by a
 # comma, a member only; INSIDE while a value, INSIDE_KEY while a key is being written.
 OPENED, MEMBER, INSIDE_KEY, BEFORE_COLON, VALUE, INSIDE, BEHIND = range(7)
-_BEHIND_SEPARATOR = (False, True, False, False, True, False, False)
+IS_BEHIND_SEPARATOR = (False, True, False, False, True, False, False)
 DONE = BEHIND
 # Sets, because they are asked for every byte.
 _BLANKS = frozenset((BLANK, LINE_BREAK))
@@ -107,16 +107,16 @@ class _Container:
     def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
         """Read whitespace here, everything else where the kind of container is known."""
         if byte in _BLANKS:
-            blanks = self._whitespace.after(node.blanks, byte, _BEHIND_SEPARATOR[node.phase])
+            blanks = self._whitespace.after(node.blanks, byte, IS_BEHIND_SEPARATOR[node.phase])
             return None if blanks is None else self.node(node.phase, node.progress, node.key_label, blanks)
         whitespace = self._whitespace
-        if whitespace.is_spaced and whitespace.must_come(node.blanks, _BEHIND_SEPARATOR[node.phase]):
+        if whitespace.is_spaced and whitespace.must_come(node.blanks, IS_BEHIND_SEPARATOR[node.phase]):
             return None
         return self._read_token(node, byte)
 
     def out_bytes(self, node: Node) -> tuple[int, ...]:
         """Whitespace, then punctuation and beginnings of values."""
-        is_behind_separator = _BEHIND_SEPARATOR[node.phase]
+        is_behind_separator = IS_BEHIND_SEPARATOR[node.phase]
         blanks = self._whitespace.bytes_at(node.blanks, is_behind_separator)
         if self._whitespace.must_come(node.blanks, is_behind_separator):
             return blanks
@@ -124,7 +124,7 @@ class _Container:
 
     def must_be_blank(self, node: Node) -> bool:
         """Whether a node lets nothing through but whitespace."""
-        return self._whitespace.must_come(node.blanks, _BEHIND_SEPARATOR[node.phase])
+        return self._whitespace.must_come(node.blanks, IS_BEHIND_SEPARATOR[node.phase])
 
     def after(self, node: Node, label: int) -> Node:
         """The node behind the value inside (`Frame.after`)."""

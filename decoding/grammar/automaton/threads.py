@@ -8,7 +8,7 @@ so that alternatives run in lockstep.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from decoding.grammar.automaton.configurations import Configuration
 from decoding.grammar.automaton.containers import (
@@ -33,6 +33,7 @@ from decoding.grammar.automaton.containers import (
     Frames,
     ObjectFrame,
 )
+from decoding.grammar.automaton.cursor import Enclosing
 from decoding.grammar.automaton.gaps import gap_at
 from decoding.grammar.automaton.levels import Entry, Levels
 from decoding.grammar.automaton.nodes import LeafFrame
@@ -46,24 +47,6 @@ if TYPE_CHECKING:
 
 _ONLY = (0,)
 _Container = ArrayFrame | ObjectFrame | DocumentFrame
-
-
-class Enclosing(NamedTuple):
-    """A place that a thread began a value at, during this walk.
-
-    Attributes:
-        frame: Of the container, or of the document.
-        phase: `INSIDE` or `INSIDE_KEY`.
-        progress: Of the container.
-        parents: Of the thread in what is below.
-        below: What the container is in; None below the document.
-    """
-
-    frame: _Container
-    phase: int
-    progress: Hashable
-    parents: tuple[int, ...]
-    below: Below
 
 
 Below = Enclosing | Configuration | None
@@ -363,16 +346,4 @@ class Threads:
         level = self._levels.level(((frame.node(phase, progress, key_label, blanks), parents),))
         out = level.out
         assert out is not None  # containers list their bytes
-        self._walk.follow(node, level, out, self._made(below), height)
-
-    def _made(self, below: Below) -> Configuration | None:
-        """What is below, as a configuration."""
-        missing: list[Enclosing] = []
-        while type(below) is Enclosing:
-            missing.append(below)
-            below = below.below
-        configuration: Configuration | None = below  # type: ignore[assignment]
-        for frame, phase, progress, parents, _ in reversed(missing):
-            level = self._levels.level(((frame.node(phase, progress), parents),))
-            configuration = self._walk.configurations.of(level, configuration)
-        return configuration
+        self._walk.follow(node, level, out, self._walk.configurations.made(below), height)
