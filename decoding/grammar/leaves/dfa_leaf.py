@@ -129,13 +129,13 @@ class DfaLeaf:
 
     def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens of a state that treats nearly all texts as another one does."""
-        model = self._models.of(state)
+        model = self.models.of(state)
         if model < 0:
             return None
         if model == state:
             return self._as_strings(state, node)
         known = self.tokens(model, node)
-        return None if known is None else self._models.tokens(state, model, node, known)
+        return None if known is None else self.models.tokens(state, model, node, known)
 
     def _as_strings(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens of a state behind which any text may come."""
@@ -154,7 +154,8 @@ class DfaLeaf:
         return LeafTokens(found.few, found.many, tuple([Exit(label, rest) for _, rest in found.exits]))
 
     @cached_property
-    def _models(self) -> StateModels:
+    def models(self) -> StateModels:
+        """Which of its states treat nearly all texts as others do."""
         return StateModels(self.automaton.rows, self._labels.__getitem__, _is_alive, self._walker.vocabulary)
 
     @cached_property

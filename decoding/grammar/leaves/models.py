@@ -34,6 +34,8 @@ class StateModels:
         label: Label of a text that ends in a state, -1 where none does.
         is_alive: Whether a state can reach the end of a text.
         vocabulary: Whose tokens.
+        others: Of the same rows, whatever labels and states they have left; what they know of the rows is
+            known here, too.
     """
 
     def __init__(
@@ -42,13 +44,16 @@ class StateModels:
         label: Callable[[int], int],
         is_alive: Callable[[int], bool],
         vocabulary: Vocabulary,
+        others: StateModels | None = None,
     ) -> None:
         self._rows = rows
         self._label = label
         self._is_alive = is_alive
         self._vocabulary = vocabulary
-        self._models: dict[int, int] = {}
-        self._differences: dict[tuple[int, int], list[_Difference] | None] = {}
+        self._models: dict[int, int] = {} if others is None else others._models
+        self._differences: dict[tuple[int, int], list[_Difference] | None] = (
+            {} if others is None else others._differences
+        )
 
     def of(self, state: int) -> int:
         """The model of a state, -1 if it has none: the state most bytes lead to, if they lead back to it."""

@@ -137,7 +137,8 @@ class RestrictedKeys:
 
     @cached_property
     def _models(self) -> StateModels:
-        return StateModels(self._automaton.rows, self.label, self._is_alive, self._walker.vocabulary)
+        rows, vocabulary = self._automaton.rows, self._walker.vocabulary
+        return StateModels(rows, self.label, self._is_alive, vocabulary, self._leaf.models)
 
     def _listed(self, state: int) -> dict[int, int] | None:
         """The edges that lead to keys that are allowed, if they are few."""
