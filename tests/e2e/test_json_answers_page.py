@@ -104,3 +104,29 @@ def test_the_first_answer_is_written(tmp_path: Path) -> None:
     assert re.search(r" (person|city|chemical element|animal|book|film)$", answer)
     assert re.fullmatch(r"/title \['\w+\.[^']+'(, '[^']+')*\]", entity)
     assert re.fullmatch(r"\d+ tokens, \d+ of them forced", figures)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": ["string", "null"], "x-genret-index": "titles"}, ""),
+        ({"type": "string", "x-genret-index": "titles", "minLength": 3}, "cannot be combined"),
+        ({"propertyNames": {"type": "string", "x-genret-index": "titles"}}, "keys cannot be taken"),
+        ({"type": "string", "x-genret-filter": "a = 1"}, "expected x-genret-index beside it"),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 64}, ""),
+        (
+            {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 65},
+            "more than 64",
+        ),
+        ({"type": "array", "items": {"type": "object"}, "uniqueItems": True}, "cannot be compared"),
+        ({"type": "string", "pattern": r"(a)\1"}, "back-reference"),
+        ({"type": "string", "pattern": "{,3}"}, "not all read alike"),
+        ({"type": "number", "multipleOf": 0.0001}, ""),
+        ({"type": "number", "multipleOf": 0.0001234567}, "more than 50,000 states"),
+        ({"type": "string", "format": "a-format-of-ours"}, ""),
+    ],
+)
+def test_what_the_page_calls_refused_is_refused_and_nothing_else(schema: object, words: str) -> None:
+    refusal = explain(json.dumps(schema), GrammarOptions.for_writing()).refusal
+    assert words in refusal
+    assert bool(refusal) == bool(words)
