@@ -64,6 +64,7 @@ class Way(NamedTuple):
 
 
 _AT_END = Way(0, b"")
+_NO_WAY = Way(1 << 60, b"")
 
 
 class Finishing:
@@ -79,6 +80,9 @@ class Finishing:
         self._frames = frames
         self._configurations = configurations
         self._closings: dict[Node, Way] = {}
+        # Nodes whose closing is being looked for, by depth, and the lowest of them that was met again.
+        self._open: dict[Node, int] = {}
+        self._lowest_met = _NO_WAY.cost
         self._outside: dict[Configuration, tuple[int, ...]] = {}
         self._texts: dict[Configuration, bytes] = {}
         self._memory = memory
@@ -209,10 +213,29 @@ class Finishing:
         return self._outside[configuration]
 
     def _closing(self, node: Node) -> Way:
-        """The shortest way to close the container that a node stands in."""
+        """The shortest way to close the container that a node stands in.
+
+        A shortest way never leads through another container that stands where this one does: closing that one
+        alone would take as much. While a node is being looked at, ways through it are therefore no ways; what
+        was found without them is kept only where nothing is being looked at any more.
+        """
         way = self._closings.get(node)
-        if way is None:
-            way = self._closings[node] = self._find_closing(node)
+        if way is not None:
+            return way
+        depth = self._open.get(node)
+        if depth is not None:
+            self._lowest_met = min(self._lowest_met, depth)
+            return _NO_WAY
+        met_before, self._lowest_met = self._lowest_met, _NO_WAY.cost
+        depth = self._open[node] = len(self._open)
+        try:
+            way = self._find_closing(node)
+        finally:
+            del self._open[node]
+            met, self._lowest_met = self._lowest_met, min(met_before, self._lowest_met)
+        if met >= depth:
+            self._closings[node] = way
+            self._lowest_met = met_before
         return way
 
     def _find_closing(self, node: Node) -> Way:
@@ -261,9 +284,13 @@ class Finishing:
                 cost, text, _ = _best_ending(leaf, 0, behind, _BEHIND_VALUE, expected)
                 ways.append(Way(cost, text[:1]))
             for array in value.arrays:
+                if ways and array.shortest(array.start()) + behind(0) > min(ways).cost:
+                    continue
                 opened = self._frames.array(array).node(OPENED, array.start())
                 ways.append(Way(1 + self._closing(opened).cost + behind(0), b"["))
             for shape in value.objects:
+                if ways and shape.shortest(shape.start()) + behind(0) > min(ways).cost:
+                    continue
                 opened = self._frames.object(shape).node(OPENED, shape.start())
                 ways.append(Way(1 + self._closing(opened).cost + behind(0), b"{"))
         return min(ways)
