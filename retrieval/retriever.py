@@ -159,7 +159,7 @@ class Retriever:
                 tokenizer,
                 config,
                 filter_cache_bytes=filter_cache_bytes,
-                name=name,
+                name=name or Path(index).resolve().name,
                 grammar_cache_bytes=grammar_cache_bytes,
                 draft=draft,
             )
@@ -190,7 +190,7 @@ class Retriever:
                 filter_cache_bytes=self.filters.max_bytes,
                 prefixes=self.prefixes,
                 answerer=self.answerer,
-                name=name,
+                name=name or Path(index).resolve().name,
             )
         except BaseException:
             opened.close()

@@ -270,6 +270,7 @@ def test_titles_are_those_of_the_retriever_that_is_asked(retriever: Retriever, t
         (found,) = other.answer(QUERY, schema).entities
         assert {found.index} == names
         assert found.title in ("Alien", "Vertigo")
+    assert retriever.name == "index", "the name of its directory"
     (found,) = retriever.answer(QUERY, TITLE).entities
     assert found.index == retriever.name
     assert found.title not in ("Alien", "Vertigo")
