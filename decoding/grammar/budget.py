@@ -37,7 +37,7 @@ class CompileBudget:
             raise CompileTimeoutError(f"compiling the schema took longer than {self.limits.seconds:g} s")
 
     def check_states(self, states: int) -> None:
-        """Raise AutomatonLimitError if an automaton has too many states, CompileTimeoutError if time is up."""
+        """Raise AutomatonLimitError for too many states, CompileTimeoutError if time is up."""
         if states > self.limits.automaton_states:
             raise AutomatonLimitError(
                 f"it needs an automaton of more than {self.limits.automaton_states:,} states"

@@ -25,7 +25,7 @@ class SchemaError(GrammarError):
 
     Args:
         keyword: The keyword that stands in the way, e.g. "uniqueItems"; "" when it is the schema as a whole.
-        pointer: JSON pointer of the keyword in the schema as it was given, as a URI fragment: "#/properties/a".
+        pointer: JSON pointer of the keyword in the schema as given, as a URI fragment: "#/properties/a".
         reason: What was expected and what was got, as one clause.
     """
 

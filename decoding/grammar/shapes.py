@@ -1,7 +1,7 @@
 """A compiled schema: value nodes whose containers are state machines over keys, values and closing brackets.
 
-The automaton knows nothing of JSON Schema; it asks a shape which keys or items may come, what their values may
-be, and whether the container may be closed. What a shape has to remember between its members is its
+The automaton knows nothing of JSON Schema; it asks a shape which keys or items may come, what their values
+may be, and whether the container may be closed. What a shape has to remember between its members is its
 *progress*, a hashable value that only the shape understands.
 
 A value node is a union: a text is allowed if any of its alternatives allows it. Alternatives may begin alike

@@ -124,7 +124,9 @@ def test_malformed_template(fields: dict[str, Any], message: str) -> None:
 
 
 def test_unknown_template_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"unknown template 'x'; known: \['few-shot', 'json', 'mention', 'plain'\]"):
+    with pytest.raises(
+        InputError, match=r"unknown template 'x'; known: \['few-shot', 'json', 'mention', 'plain'\]"
+    ):
         CheckpointConfig().prompt("x")
     assert CheckpointConfig().prompt(None) is PLAIN
 

@@ -149,19 +149,18 @@ class Configurations:
                 step, place = self._through_leaf(level, level.leaf, text, place)
             else:
                 step = level.step(byte)
-            kind = type(step)
-            if kind is Level:
-                level = step  # type: ignore[assignment]
+            if type(step) is Level:
+                level = step
                 place += 1
-            elif kind is Push:
-                below = self.of(step.below, below)  # type: ignore[union-attr]
-                level = step.top  # type: ignore[union-attr]
+            elif type(step) is Push:
+                below = self.of(step.below, below)
+                level = step.top
                 place += 1
-            elif kind is Pop:
+            elif type(step) is Pop:
                 assert below is not None  # the document's level never pops
-                level = below.level.complete(step.survivors)  # type: ignore[union-attr]
+                level = below.level.complete(step.survivors)
                 below = below.below
-                if step.is_consumed:  # type: ignore[union-attr]
+                if step.is_consumed:
                     place += 1
             else:
                 return None

@@ -327,8 +327,8 @@ class Frames:
     def clear(self, kept: set[Node]) -> None:
         """Forget which nodes there are, but for some, and everything that can be asked again."""
         for table in (self._leaves, self._arrays, self._objects):
-            for frame in table.values():
-                frame.clear()
+            for known in table.values():
+                known.clear()
         self._leaves = {}
         self._starts = {}
         self._is_single = {}

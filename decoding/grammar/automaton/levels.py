@@ -186,16 +186,15 @@ class Levels:
         if len(entries) == 1:
             node, parents = entries[0]
             reading = node.read(byte)
-            kind = type(reading)
-            if kind is Node:
+            if type(reading) is Node:
                 return self.level(((reading, parents),))
-            if kind is tuple and len(reading) == 1:
+            if type(reading) is tuple and len(reading) == 1:
                 ((under, children),) = reading
                 if len(children) > 1:
-                    children = sorted(children, key=_number)
+                    children = tuple(sorted(children, key=_number))
                 above = tuple([(child, _FIRST) for child in children])
                 return Push(self.level(((under, parents),)), self.level(above))
-            if kind is int:
+            if type(reading) is int:
                 return Pop(tuple([(parent, reading) for parent in parents]), True)
         moved: dict[Node, set[int]] = {}
         pushed: dict[Entry, list[Node]] = {}

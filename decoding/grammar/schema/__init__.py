@@ -1,1 +1,1 @@
-"""From the text of a JSON Schema to shapes: documents, references, dialects, and the algebra of sets of JSON values."""
+"""From the text of a JSON Schema to shapes: documents, references, dialects, and the algebra of values."""
