@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from harness.grammar_cache_times import measure_cache
+from harness.grammar_classes import measure_classes, print_classes
+from harness.grammar_engines import Engine, Llguidance, Ours, TokenizerFile, Xgrammar
+from harness.grammar_labels import measure_real, measure_suite, print_labels
+from harness.report import announce, command_line, environment, write_json
 
-from benchmarks.harness.grammar_cache_times import measure_cache
-from benchmarks.harness.grammar_classes import measure_classes, print_classes
-from benchmarks.harness.grammar_engines import Engine, Llguidance, Ours, TokenizerFile, Xgrammar
-from benchmarks.harness.grammar_labels import measure_real, measure_suite, print_labels
-from benchmarks.harness.report import announce, command_line, environment, write_json
 from decoding.grammar.options import GrammarOptions
 
 _DATA = Path(os.environ.get("GENRET_SHARED_DATA", "../shared/data"))

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.grammar_engines import Ours, TokenizerFile
-from benchmarks.harness.schema_classes import CLASSES
 from decoding.grammar.cache import GrammarCache
 from decoding.grammar.compiler import compile_schema
 from decoding.grammar.grammar import Grammar
 from decoding.grammar.options import GrammarOptions
 from decoding.grammar.schema.document import canonical_text, parse_document
+from harness.grammar_engines import Ours, TokenizerFile
+from harness.schema_classes import CLASSES
 
 _FIELDS = 60
 _THREADS = 32

@@ -11,9 +11,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.grammar_engines import Engine, Matcher, TokenizerFile
-from benchmarks.harness.report import Spread
-from benchmarks.harness.schema_classes import CLASSES, SchemaClass
+from harness.grammar_engines import Engine, Matcher, TokenizerFile
+from harness.report import Spread
+from harness.schema_classes import CLASSES, SchemaClass
 
 _now = time.perf_counter_ns
 

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.grammar_engines import Engine, Matcher, RefusedError, TokenizerFile
+from harness.grammar_engines import Engine, Matcher, RefusedError, TokenizerFile
 
 
 @dataclass
