@@ -37,7 +37,7 @@ from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
 from retrieval.request_options import RequestOptions, with_options
 from retrieval.text import TextTokenizer
-from retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from retrieval.types import Entity, Mention, RetrievalResult, RetrieveRequest
 
 DEFAULT_BATCH_SIZE = 32
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
@@ -103,7 +103,7 @@ class Retriever:
             answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)
         self.answerer = answerer
         self.name = name or index.path.name
-        answerer.add_index(self.name, index, self.filters)
+        answerer.add_index(self.name, index, self.filters, self._likeliest)
 
     @classmethod
     def open(
@@ -301,6 +301,12 @@ class Retriever:
             ModelError: the model returned broken logits.
         """
         return self.answerer.answer_all([query], schema, titles=self.name, **options)[0]
+
+    def _likeliest(self, query: str, predicate: str | None, k: int) -> list[Entity]:
+        """The entities of the k likeliest titles, best first."""
+        (result,) = self.retrieve([query], k=k, filter=predicate)
+        found = (self.index.entity_by_id(candidate.entity_id) for candidate in result.candidates)
+        return [entity for entity in found if entity is not None]
 
     def check_filter(self, filter: str) -> None:
         """Refuse a predicate that no request to this index could use; makes no filter.

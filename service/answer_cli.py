@@ -77,6 +77,13 @@ _ABOUT_SCHEMA = "schema_json: "
 @click.option("--beam-size", type=int, default=4, help="beam: live prefixes per step.", **SHOWN)
 @click.option("--num-draws", type=int, default=4, help="disc: draws tried.", **SHOWN)
 @click.option(
+    "--shortlist",
+    type=int,
+    help="Choose every title among the so many likeliest ones of a beam search, at most 1000.",
+    show_default="among all titles",
+    show_envvar=True,
+)
+@click.option(
     "--whitespace",
     type=click.Choice(get_args(Whitespace)),
     default="spaced",
@@ -141,6 +148,7 @@ def answer_command(
     seed: int | None,
     beam_size: int,
     num_draws: int,
+    shortlist: int | None,
     whitespace: str,
     property_order: str,
     formats: str,
@@ -174,6 +182,7 @@ def answer_command(
         seed=seed,
         beam_size=beam_size,
         num_draws=num_draws,
+        shortlist=shortlist,
         whitespace=whitespace,
         property_order=property_order,
         formats=formats,

@@ -44,7 +44,15 @@ _ENUMS: dict[str, tuple[Any, dict[int, str]]] = {
         {pb.EXTRA_PROPERTIES_DECLARED: "declared", pb.EXTRA_PROPERTIES_ALLOWED: "allowed"},
     ),
 }
-_OPTIONAL_FIELDS = ("max_tokens", "temperature", "seed", "beam_size", "num_draws", "forced_spans")
+_OPTIONAL_FIELDS = (
+    "max_tokens",
+    "temperature",
+    "seed",
+    "beam_size",
+    "num_draws",
+    "shortlist",
+    "forced_spans",
+)
 # Fields that are called otherwise here than in the library.
 WIRE_FIELDS = {"schema": "schema_json", "prompt": "prompt_template"}
 _COUNTS = ("num_tokens", "num_forced", "num_drafted", "num_accepted", "num_forwards")

@@ -17,6 +17,7 @@ from retrieval.answers.engine import AnswerEngine
 from retrieval.answers.methods import Written, write
 from retrieval.answers.request_options import AnswerOptions
 from retrieval.answers.schemas import CompiledSchema
+from retrieval.answers.shortlist import Finder, Shortlist
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, Schema
 from retrieval.answers.validation import InvalidAnswerError
 from retrieval.errors import GenretError, InputError, ModelError
@@ -49,7 +50,9 @@ class AnswerJob:
         prompt: Its token ids.
         num_shared: How many of them, at the beginning, every prompt of its template has.
         compile_ms: What it took to find or compile the schema, milliseconds.
+        titles: The index that its schema calls "titles".
         cancel: Polled between decode steps.
+        shortlist: Where its titles come from; None: all titles of the indexes.
     """
 
     request: AnswerRequest
@@ -57,7 +60,9 @@ class AnswerJob:
     prompt: list[int]
     num_shared: int
     compile_ms: float
+    titles: str
     cancel: CancelToken | None = None
+    shortlist: Shortlist | None = None
 
 
 class Answerer:
@@ -98,9 +103,9 @@ class Answerer:
         """What the cache of grammars did and holds."""
         return self.engine.schemas.stats
 
-    def add_index(self, name: str, index: Index, filters: FilterStore) -> None:
+    def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
         """Let schemas name an index. The first one is what "titles" means where nothing else is said."""
-        self.engine.add_index(name, index, filters)
+        self.engine.add_index(name, index, filters, find)
         if self._first_index == FIRST_INDEX:
             self._first_index = name
 
@@ -127,26 +132,19 @@ class Answerer:
             InputError: the template is unknown, the query is too long, or the answer does not fit.
         """
         begun = time.perf_counter()
-        schema = self.engine.schemas.prepare(request, titles or self._first_index)
+        titles = titles or self._first_index
+        schema = self.engine.schemas.prepare(request, titles)
         compile_ms = (time.perf_counter() - begun) * 1e3
         template = self._config.answer_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
         room = self._limits.room(len(prompt))
         budget = request.max_tokens if room is None else min(request.max_tokens, room)
-        needed = schema.grammar.tokens_to_finish(schema.grammar.start)
-        if needed > budget:
-            limit = (
-                f"max_tokens is {request.max_tokens}"
-                if budget == request.max_tokens
-                else (f"the model has positions for {budget} tokens behind this prompt")
-            )
-            raise InputError(
-                "max_tokens", f"the shortest answer to this schema takes {needed} tokens; {limit}"
-            )
+        _check_budget(schema, budget, request.max_tokens)
         seeded = replace(request, max_tokens=budget)
         if request.method in ("sample", "disc") and request.seed is None:
             seeded = replace(seeded, seed=secrets.randbits(_SEED_BITS))
-        return AnswerJob(seeded, schema, prompt, self._prompts.num_shared(template), compile_ms, cancel)
+        shared = self._prompts.num_shared(template)
+        return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, cancel)
 
     def answer_all(
         self,
@@ -196,18 +194,41 @@ class Answerer:
             Per job its result, or the error that concerns this job alone.
         """
         replies: dict[int, AnswerReply] = {}
+        ready: dict[int, AnswerJob] = {}
+        for number, job in enumerate(jobs):
+            try:
+                ready[number] = job if job.request.shortlist is None else self._narrowed(job)
+            except (GenretError, DecodingCancelledError) as error:
+                replies[number] = error
         groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
-        for number, job in enumerate(jobs):
+        for number, job in ready.items():
             prefix = self._prefix(job)
             shared = () if prefix is None else prefix.token_ids
             prefixes[shared] = prefix
             kind = "chain" if job.request.method in ("greedy", "sample") else job.request.method
             groups.setdefault((kind, shared), []).append(number)
         for (_, shared), members in groups.items():
-            answers = self._answer([jobs[i] for i in members], prefixes[shared])
+            answers = self._answer([ready[i] for i in members], prefixes[shared])
             replies.update(zip(members, answers, strict=True))
         return [replies[i] for i in range(len(jobs))]
+
+    def _narrowed(self, job: AnswerJob) -> AnswerJob:
+        """Return a job whose titles are those that a beam search finds for its query.
+
+        Raises:
+            GenretError: nothing is valid with these, or the budget is too small for them.
+            DecodingCancelledError: the request was cancelled.
+        """
+        begun = time.perf_counter()
+        request, engine = job.request, self.engine
+        if job.cancel is not None:
+            job.cancel.check()
+        shortlist = Shortlist(request.query, request.shortlist or 1, engine.finder, engine.searcher)
+        schema = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
+        _check_budget(schema, request.max_tokens, request.max_tokens)
+        compile_ms = job.compile_ms + (time.perf_counter() - begun) * 1e3
+        return replace(job, schema=schema, shortlist=shortlist, compile_ms=compile_ms)
 
     def _prefix(self, job: AnswerJob) -> PromptPrefix | None:
         if job.num_shared >= len(job.prompt):
@@ -246,7 +267,7 @@ class Answerer:
             query=request.query,
             method=request.method,
             text=text,
-            entities=tuple(self._entity(written.text, value) for value in holes),
+            entities=tuple(self._entity(job, written.text, value) for value in holes),
             logprob=written.logprob,
             num_tokens=written.num_tokens,
             num_forced=written.num_forced,
@@ -262,11 +283,34 @@ class Answerer:
             kv=written.kv,
         )
 
-    def _entity(self, text: bytes, value: HoleValue) -> AnswerEntity:
-        index = self.engine.index(value.name.index)
+    def _entity(self, job: AnswerJob, text: bytes, value: HoleValue) -> AnswerEntity:
+        if job.shortlist is not None:
+            entities = job.shortlist.entities(value.name, value.members)
+        else:
+            index = self.engine.index(value.name.index)
+            entities = tuple(index.entity(number) for number in value.members)
         return AnswerEntity(
             pointer=value.pointer,
             index=value.name.index,
             title=self.engine.title(text[value.first_byte : value.last_byte]),
-            entities=tuple(index.entity(number) for number in value.members),
+            entities=entities,
         )
+
+
+def _check_budget(schema: CompiledSchema, budget: int, asked: int) -> None:
+    """Refuse a budget that no answer fits.
+
+    Args:
+        schema: Of the answer.
+        budget: Tokens there are.
+        asked: Tokens that were allowed.
+
+    Raises:
+        InputError: it is too small.
+    """
+    needed = schema.grammar.tokens_to_finish(schema.grammar.start)
+    if needed > budget:
+        limit = f"max_tokens is {asked}"
+        if budget < asked:
+            limit = f"the model has positions for {budget} tokens behind this prompt"
+        raise InputError("max_tokens", f"the shortest answer to this schema takes {needed} tokens; {limit}")

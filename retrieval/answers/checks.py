@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from decoding.grammar.options import ExtraProperties, Formats, PropertyOrder, Whitespace
-from decoding.params import MAX_BEAM_SIZE, MAX_DRAWS
+from decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
 from retrieval.arguments import check_text, integer, number
 from retrieval.errors import InputError
 
@@ -43,6 +43,8 @@ def checked_answer_fields(request: AnswerRequest) -> dict[str, Any]:
         "num_draws": integer("num_draws", request.num_draws, 1, MAX_DRAWS),
         "temperature": number("temperature", request.temperature, 0.01, 100.0),
     }
+    if request.shortlist is not None:
+        fields["shortlist"] = integer("shortlist", request.shortlist, 1, MAX_K)
     if request.seed is not None:
         fields["seed"] = integer("seed", request.seed, -(2**63), 2**63 - 1)
     if not isinstance(request.forced_spans, bool):

@@ -9,9 +9,11 @@ from typing import TypeVar, cast
 
 from decoding.answering.speller import Speller
 from decoding.grammar.errors import VocabularyError
+from decoding.grammar.holes.text_searcher import TextSearcher
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES, SchemaStore
+from retrieval.answers.shortlist import Finder
 from retrieval.errors import ModelError
 from retrieval.filters.store import FilterStore
 from retrieval.holes import TitleHoles
@@ -43,6 +45,7 @@ class AnswerEngine:
         self._vocab_size = vocab_size
         self._grammar_cache_bytes = grammar_cache_bytes
         self._indexes: dict[str, tuple[Index, FilterStore]] = {}
+        self._finders: dict[str, Finder] = {}
         self._parts: dict[str, object] = {}
         self._lock = threading.RLock()
 
@@ -75,7 +78,16 @@ class AnswerEngine:
         """Spells what is forced, as the tokenizer would."""
         return self._made("speller", lambda: Speller(self._tokenizer.encode_bytes, self.vocabulary))
 
-    def add_index(self, name: str, index: Index, filters: FilterStore) -> None:
+    @property
+    def searcher(self) -> TextSearcher:
+        """Finds tokens of titles that are chosen for one request."""
+        return self._made("searcher", lambda: TextSearcher(self.vocabulary))
+
+    def finder(self, name: str) -> Finder:
+        """What finds the likeliest entities of an index."""
+        return self._finders[name]
+
+    def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
         """Let schemas name an index; the first one added is also called "titles".
 
         Another index of that name is replaced; answers that are being written stay with the one they have.
@@ -83,6 +95,7 @@ class AnswerEngine:
         with self._lock:
             is_new = name not in self._indexes
             self._indexes[name] = index, filters
+            self._finders[name] = find
             if "holes" in self._parts:
                 self.holes.add(name, index, filters)
             if "schemas" in self._parts and not is_new:

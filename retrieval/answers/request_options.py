@@ -19,5 +19,6 @@ class AnswerOptions(TypedDict, total=False):
     property_order: str
     formats: str
     extra_properties: str
+    shortlist: int | None
     forced_spans: bool
     prompt: str | None

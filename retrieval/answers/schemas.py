@@ -127,6 +127,30 @@ class SchemaStore:
         except GrammarError as error:
             raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
 
+    def narrowed(
+        self, schema: CompiledSchema, request: AnswerRequest, titles: str, holes: HoleOpener
+    ) -> CompiledSchema:
+        """Compile a request's schema over other sets of titles, for this request alone.
+
+        Args:
+            schema: Its schema, compiled.
+            request: The request.
+            titles: The index that its schema calls "titles".
+            holes: Opens the sets.
+
+        Raises:
+            SchemaRejectedError: nothing is valid over these sets.
+        """
+
+        def open_hole(name: HoleName) -> HoleLeaf:
+            return holes(_meant(name, titles))
+
+        try:
+            grammar = compile_schema(self._text(request), self._leaves, request.options, open_hole)
+        except GrammarError as error:
+            raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
+        return replace(schema, grammar=grammar)
+
     def settle(self, schema: CompiledSchema) -> None:
         """Count what a grammar has grown by, once an answer was written under it."""
         self._cache.settle(schema)
@@ -155,7 +179,12 @@ class SchemaStore:
         )
 
     def _hole(self, titles: str, name: HoleName) -> HoleLeaf:
-        return self._holes(replace(name, index=titles) if name.index == FIRST_INDEX else name)
+        return self._holes(_meant(name, titles))
+
+
+def _meant(name: HoleName, titles: str) -> HoleName:
+    """The set that a schema means, by the index's own name."""
+    return replace(name, index=titles) if name.index == FIRST_INDEX else name
 
 
 def _key(text: str, options: GrammarOptions, titles: str, generation: int) -> tuple[Hashable, int]:

@@ -38,6 +38,8 @@ class AnswerRequest:
         formats: "assert": known formats are enforced; "annotate": none is.
         extra_properties: "declared": properties the schema does not mention only where it speaks of such;
             "allowed": wherever it does not forbid them.
+        shortlist: Choose every title among the so many likeliest ones of a beam search in the words that the
+            checkpoint was taught, in [1, 1000]; None: all. For models that know titles better than JSON.
         forced_spans: `greedy` and `sample`: write what must come without asking the model.
         prompt: Name of the prompt template; None: the checkpoint's for answers.
 
@@ -58,6 +60,7 @@ class AnswerRequest:
     property_order: str = "schema"
     formats: str = "assert"
     extra_properties: str = "declared"
+    shortlist: int | None = None
     forced_spans: bool = True
     prompt: str | None = None
 

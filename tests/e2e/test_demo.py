@@ -17,7 +17,6 @@ import pytest
 
 from retrieval.defaults import default_model_dir
 from retrieval.errors import ModelError
-from service.demo import KINDS
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +62,8 @@ def test_the_demo_answers_and_stops_its_server(demo: subprocess.Popen[str]) -> N
     assert "big cat" in out
     assert "P(in catalogue)" in out
     (line,) = re.findall(r'^  (\{"title": .*\})$', out, re.M)
-    assert json.loads(line)["kind"] in KINDS
-    assert re.search(r"^  /title is \w+\.\S+$", out, re.M)
+    assert json.loads(line)["source"] == "sample catalogue"
+    assert re.search(r"^  /title is \w+\.\S+ \([\w ]+\)$", out, re.M)
     assert re.search(r"^  \d+ tokens, \d+ of them forced; \d+ forwards; \d+ ms$", out, re.M)
     assert not listens(port)
 

@@ -306,3 +306,28 @@ def test_what_schemas_share_is_made_once_whoever_asks_first(retriever: Retriever
     for thread in threads:
         thread.join()
     assert set(seen) == {id(engine.schemas), id(engine.leaves)}
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "disc"])
+def test_titles_of_a_shortlist_are_those_of_a_beam_search(retriever: Retriever, method: str) -> None:
+    """With one title there is no choice left; with several it is among them, under each hole's own filter."""
+    best = retriever.retrieve([QUERY], k=3)[0].candidates
+    cities = retriever.retrieve([QUERY], k=2, filter="kind = 'city'")[0].candidates
+    one = retriever.answer(QUERY, SCHEMAS["title"], method=method, seed=1, shortlist=1)
+    assert one.entities[0].entities[0].entity_id == best[0].entity_id
+    two = retriever.answer(QUERY, SCHEMAS["two"], method=method, seed=1, shortlist=2)
+    check(retriever, SCHEMAS["two"], two)
+    found = {entity.pointer: entity.entities for entity in two.entities}
+    assert {entity.entity_id for entity in found["/where"]} <= {city.entity_id for city in cities}
+    three = retriever.answer(QUERY, SCHEMAS["list"], method=method, seed=1, shortlist=3)
+    check(retriever, SCHEMAS["list"], three)
+    titles = {candidate.title for candidate in best}
+    assert {entity.title for entity in three.entities} <= titles
+
+
+def test_a_shortlist_that_is_too_short_is_refused_for_its_request_alone(retriever: Retriever) -> None:
+    requests = [AnswerRequest(QUERY, SCHEMAS["list"], shortlist=size) for size in (1, 3)]
+    short, fine = retriever.answerer.run([retriever.answerer.job(request) for request in requests])
+    assert isinstance(short, SchemaRejectedError)
+    assert "no value is valid" in str(short)
+    assert isinstance(fine, AnswerResult)

@@ -35,6 +35,7 @@ REQUESTS = st.builds(
     property_order=st.sampled_from(["schema", "any"]),
     formats=st.sampled_from(["assert", "annotate"]),
     extra_properties=st.sampled_from(["declared", "allowed"]),
+    shortlist=st.none() | st.integers(1, 1000),
     forced_spans=st.booleans(),
     prompt=st.none() | TEXTS,
 )

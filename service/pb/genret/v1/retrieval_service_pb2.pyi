@@ -272,7 +272,7 @@ class BatchRetrieveResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[BatchRetrieveResult, _Mapping]]] = ...) -> None: ...
 
 class AnswerRequest(_message.Message):
-    __slots__ = ("index", "query", "schema_json", "schema_name", "method", "max_tokens", "temperature", "seed", "beam_size", "num_draws", "whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt_template")
+    __slots__ = ("index", "query", "schema_json", "schema_name", "method", "max_tokens", "temperature", "seed", "beam_size", "num_draws", "whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt_template", "shortlist")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +289,7 @@ class AnswerRequest(_message.Message):
     EXTRA_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     FORCED_SPANS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    SHORTLIST_FIELD_NUMBER: _ClassVar[int]
     index: str
     query: str
     schema_json: str
@@ -305,7 +306,8 @@ class AnswerRequest(_message.Message):
     extra_properties: ExtraProperties
     forced_spans: bool
     prompt_template: str
-    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., schema_json: _Optional[str] = ..., schema_name: _Optional[str] = ..., method: _Optional[_Union[AnswerMethod, str]] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., whitespace: _Optional[_Union[AnswerWhitespace, str]] = ..., property_order: _Optional[_Union[PropertyOrder, str]] = ..., formats: _Optional[_Union[FormatPolicy, str]] = ..., extra_properties: _Optional[_Union[ExtraProperties, str]] = ..., forced_spans: bool = ..., prompt_template: _Optional[str] = ...) -> None: ...
+    shortlist: int
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., schema_json: _Optional[str] = ..., schema_name: _Optional[str] = ..., method: _Optional[_Union[AnswerMethod, str]] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., whitespace: _Optional[_Union[AnswerWhitespace, str]] = ..., property_order: _Optional[_Union[PropertyOrder, str]] = ..., formats: _Optional[_Union[FormatPolicy, str]] = ..., extra_properties: _Optional[_Union[ExtraProperties, str]] = ..., forced_spans: bool = ..., prompt_template: _Optional[str] = ..., shortlist: _Optional[int] = ...) -> None: ...
 
 class Entity(_message.Message):
     __slots__ = ("entity_id", "title", "metadata")
