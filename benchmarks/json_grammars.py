@@ -13,6 +13,7 @@ cost. Engines take turns on the same work in one process.
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ def main(
     announce(facts)
     file = TokenizerFile(_DATA / "tokenizers" / tokenizer)
     ours = Ours(file)
+    # As a server does once it has loaded what it keeps; of all sides' objects alike.
+    gc.collect()
+    gc.freeze()
     figures: dict[str, Any] = {}
     if "classes" in parts:
         like_peers = Ours(file, GrammarOptions(property_order="schema"), ours.leaves)

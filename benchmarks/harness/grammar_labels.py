@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import random
@@ -66,6 +67,7 @@ def measure_real(
     if count:
         schemas = random.Random(seed).sample(schemas, count)
     scores = {engine.name: _Score() for engine in engines}
+    gc.freeze()  # some hundred thousand objects of schemas and instances, which no engine holds
     for row in schemas:
         for engine in engines:
             _judge(scores[engine.name], engine, file, row["name"], row, peer_seconds)

@@ -49,9 +49,9 @@ class GrammarOptions:
             declares no properties at all.
         inexact: Where a set of texts or numbers is known in part only, or read differently by different
             validators. "refuse": a format that is known in part is refused, patterns mean what ECMA-262 says,
-            and every spelling of a value is admitted; "narrow": only what all readers agree on, one spelling
-            for each value, and no numbers that a double does not hold. Every text under "narrow" is allowed
-            under "refuse".
+            and values may be spelled in other ways too (`NumberSet.spelled` says which numbers may);
+            "narrow": only what all readers agree on, one spelling for each value, and no numbers that a
+            double does not hold. Every text under "narrow" is allowed under "refuse".
         limits: Bounds on compiling.
     """
 

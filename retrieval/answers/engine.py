@@ -14,7 +14,7 @@ from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES, SchemaStore
 from retrieval.answers.shortlist import Finder
-from retrieval.errors import ModelError
+from retrieval.errors import InputError, ModelError
 from retrieval.filters.store import FilterStore
 from retrieval.holes import TitleHoles
 from retrieval.index.reader import Index
@@ -84,18 +84,32 @@ class AnswerEngine:
         return self._made("searcher", lambda: TextSearcher(self.vocabulary))
 
     def finder(self, name: str) -> Finder:
-        """What finds the likeliest entities of an index."""
+        """What finds the likeliest entities of an index.
+
+        Raises:
+            InputError: nothing does.
+        """
+        if name not in self._finders:
+            raise InputError("shortlist", f"nothing finds titles of the index {name!r}")
         return self._finders[name]
 
-    def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
+    def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder | None = None) -> None:
         """Let schemas name an index; the first one added is also called "titles".
 
         Another index of that name is replaced; answers that are being written stay with the one they have.
+
+        Args:
+            name: What schemas call it.
+            index: Open as long as it is used.
+            filters: Its filters.
+            find: Finds its likeliest titles, for shortlists; None: there are none over this index.
         """
         with self._lock:
             is_new = name not in self._indexes
             self._indexes[name] = index, filters
-            self._finders[name] = find
+            self._finders.pop(name, None)
+            if find is not None:
+                self._finders[name] = find
             if "holes" in self._parts:
                 self.holes.add(name, index, filters)
             if "schemas" in self._parts and not is_new:

@@ -331,3 +331,10 @@ def test_a_shortlist_that_is_too_short_is_refused_for_its_request_alone(retrieve
     assert isinstance(short, SchemaRejectedError)
     assert "no value is valid" in str(short)
     assert isinstance(fine, AnswerResult)
+
+
+def test_a_shortlist_over_an_index_without_a_search_is_refused(retriever: Retriever) -> None:
+    engine = AnswerEngine(retriever.tokenizer, retriever.index.end_token_id, retriever.model.vocab_size)
+    engine.add_index("bare", retriever.index, retriever.filters)
+    with pytest.raises(InputError, match="shortlist: nothing finds titles of the index 'bare'"):
+        engine.finder("bare")
