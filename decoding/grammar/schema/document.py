@@ -21,6 +21,11 @@ Json = Any
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+# Most characters of the pointers to all values of a schema: they are kept, and repeat the names above them.
+_POINTER_CHARACTERS = 1 << 26
+# No text of so many characters has more: a name of half of them, above values of the other half.
+_ALL_POINTERS_FIT = 1 << 13
+
 
 class _TwiceError(Exception):
     """An object has a key twice."""
@@ -102,6 +107,8 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
         raise _too_deep(limits) from None
     if text.count("{") + text.count("[") > limits.depth:
         _check_depth(parsed, limits)
+    if len(text) > _ALL_POINTERS_FIT:
+        _check_pointers(parsed)
     if "\\u" in text or (not text.isascii() and _SURROGATE.search(text)):
         _check_surrogates(parsed)
     return parsed
@@ -125,6 +132,29 @@ def _check_depth(parsed: Json, limits: CompileLimits) -> None:
         ]
 
 
+def _check_pointers(parsed: Json) -> None:
+    """Refuse long names above many values, whose pointers would take gigabytes."""
+    total = 0
+    waiting = [(parsed, 1)]
+    while waiting:
+        value, length = waiting.pop()
+        total += length * len(value) if isinstance(value, list | dict) else 0
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                step = 1 + len(pointer_step(key))
+                total += step
+                if isinstance(inner, list | dict):
+                    waiting.append((inner, length + step))
+        elif isinstance(value, list):
+            step = 1 + len(str(len(value)))
+            total += step * len(value)
+            waiting.extend((inner, length + step) for inner in value if isinstance(inner, list | dict))
+        if total > _POINTER_CHARACTERS:
+            raise SchemaLimitError(
+                "", "#", f"the pointers to its values take more than {_POINTER_CHARACTERS:,} characters"
+            )
+
+
 def _too_deep(limits: CompileLimits) -> SchemaLimitError:
     return SchemaLimitError("", "#", f"the schema is nested deeper than {limits.depth} levels")
 
@@ -136,35 +166,60 @@ def _duplicate(text: str) -> InvalidSchemaError:
     def noting(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         made = dict(pairs)
         if len(made) != len(pairs):
-            keys = [key for key, _ in pairs]
-            found[id(made)] = made, next(key for n, key in enumerate(keys) if key in keys[:n])
+            found[id(made)] = made, _first_repeated(pairs)
         return made
 
     parsed = json.loads(text, object_pairs_hook=noting)
-    for value, pointer in _places(parsed):
-        if id(value) in found:
-            key = found[id(value)][1]
-            place = f"{pointer}/{pointer_step(key)}"
-            return InvalidSchemaError(key, place, "the key comes twice in one object")
+    for place in _places(parsed):
+        if id(place[0]) in found:
+            key = found[id(place[0])][1]
+            pointer = f"{_pointer(place)}/{pointer_step(key)}"
+            return InvalidSchemaError(key, pointer, "the key comes twice in one object")
     return InvalidSchemaError("", "#", "a key comes twice in one object")
 
 
+def _first_repeated(pairs: list[tuple[str, Json]]) -> str:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return key
+        seen.add(key)
+    raise ValueError("no key comes twice")
+
+
 def _check_surrogates(parsed: Json) -> None:
-    for value, pointer in _places(parsed):
+    for place in _places(parsed):
+        value = place[0]
         texts = value if isinstance(value, dict) else (value,) if isinstance(value, str) else ()
         if any(_SURROGATE.search(text) for text in texts):
-            raise InvalidSchemaError("", pointer, "a string holds half a surrogate pair, no character")
+            raise InvalidSchemaError(
+                "", _pointer(place), "a string holds half a surrogate pair, no character"
+            )
 
 
-def _places(parsed: Json) -> list[tuple[Json, str]]:
-    """All values with their pointers, containers before what they hold."""
-    places = [(parsed, "#")]
-    for value, pointer in places:
+# A value, what it is called in the value that holds it, and the place of that.
+_Place = tuple[Json, str, "_Place | None"]
+
+
+def _places(parsed: Json) -> list[_Place]:
+    """All values, containers before what they hold; of no value a pointer is written yet."""
+    places: list[_Place] = [(parsed, "#", None)]
+    for place in places:
+        value = place[0]
         if isinstance(value, dict):
-            places.extend((inner, f"{pointer}/{pointer_step(key)}") for key, inner in value.items())
+            places.extend((inner, key, place) for key, inner in value.items())
         elif isinstance(value, list):
-            places.extend((inner, f"{pointer}/{n}") for n, inner in enumerate(value))
+            places.extend((inner, str(n), place) for n, inner in enumerate(value))
     return places
+
+
+def _pointer(place: _Place) -> str:
+    steps: list[str] = []
+    _, step, above = place
+    while above is not None:
+        steps.append(pointer_step(step))
+        _, step, above = above
+    return "/".join(["#", *reversed(steps)])
 
 
 class _Copy:

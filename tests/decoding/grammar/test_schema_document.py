@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -137,3 +139,33 @@ def test_steps_of_pointers_are_escaped_for_uris() -> None:
     names = {"a": "a", "a b": "a%20b", "~/": "~0~1", "%": "%25", '"\\^': "%22%5C%5E", "$defs": "$defs"}
     assert {name: pointer_step(name) for name in names} == names
     assert pointer_step("é\U0001f600") == "%C3%A9%F0%9F%98%80"
+
+
+def test_a_key_that_comes_twice_among_very_many_is_found_at_once() -> None:
+    names = ",".join(f'"k{number}":1' for number in range(70_000))
+    begun = time.thread_time()
+    with pytest.raises(InvalidSchemaError) as caught:
+        parse_document('{"properties":{' + names + ',"k69999":1}}', LIMITS)
+    assert time.thread_time() - begun < 2  # comparing every key with every other takes minutes
+    assert caught.value.pointer == "#/properties/k69999"
+
+
+def test_half_a_surrogate_is_looked_for_without_writing_all_pointers() -> None:
+    text = '{"\\u0061":1,"' + "k" * 30_000 + '":[' + "0," * 2_000 + '"\\ud800"]}'
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidSchemaError) as caught:
+            parse_document(text, LIMITS)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.pointer == "#/" + "k" * 30_000 + "/2000"
+    assert peak < 8 * 2**20  # the pointers would take 60 MB
+
+
+def test_long_names_above_very_many_values_are_refused() -> None:
+    many = ",".join(["{}"] * 10_000)
+    text = '{"$defs":{"%s":{"anyOf":[' + many + "]}}}"
+    parse_document(text % "short", LIMITS)
+    with pytest.raises(SchemaLimitError, match="pointers"):
+        parse_document(text % ("k" * 400_000), LIMITS)
