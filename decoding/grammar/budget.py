@@ -53,6 +53,13 @@ def current_budget() -> CompileBudget:
     return _CURRENT.get() or CompileBudget(CompileLimits())
 
 
+def check_time() -> None:
+    """Raise CompileTimeoutError once the time of the compilation that runs is up; outside of one, never."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        budget.check_time()
+
+
 @contextmanager
 def compile_budget(limits: CompileLimits) -> Iterator[CompileBudget]:
     """Compile under these limits."""

@@ -7,9 +7,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from decoding.grammar.budget import compile_budget
 from decoding.grammar.cache import CacheStats, GrammarCache
 from decoding.grammar.compiler import compile_schema
-from decoding.grammar.errors import GrammarError
+from decoding.grammar.errors import GrammarError, SchemaLimitError
 from decoding.grammar.grammar import Grammar
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.hole import HoleLeaf, HoleName, HoleOpener
@@ -147,6 +148,7 @@ class SchemaStore:
 
         try:
             grammar = compile_schema(self._text(request), self._leaves, request.options, open_hole)
+            _measured(grammar, request.options)
         except GrammarError as error:
             raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
         return replace(schema, grammar=grammar)
@@ -169,7 +171,7 @@ class SchemaStore:
         return self._named[request.schema_name]
 
     def _compile(self, text: str, options: GrammarOptions, titles: str) -> CompiledSchema:
-        grammar = compile_schema(text, self._leaves, options, partial(self._hole, titles))
+        grammar = _measured(compile_schema(text, self._leaves, options, partial(self._hole, titles)), options)
         canonical = canonical_text(parse_document(text, options.limits))
         return CompiledSchema(
             grammar,
@@ -185,6 +187,16 @@ class SchemaStore:
 def _meant(name: HoleName, titles: str) -> HoleName:
     """The set that a schema means, by the index's own name."""
     return replace(name, index=titles) if name.index == FIRST_INDEX else name
+
+
+def _measured(grammar: Grammar, options: GrammarOptions) -> Grammar:
+    """Find the shortest answer, which every request asks for, within the time that compiling may take."""
+    try:
+        with compile_budget(options.limits):
+            grammar.tokens_to_finish(grammar.start)
+    except RecursionError:
+        raise SchemaLimitError("", "#", "the shortest answer is nested too deeply") from None
+    return grammar
 
 
 def _key(text: str, options: GrammarOptions, titles: str, generation: int) -> tuple[Hashable, int]:

@@ -15,6 +15,8 @@ from decoding.grammar.automaton.walker import Walk
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
 _ENTRY_BYTES = 200
+# Completions of more bytes are not written out to be counted in tokens: a schema may ask for 10^9 items.
+_LONGEST_WRITTEN = 1 << 16
 
 
 class Budgets:
@@ -51,13 +53,15 @@ class Budgets:
         self._most = {}
 
     def enough(self, configuration: Configuration) -> int:
-        """Tokens of the shortest completion, end token included.
+        """Tokens of the shortest completion, end token included; `cheap_bound` where that is very long.
 
         Raises:
             VocabularyError: no tokens write it.
         """
         found = self._enough.get(configuration)
         if found is None:
+            if self._finishing.distance(configuration) > _LONGEST_WRITTEN:
+                return self.cheap_bound(configuration)
             text = self._finishing.text(configuration)
             found = self._enough[configuration] = fewest_tokens(text, self._vocabulary.root) + 1
             self._memory.num_bytes += _ENTRY_BYTES

@@ -26,6 +26,7 @@ from decoding.grammar.automaton.levels import Level
 from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.automaton.nodes import LeafFrame, Node
 from decoding.grammar.automaton.walker import Walk
+from decoding.grammar.budget import check_time
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.shapes import Option
 
@@ -123,6 +124,7 @@ class Finishing:
         written = bytearray()
         passed: list[tuple[Configuration, int]] = []
         while True:
+            check_time()
             known = self._texts.get(configuration)
             if known is not None:
                 written += known
@@ -323,6 +325,7 @@ def _best_ending(
     while frontier:
         following: list[int] = []
         for place in frontier:
+            check_time()
             text = reached[place]
             label = leaf.label(place)
             if label >= 0 and label not in labels:

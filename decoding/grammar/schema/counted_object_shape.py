@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
+from decoding.grammar.budget import check_time
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.schema.key_leaves import KeyMemory
 from decoding.grammar.schema.members import ENDLESS, Member, Members
@@ -169,13 +171,13 @@ class CountedObjectShape:
             return []
         return self._members.free
 
-    def _key_sizes(self, member: Member, now: ObjectProgress, number: int) -> list[int]:
+    def _key_sizes(self, member: Member, now: ObjectProgress, number: int) -> Iterable[int]:
         """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
         if self._memory is not None:
             return self._memory.sizes(member.label, now.used, number)
         if member.supply is not None:
             number = min(number, member.supply)
-        return [member.size] * number
+        return repeat(member.size, number)
 
     def _number_places(self) -> None:
         self._places = {member.label: place for place, member in enumerate(self._members.named)}
@@ -218,6 +220,7 @@ class CountedObjectShape:
         for member in self._members.free:
             most = need + now.pending.bit_count()
             for size in self._key_sizes(member, now, most):
+                check_time()
                 _keep_best(best, self._extended(best, member, need, room, size))
         sizes = [size for (pending, count), size in best.items() if not pending and count >= need]
         size = min(sizes, default=ENDLESS)

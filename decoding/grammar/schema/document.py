@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -101,7 +101,7 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
         raise InvalidSchemaError(
             "", "#", f"the schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         ) from None
-    except ValueError:
+    except (ValueError, InvalidOperation):
         raise SchemaLimitError("", "#", "a number of the schema has too many digits") from None
     except RecursionError:
         raise _too_deep(limits) from None

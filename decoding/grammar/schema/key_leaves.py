@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
+from decoding.grammar.budget import check_time
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.leaves.texts import Texts
@@ -114,13 +115,15 @@ class KeyMemory:
         """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
         known = self._sizes.get((label, used, number))
         if known is None:
-            known = self._sizes[label, used, number] = []
+            known = []
             taken = used
             while len(known) < number:
+                check_time()
                 leaf = self.leaf((label,), taken)
                 if leaf is None:
                     break
                 text = leaf.shortest(0)
                 known.append(len(text) + 1)
                 taken = taken | {self._texts.number(self._texts.place_of(text))}
+            self._sizes[label, used, number] = known
         return known

@@ -239,7 +239,7 @@ class SchemaIndex:
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and name in value:
                 value = value[name]
-            elif isinstance(value, list) and _is_position(name) and int(name) < len(value):
+            elif isinstance(value, list) and _is_position(name) and len(name) < 10 and int(name) < len(value):
                 value = value[int(name)]
             else:
                 return None
