@@ -19,7 +19,7 @@ from retrieval.answers.request_options import AnswerOptions
 from retrieval.answers.schemas import CompiledSchema
 from retrieval.answers.shortlist import Finder, Shortlist
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, Schema
-from retrieval.answers.validation import InvalidAnswerError
+from retrieval.answers.validation import InvalidAnswerError, SlowValidationError
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.store import FilterStore
 from retrieval.holes import FIRST_INDEX
@@ -261,6 +261,8 @@ class Answerer:
             text = written.text.decode()
             job.schema.validator.check(text)
             holes = job.schema.grammar.holes(written.text)
+        except SlowValidationError as error:
+            return error
         except (UnicodeDecodeError, InvalidAnswerError, ValueError) as error:
             return error if isinstance(error, InvalidAnswerError) else InvalidAnswerError(str(error))
         return AnswerResult(

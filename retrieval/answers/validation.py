@@ -7,7 +7,9 @@ make of it; the grammar counts in decimals too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Context, Decimal, InvalidOperation, localcontext
 from typing import Any, cast
 
@@ -17,7 +19,7 @@ from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 
 from decoding.grammar.options import Formats
-from retrieval.errors import GenretError
+from retrieval.errors import GenretError, InputError
 
 # Digits of the longest number that is looked at: remainders of longer ones are refused, not rounded.
 _EXACT = Context(prec=2000)
@@ -25,6 +27,30 @@ _EXACT = Context(prec=2000)
 
 class InvalidAnswerError(GenretError):
     """An answer is not valid under its schema: a bug, whose output must not leave the library."""
+
+
+class SlowValidationError(InputError):
+    """Looking at an answer takes too long: a schema may ask the same thing of it 2^40 times."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "schema", f"an answer cannot be validated within {_SECONDS:g} s; a simpler schema may do"
+        )
+
+
+_SECONDS = 2.0
+_running = threading.local()
+
+
+def _timed(keyword: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any] | None]:
+    """A keyword's check that gives up once the time is up."""
+
+    def check(*arguments: Any) -> Iterator[Any] | None:
+        if time.monotonic() > getattr(_running, "deadline", float("inf")):
+            raise SlowValidationError
+        return keyword(*arguments)
+
+    return check
 
 
 def _is_integer(_checker: object, instance: object) -> bool:
@@ -49,7 +75,8 @@ class AnswerValidator:
             document.pop("$schema", None)
         checker = known.TYPE_CHECKER.redefine("integer", _is_integer)
         extend = cast(Any, validators.extend)  # untyped in the stubs
-        kind = extend(known, type_checker=checker)
+        timed = {name: _timed(check) for name, check in known.VALIDATORS.items()}
+        kind = extend(known, validators=timed, type_checker=checker)
         self._validator: Validator = kind(
             document, format_checker=known.FORMAT_CHECKER if formats == "assert" else None
         )
@@ -59,11 +86,13 @@ class AnswerValidator:
 
         Raises:
             InvalidAnswerError: it is no JSON, or not valid; says where and why, without quoting the document.
+            SlowValidationError: it takes too long to find out.
         """
         try:
             value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
         except (ValueError, RecursionError, InvalidOperation) as error:
             raise InvalidAnswerError(f"the answer is no JSON: {error}") from error
+        _running.deadline = time.monotonic() + _SECONDS
         try:
             with localcontext(_EXACT):
                 self._validator.validate(value)
