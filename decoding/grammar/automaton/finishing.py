@@ -36,6 +36,9 @@ _BEHIND_KEY = 3
 # What follows a value: a closing bracket, or nothing at the end of the document.
 _BEHIND_VALUE = 0
 _KEPT_TEXT = 2000
+# Places of a leaf looked at for an end that is better than the one that was found. Behind free keys, each of
+# which has a label of its own, there would be no end of them; what is found is then an upper bound.
+_ENOUGH_PLACES = 1024
 _ENTRY_BYTES = 150
 
 
@@ -268,7 +271,9 @@ class Finishing:
         def behind_key(label: int) -> int:
             return self._closing(frame.node(BEFORE_COLON, progress, label)).cost
 
-        return Way(_best_ending(keys, 0, behind_key, _BEHIND_KEY, None)[0], _QUOTE)
+        # What the shape counts from behind a member includes a comma.
+        least = shape.shortest(progress) - 1
+        return Way(_best_ending(keys, 0, behind_key, _BEHIND_KEY, None, least)[0], _QUOTE)
 
     def _begin_value(self, node: Node, options: tuple[Option, ...]) -> Way:
         """Write the value that leads to the shortest end, and close behind it."""
@@ -299,7 +304,12 @@ class Finishing:
 
 
 def _best_ending(
-    leaf: Leaf, state: int, behind: Callable[[int], int], floor: int, expected: int | None
+    leaf: Leaf,
+    state: int,
+    behind: Callable[[int], int],
+    floor: int,
+    expected: int | None,
+    least: int = 0,
 ) -> tuple[int, bytes, int]:
     """Find how a leaf's text ends best, if what follows depends on its label.
 
@@ -309,6 +319,7 @@ def _best_ending(
         behind: What follows costs, by label.
         floor: It never costs less.
         expected: What follows costs if the label makes no difference; None: it does.
+        least: The text with what follows never costs less.
 
     Returns:
         (cost with what follows, text to write, label), the cheapest, of those the first in byte order.
@@ -323,6 +334,8 @@ def _best_ending(
     reached: dict[int, bytes] = {state: b""}
     frontier = [state]
     while frontier:
+        if best is not None and len(reached[frontier[0]]) + floor > best[0]:
+            break
         following: list[int] = []
         for place in frontier:
             check_time()
@@ -332,6 +345,8 @@ def _best_ending(
                 labels.add(label)
                 found = (len(text) + behind(label), text, label)
                 best = found if best is None else min(best, found)
+            if best is not None and (best[0] <= least or len(reached) > _ENOUGH_PLACES):
+                return best
             edges = leaf.edges(place)
             for byte in range(256) if edges is None else sorted(edges):
                 after = leaf.step(place, byte)
@@ -339,8 +354,6 @@ def _best_ending(
                     reached[after] = text + bytes((byte,))
                     following.append(after)
         frontier = following
-        if best is not None and frontier and len(reached[frontier[0]]) + floor > best[0]:
-            break
     assert best is not None  # every state of a leaf can reach a final one
     return best
 

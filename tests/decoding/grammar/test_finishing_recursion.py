@@ -13,6 +13,7 @@ from decoding.grammar.compiler import compile_schema
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.options import GrammarOptions
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from tests.grammar_shapes import byte_vocabulary
 
 OPTIONS = {
@@ -74,3 +75,23 @@ def test_objects_that_may_hold_themselves_can_be_finished(name: str, how: str) -
                 state = constraint.advance(state, torch.tensor(written[-1:]))
             assert len(written) <= budget
             json.loads(grammar.text(written))
+
+
+@pytest.mark.parametrize("options", [GrammarOptions(), GrammarOptions.for_writing()])
+def test_objects_that_need_members_under_any_names_are_ended_without_trying_all_names(
+    options: GrammarOptions,
+) -> None:
+    """Every free key is a text of its own where members are counted; a short one will do."""
+    leaves = Leaves(Vocabulary([*(bytes([byte]) for byte in range(256)), None], 256, 257))
+    grammar = compile_schema({"type": "object", "minProperties": 2}, leaves, options)
+    for begun in (b"", b"{", b'{"k', b'{"key": [1, 2'):
+        state = grammar.advance_bytes(grammar.start, begun)
+        left = grammar.tokens_to_finish(state)
+        while state != grammar.finished:
+            state = next(
+                following
+                for token in grammar.tokens(state).tolist()
+                if grammar.can_finish(following := grammar.advance(state, token), left - 1)
+            )
+            left -= 1
+        assert left >= 0
