@@ -127,13 +127,8 @@ def reply_to_proto(
         num_steps=result.num_steps,
         seed=result.seed,
         abstained=result.abstained,
-        timings=pb.Timings(
-            queue_ms=queue_ms,
-            prefill_ms=result.timings.prefill_ms,
-            decode_ms=result.timings.decode_ms,
-            total_ms=total_ms,
-        ),
-        index=pb.IndexRef(name=index.name, version=index.version, digest=index.digest),
+        timings=timings_to_proto(result.timings, queue_ms, total_ms),
+        index=index_ref_to_proto(index),
         kv_usage=kv_to_proto(result.kv),
     )
     if result.certified is not None:
@@ -214,6 +209,18 @@ def index_from_proto(message: index_pb.Index) -> IndexDescription:
         model=message.model,
         device=message.device,
     )
+
+
+def timings_to_proto(timings: Timings, queue_ms: float, total_ms: float) -> pb.Timings:
+    """Return the wire's form of where the time of a request went."""
+    return pb.Timings(
+        queue_ms=queue_ms, prefill_ms=timings.prefill_ms, decode_ms=timings.decode_ms, total_ms=total_ms
+    )
+
+
+def index_ref_to_proto(index: IndexDescription) -> pb.IndexRef:
+    """Return the wire's form of which index answered."""
+    return pb.IndexRef(name=index.name, version=index.version, digest=index.digest)
 
 
 def kv_to_proto(kv: KvShare) -> pb.KvUsage:

@@ -7,7 +7,15 @@ from typing import Any
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.types import Entity, Timings
-from service.convert import kv_from_proto, kv_to_proto, optional, value_from_proto, value_to_proto
+from service.convert import (
+    index_ref_to_proto,
+    kv_from_proto,
+    kv_to_proto,
+    optional,
+    timings_to_proto,
+    value_from_proto,
+    value_to_proto,
+)
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.reply import AnswerReply, IndexRef
 from service.served import IndexDescription
@@ -128,13 +136,8 @@ def answer_to_proto(
         compile_ms=result.compile_ms,
         mass=result.mass,
         mass_stderr=result.mass_stderr,
-        timings=pb.Timings(
-            queue_ms=queue_ms,
-            prefill_ms=result.timings.prefill_ms,
-            decode_ms=result.timings.decode_ms,
-            total_ms=total_ms,
-        ),
-        index=pb.IndexRef(name=index.name, version=index.version, digest=index.digest),
+        timings=timings_to_proto(result.timings, queue_ms, total_ms),
+        index=index_ref_to_proto(index),
         kv_usage=kv_to_proto(result.kv),
         **counts,
     )
