@@ -14,7 +14,7 @@ from decoding.language_model import PromptPrefix
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.index.reader import Index
 from retrieval.prefix_store import PrefixStore
-from retrieval.prompts import FEW_SHOT, CheckpointConfig, PromptTemplate
+from retrieval.prompts import FEW_SHOT, JSON_ANSWER, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
 from tests.fakes import likely_titles
@@ -147,12 +147,13 @@ def test_a_beginning_is_run_once_and_requests_that_share_it_go_together(
         counted = Counted(retriever.model, monkeypatch)
         retriever.warm_up()
         shared = tuple(FEW_SHOT.shared_tokens(tokenizer))
-        assert counted.prefixes == [shared], "the templates of one token are too short"
+        answers = tuple(JSON_ANSWER.shared_tokens(tokenizer))
+        assert counted.prefixes == [shared, answers], "the templates of one token are too short"
         counted.batches.clear()
         prompts = ["few-shot", "other", "plain", "few-shot", "other", "mention"]
         retriever.retrieve_batch([RetrieveRequest("q", prompt=prompt) for prompt in prompts])
         other = tuple(retriever.config.prompt("other").shared_tokens(tokenizer))
-        assert counted.prefixes == [shared, other]
+        assert counted.prefixes == [shared, answers, other]
         assert sorted(counted.batches) == sorted([(2, len(shared)), (2, len(other)), (2, 0)])
         counted.batches.clear()
         exact = [
