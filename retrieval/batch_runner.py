@@ -6,7 +6,6 @@ none, so only requests of one method, one way of sampling, one such beginning an
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +24,8 @@ from retrieval.kv_meter import KvMeter
 from retrieval.limits import Limits
 from retrieval.methods import Outcome, nothing_allowed, run_disc
 from retrieval.prefix_store import PrefixStore
+from retrieval.seeds import new_seed
 from retrieval.types import RetrievalResult, RetrieveRequest, Timings
-
-# Seeds that are chosen here survive JSON readers whose only numbers are doubles.
-_SEED_BITS = 53
 
 # Logits of one decode step, float32: batches of wide requests are split to stay below it.
 _MAX_LOGITS_BYTES = 256 * 2**20
@@ -124,7 +121,7 @@ class BatchRunner:
         groups: dict[_Kind, list[int]] = {}
         prefixes: dict[_Kind, PromptPrefix | None] = {}
         for i, job in enumerate(jobs):
-            prefix = self._prefix(job)
+            prefix = self._prefixes.before(job.prompt, job.num_shared)
             kind = _Kind.of(job.request, prefix)
             prefixes[kind] = prefix
             groups.setdefault(kind, []).append(i)
@@ -161,12 +158,6 @@ class BatchRunner:
                     raise reply
                 results[i] = reply
         return [results[i] for i in range(len(jobs))]
-
-    def _prefix(self, job: Job) -> PromptPrefix | None:
-        """Return what of a job's prompt is run once for all; at least one token follows it."""
-        if job.num_shared >= len(job.prompt):
-            return None
-        return self._prefixes.get(job.prompt[: job.num_shared])
 
     def _answer(
         self,
@@ -228,4 +219,4 @@ def _seeded(request: RetrieveRequest) -> RetrieveRequest:
     """Return the request with a seed where its method needs one."""
     if request.method != "disc" or request.seed is not None:
         return request
-    return replace(request, seed=secrets.randbits(_SEED_BITS))
+    return replace(request, seed=new_seed())

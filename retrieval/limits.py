@@ -9,6 +9,8 @@ from decoding.language_model import LanguageModel
 # A prompt must leave room for the longest title, or for this many tokens when a title is longer still:
 # one monstrous title must not make every query "too long".
 _MIN_ROOM = 64
+# Most queries that decode together where nobody says otherwise.
+DEFAULT_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,15 @@ class PrefixStore:
                 mine = self._making[key] = Future()
         return self._make(key, mine) if running is None else running.result()
 
+    def before(self, prompt: Sequence[int], num_shared: int) -> PromptPrefix | None:
+        """Return what of a prompt is run once for all that begin alike; at least one token follows it.
+
+        Args:
+            prompt: Token ids.
+            num_shared: How many of them, at the beginning, every prompt of its template has.
+        """
+        return None if num_shared >= len(prompt) else self.get(prompt[:num_shared])
+
     def clear(self) -> None:
         """Give up everything held."""
         with self._lock:

@@ -30,7 +30,7 @@ from retrieval.filters.parser import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
-from retrieval.limits import Limits
+from retrieval.limits import DEFAULT_BATCH_SIZE, Limits
 from retrieval.model_opening import load_draft, load_model
 from retrieval.prefix_store import PrefixStore
 from retrieval.prompt_encoder import PromptEncoder
@@ -39,7 +39,6 @@ from retrieval.request_options import RequestOptions, with_options
 from retrieval.text import TextTokenizer
 from retrieval.types import Entity, Mention, RetrievalResult, RetrieveRequest
 
-DEFAULT_BATCH_SIZE = 32
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,18 +23,16 @@ from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.store import FilterStore
 from retrieval.holes import FIRST_INDEX
 from retrieval.index.reader import Index
-from retrieval.limits import Limits
+from retrieval.limits import DEFAULT_BATCH_SIZE, Limits
 from retrieval.prefix_store import PrefixStore
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
+from retrieval.seeds import new_seed
 from retrieval.text import TextTokenizer
 from retrieval.types import Timings
 
-# Seeds that are chosen here survive JSON readers whose only numbers are doubles.
-_SEED_BITS = 53
 # A prompt must leave room for an answer: at most this much of the positions is kept for it.
 _MIN_ROOM = 64
-DEFAULT_BATCH_SIZE = 32
 
 AnswerReply = AnswerResult | GenretError | DecodingCancelledError
 
@@ -142,7 +139,7 @@ class Answerer:
         _check_budget(schema, budget, request.max_tokens)
         seeded = replace(request, max_tokens=budget)
         if request.method in ("sample", "disc") and request.seed is None:
-            seeded = replace(seeded, seed=secrets.randbits(_SEED_BITS))
+            seeded = replace(seeded, seed=new_seed())
         shared = self._prompts.num_shared(template)
         return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, cancel)
 
@@ -203,7 +200,7 @@ class Answerer:
         groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
         for number, job in ready.items():
-            prefix = self._prefix(job)
+            prefix = self._prefixes.before(job.prompt, job.num_shared)
             shared = () if prefix is None else prefix.token_ids
             prefixes[shared] = prefix
             kind = "chain" if job.request.method in ("greedy", "sample") else job.request.method
@@ -229,11 +226,6 @@ class Answerer:
         _check_budget(schema, request.max_tokens, request.max_tokens)
         compile_ms = job.compile_ms + (time.perf_counter() - begun) * 1e3
         return replace(job, schema=schema, shortlist=shortlist, compile_ms=compile_ms)
-
-    def _prefix(self, job: AnswerJob) -> PromptPrefix | None:
-        if job.num_shared >= len(job.prompt):
-            return None
-        return self._prefixes.get(job.prompt[: job.num_shared])
 
     def _answer(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[AnswerReply]:
         begun = time.perf_counter()

@@ -71,11 +71,6 @@ def holds(lattices: Lattices, number: Exact) -> bool:
     return sum(factor for step, factor in lattices if not step or not number % step) == 1
 
 
-def is_generic(lattices: Lattices) -> bool:
-    """Whether numbers that are no multiple of anything meet the condition."""
-    return bool(lattices) and not lattices[0][0]
-
-
 def count_between(lattices: Lattices, low: Exact | None, high: Exact | None) -> int | None:
     """How many numbers above `low` and below `high` meet the condition; None: infinitely many.
 
