@@ -90,7 +90,9 @@ class AnswerValidator:
         """
         try:
             value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
-        except (ValueError, RecursionError, InvalidOperation) as error:
+        except InvalidOperation as error:
+            raise InvalidAnswerError("a number of the answer has too large an exponent to validate") from error
+        except (ValueError, RecursionError) as error:
             raise InvalidAnswerError(f"the answer is no JSON: {error}") from error
         _running.deadline = time.monotonic() + _SECONDS
         try:

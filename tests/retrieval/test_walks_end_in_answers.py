@@ -145,7 +145,8 @@ def test_special_tokens_are_never_allowed_and_the_end_only_where_a_text_is_compl
             for token in special - {end}:
                 assert grammar.advance(state, token) == -1
             if grammar.is_complete(state):
-                AnswerValidator("true").check(written.decode())
+                # Any exponent may be read, also one that no decimal has.
+                json.loads(written, parse_float=str, parse_constant=pytest.fail)
             going = sorted(allowed - {end})
             if not going:
                 break
@@ -194,7 +195,7 @@ def test_where_a_key_must_be_there_that_cannot_be_written_the_vocabulary_is_to_b
 
 
 def test_numbers_that_no_decimal_holds_are_refused_by_name() -> None:
-    with pytest.raises(InvalidAnswerError, match="no JSON"):
+    with pytest.raises(InvalidAnswerError, match="too large an exponent"):
         AnswerValidator("true").check("1.5e99999999999999999999")
 
 
