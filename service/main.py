@@ -42,12 +42,12 @@ COMMANDS = {
     "doctor": LazyCommand(
         "retrieval.doctor.cli", "doctor_command", "Check that a model is decoded exactly, layer by layer."
     ),
-    "serve": LazyCommand("service.serve_cli", "serve_command", "Serve indexes over gRPC."),
-    "query": LazyCommand("service.cli", "query_command", "Ask a running server."),
-    "answer": LazyCommand("service.answer_cli", "answer_command", "Ask a running server for JSON."),
-    "health": LazyCommand("service.cli", "health_command", "Say whether a server is ready."),
+    "serve": LazyCommand("service.commands.serve", "serve_command", "Serve indexes over gRPC."),
+    "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
+    "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
+    "health": LazyCommand("service.commands.query", "health_command", "Say whether a server is ready."),
     "link": LazyCommand("retrieval.linking.cli", "link_command", "Link mentions of a file to entities."),
-    "demo": LazyCommand("service.demo", "demo_command", "Build, serve and query the sample catalogue."),
+    "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve and query the sample catalogue."),
 }
 
 

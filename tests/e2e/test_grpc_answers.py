@@ -14,10 +14,10 @@ import grpc
 import jsonschema
 import pytest
 
-from service.config import IndexSpec, SchemaSpec
-from service.loading import IndexOpener, ModelSpec
+from service.configuration.config import IndexSpec, SchemaSpec
+from service.serving.loading import IndexOpener, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.served import ServedIndex
+from service.serving.served import ServedIndex
 from tests.checkpoints import make_index as make_other_index
 from tests.service.running_server import Running, failure, retriever_of, running, until
 from tests.service.tiny_assets import make_checkpoint, make_index

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from service.config import IndexSpec
-from service.loading import IndexOpener, ModelSpec
+from service.configuration.config import IndexSpec
+from service.serving.loading import IndexOpener, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.served import ServedIndex
+from service.serving.served import ServedIndex
 from tests.service.running_server import failure, retriever_of, running, unpack
 from tests.service.tiny_assets import make_checkpoint, make_index
 

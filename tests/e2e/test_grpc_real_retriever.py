@@ -15,11 +15,11 @@ import pytest
 from retrieval.errors import IndexMismatchError, IndexNotFoundError
 from retrieval.retriever import Retriever
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.config import IndexSpec
-from service.convert import reply_from_proto, request_to_proto
-from service.loading import IndexOpener, ModelSpec
+from service.configuration.config import IndexSpec
+from service.wire.retrieval import reply_from_proto, request_to_proto
+from service.serving.loading import IndexOpener, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.served import ServedIndex
+from service.serving.served import ServedIndex
 from tests.service.running_server import failure, retriever_of, running
 from tests.service.tiny_assets import MAX_POSITIONS, NUM_ENTITIES, make_checkpoint, make_index
 

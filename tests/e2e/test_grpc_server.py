@@ -14,12 +14,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from retrieval.errors import IndexMismatchError
-from service.config import BatchLimits, QueueLimits
+from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import BindError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.server import Server
+from service.serving.server import Server
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import failure, make_config, running, unpack, until
 

@@ -11,7 +11,7 @@ from decoding.errors import DecodingError
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import GenretError, InputError
 from retrieval.types import Candidate, Entity, KvShare, RetrievalResult, RetrieveRequest, Timings
-from service.served import IndexDescription, Outcome, Request, ServedIndex
+from service.serving.served import IndexDescription, Outcome, Request, ServedIndex
 
 MAX_PROMPT_TOKENS = 100
 FAKE_MASS = 0.25

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from retrieval.errors import InputError
 from retrieval.types import RetrieveRequest
-from service.client import RetrievalClient
-from service.config import check_address
+from service.client.client import RetrievalClient
+from service.configuration.config import check_address
 from service.errors import CallError
 from service.main import cli
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from retrieval.errors import InputError
 from retrieval.types import Candidate, KvShare, RetrievalResult, RetrieveRequest, Timings
-from service.convert import (
+from service.wire.retrieval import (
     batch_reply_from_proto,
     reply_from_proto,
     reply_to_proto,
     request_from_proto,
     request_to_proto,
 )
-from service.convert_status import status_from_bytes
+from service.wire.status import status_from_bytes
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.served import IndexDescription
+from service.serving.served import IndexDescription
 
 INDEX = IndexDescription("i", "v", "d", 3, 2, "m", "cpu")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

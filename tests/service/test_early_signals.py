@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from service.serve_cli import _signals_before_the_server
+from service.commands.serve import _signals_before_the_server
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

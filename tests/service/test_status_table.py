@@ -28,7 +28,7 @@ from retrieval.errors import (
     ModelError,
     SourceError,
 )
-from service.convert_status import error_from_status, failure_to_proto
+from service.wire.status import error_from_status, failure_to_proto
 from service.errors import (
     BindError,
     CallError,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from retrieval.answers.types import AnswerEntity
-    from service.reply import AnswerReply
+    from service.client.reply import AnswerReply
 
 
 def as_line(reply: AnswerReply) -> str:

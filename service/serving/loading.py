@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval.errors import InputError, SourceError
-from service.config import DEFAULT_FILTER_CACHE_MIB, DEFAULT_GRAMMAR_CACHE_MIB, IndexSpec, SchemaSpec
-from service.responder import Responder
-from service.schema_file import read_schema
-from service.served import IndexDescription, ServedIndex
+from service.configuration.config import DEFAULT_FILTER_CACHE_MIB, DEFAULT_GRAMMAR_CACHE_MIB, IndexSpec, SchemaSpec
+from service.serving.responder import Responder
+from service.configuration.schema_file import read_schema
+from service.serving.served import IndexDescription, ServedIndex
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever

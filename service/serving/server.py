@@ -14,19 +14,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from service.admission import Admission
-from service.batching import Batcher
-from service.config import IndexSpec, ServerConfig, join_address
+from service.serving.admission import Admission
+from service.serving.batching import Batcher
+from service.configuration.config import IndexSpec, ServerConfig, join_address
 from service.errors import BindError
-from service.executor import DeviceExecutor
-from service.health import Readiness, State
-from service.interceptors.malformed import MalformedMessageInterceptor
+from service.serving.executor import DeviceExecutor
+from service.serving.readiness import Readiness, State
+from service.rpc.malformed import MalformedMessageInterceptor
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.served import IndexTable, ServedIndex
-from service.servicer import IndexServicer, RetrievalServicer
+from service.serving.served import IndexTable, ServedIndex
+from service.rpc.servicers import IndexServicer, RetrievalServicer
 
 _LOG = logging.getLogger(__name__)
 _SERVICES = (

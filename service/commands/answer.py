@@ -14,15 +14,15 @@ from retrieval.answers.checks import ANSWER_METHODS
 from retrieval.answers.types import DEFAULT_MAX_TOKENS, AnswerRequest
 from retrieval.errors import InputError
 from retrieval.options import SHOWN
-from service.connection import address_option, call_error, check_timeout
-from service.query_input import batches
-from service.schema_file import read_schema
-from service.usage import usage_error
+from service.commands.connection import address_option, call_error, check_timeout
+from service.commands.query_input import batches
+from service.configuration.schema_file import read_schema
+from service.commands.usage import usage_error
 
 if TYPE_CHECKING:
-    from service.client import RetrievalClient
+    from service.client.client import RetrievalClient
     from service.errors import CallError
-    from service.reply import AnswerReply
+    from service.client.reply import AnswerReply
 
 # How a server begins what it says about a schema that was sent to it.
 _ABOUT_SCHEMA = "schema_json: "
@@ -202,7 +202,7 @@ def answer_command(
     check_timeout(timeout)
     if any(text != "-" and not text.strip() for text in queries):
         raise click.UsageError("query: must not be empty")
-    from service.client import RetrievalClient
+    from service.client.client import RetrievalClient
 
     failed = 0
     with RetrievalClient(address, timeout) as client:
@@ -249,7 +249,7 @@ def _ask(
 
 def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:
     """Print an answer; returns whether it was one. A lone query that fails ends the command."""
-    from service import render_answers
+    from service.commands import render_answers
     from service.errors import CallError
 
     if isinstance(reply, CallError):

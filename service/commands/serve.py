@@ -15,7 +15,7 @@ import click
 
 from retrieval.errors import InputError
 from retrieval.options import SHOWN, model_options
-from service.config import (
+from service.configuration.config import (
     DEFAULT_FILTER_CACHE_MIB,
     DEFAULT_GRAMMAR_CACHE_MIB,
     DEFAULT_HOST,
@@ -26,10 +26,10 @@ from service.config import (
     SchemaSpec,
     ServerConfig,
 )
-from service.usage import usage_error
+from service.commands.usage import usage_error
 
 if TYPE_CHECKING:
-    from service.server import Server
+    from service.serving.server import Server
 
 _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a signal ended
 
@@ -185,8 +185,8 @@ def serve_command(
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _signals_before_the_server():
-        from service.loading import IndexOpener, ModelSpec
-        from service.server import Server, serve_until_signalled
+        from service.serving.loading import IndexOpener, ModelSpec
+        from service.serving.server import Server, serve_until_signalled
 
         opener = IndexOpener(
             ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads, draft=draft_model),

@@ -8,21 +8,21 @@ from typing import Any, TypeVar
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.admission import estimate_tokens
-from service.batching import Batcher
-from service.call import REQUEST_ID_KEY, Call
-from service.config import ServerConfig
-from service.convert import index_to_proto, reply_to_proto, request_from_proto
-from service.convert_answers import answer_request_from_proto, answer_to_proto, wire_error
+from service.serving.admission import estimate_tokens
+from service.serving.batching import Batcher
+from service.rpc.call import REQUEST_ID_KEY, Call
+from service.configuration.config import ServerConfig
+from service.wire.retrieval import index_to_proto, reply_to_proto, request_from_proto
+from service.wire.answers import answer_request_from_proto, answer_to_proto, wire_error
 from service.errors import OverloadedError
-from service.executor import DeviceExecutor
-from service.health import Readiness
+from service.serving.executor import DeviceExecutor
+from service.serving.readiness import Readiness
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.refusal import failure_status, refuse
-from service.served import IndexTable, ServedIndex
+from service.rpc.refusal import failure_status, refuse
+from service.serving.served import IndexTable, ServedIndex
 
 # Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from grpc import StatusCode
 
-from service.call import REQUEST_ID_KEY
-from service.convert_status import WireStatus, failure_to_proto
+from service.rpc.call import REQUEST_ID_KEY
+from service.wire.status import WireStatus, failure_to_proto
 from service.status import Failure, failure_of
 
 _LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from service.errors import MalformedMessageError
-from service.refusal import refuse
+from service.rpc.refusal import refuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from decoding.cancellation import CancelToken
 from retrieval.answers.types import AnswerRequest
 from retrieval.errors import GenretError
 from retrieval.types import RetrieveRequest
-from service.served import Outcome, Request
+from service.serving.served import Outcome, Request
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
 
 
 class Responder:
-    """Implements `service.served.ServedRetriever`.
+    """Implements `service.serving.served.ServedRetriever`.
 
     Args:
         retriever: Answers for one index.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from retrieval.types import RetrievalResult
     from service.errors import CallError
-    from service.reply import Reply
+    from service.client.reply import Reply
 
 _WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
 

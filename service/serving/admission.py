@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.config import QueueLimits
+from service.configuration.config import QueueLimits
 from service.errors import OverloadedError
 
 # A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).

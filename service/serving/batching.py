@@ -17,11 +17,11 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
 from retrieval.answers.types import AnswerResult
 from retrieval.types import RetrievalResult
-from service.admission import Admission, done_tokens
-from service.config import BatchLimits
+from service.serving.admission import Admission, done_tokens
+from service.configuration.config import BatchLimits
 from service.errors import NotReadyError, OverloadedError
-from service.executor import DeviceExecutor
-from service.served import Outcome, Request, ServedRetriever
+from service.serving.executor import DeviceExecutor
+from service.serving.served import Outcome, Request, ServedRetriever
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from retrieval.options import SHOWN, adaptive_option
 from retrieval.request_checks import DEFAULT_NUM_SAMPLES
 from retrieval.scoring_options import scoring_options
 from retrieval.types import RetrieveRequest
-from service.connection import address_option, call_error, check_timeout, hint
-from service.query_input import batches, most_items
-from service.usage import usage_error
+from service.commands.connection import address_option, call_error, check_timeout, hint
+from service.commands.query_input import batches, most_items
+from service.commands.usage import usage_error
 
 if TYPE_CHECKING:
-    from service.client import RetrievalClient
+    from service.client.client import RetrievalClient
     from service.errors import CallError
-    from service.reply import Reply
+    from service.client.reply import Reply
 
 
 @click.command("query")
@@ -179,7 +179,7 @@ def query_command(
         raise usage_error(error) from error
     if any(text != "-" and not text.strip() for text in queries):
         raise click.UsageError("query: must not be empty")
-    from service.client import RetrievalClient
+    from service.client.client import RetrievalClient
 
     printer = _Printer(as_json_lines, min_mass)
     with RetrievalClient(address, timeout) as client:
@@ -196,7 +196,7 @@ def query_command(
 @click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **SHOWN)
 def health_command(address: str, live: bool, timeout: float) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
-    from service.client import LIVENESS, READINESS, RetrievalClient
+    from service.client.client import LIVENESS, READINESS, RetrievalClient
 
     check_timeout(timeout)
     with RetrievalClient(address, timeout) as client:
@@ -216,7 +216,7 @@ class _Printer:
         self.num_failed = 0
 
     def show(self, query: str, reply: Reply | CallError) -> None:
-        from service import render
+        from service.commands import render
         from service.errors import CallError
 
         if isinstance(reply, CallError):

@@ -1,0 +1,1 @@
+"""The client library: what a program needs to ask a server."""

@@ -1,0 +1,1 @@
+"""What a server is told: its settings, checked in one place."""

@@ -1,0 +1,1 @@
+"""The JSON over HTTP face, and the page to explore with."""

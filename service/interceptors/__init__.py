@@ -1,1 +1,0 @@
-"""Interceptors of the server: what holds for every method of every service."""

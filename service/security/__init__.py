@@ -1,0 +1,1 @@
+"""Who may call: TLS, tokens and scopes."""

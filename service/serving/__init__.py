@@ -1,0 +1,1 @@
+"""What serves: indexes and models, devices with their queues, the server's life."""

@@ -1,0 +1,1 @@
+"""Between protobuf messages and the library's values; with `pb` the only place that knows messages."""
