@@ -6,6 +6,8 @@ GenretError
     ├── OverloadedError     the queue or the memory is full; retry later
     ├── NotReadyError       warming up or draining; retry later or elsewhere
     ├── MalformedMessageError   the bytes of a request are not the message the method takes
+    ├── UnauthenticatedError    no token, or a wrong one
+    ├── PermissionDeniedError   the token does not allow the method
     ├── BindError           the address cannot be listened on
     └── CallError           a call of the client failed (code, message)
 """
@@ -88,3 +90,11 @@ class CallError(ServiceError):
         super().__init__(message)
         self.code = code
         self.retry_after_s = retry_after_s
+
+
+class UnauthenticatedError(ServiceError):
+    """The caller shows no token, or one that nobody has."""
+
+
+class PermissionDeniedError(ServiceError):
+    """The caller is known, and may not do this."""

@@ -47,7 +47,7 @@ COMMANDS = {
     "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
     "health": LazyCommand("service.commands.query", "health_command", "Say whether a server is ready."),
     "link": LazyCommand("retrieval.linking.cli", "link_command", "Link mentions of a file to entities."),
-    "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve and query the sample catalogue."),
+    "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve, query the sample."),
 }
 
 

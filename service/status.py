@@ -24,7 +24,14 @@ from retrieval.errors import (
     ModelError,
     SourceError,
 )
-from service.errors import MalformedMessageError, NotReadyError, OverloadedError, UnknownIndexError
+from service.errors import (
+    MalformedMessageError,
+    NotReadyError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownIndexError,
+)
 
 DOMAIN = "genret"
 INDEX_RESOURCE = "genret.v1.Index"
@@ -105,6 +112,8 @@ TABLE: tuple[Row, ...] = (
         lambda e: (Reason(e.reason), RetryAfter(e.retry_after_s)),
     ),
     Row(NotReadyError, StatusCode.UNAVAILABLE, lambda e: (RetryAfter(e.retry_after_s),)),
+    Row(UnauthenticatedError, StatusCode.UNAUTHENTICATED),
+    Row(PermissionDeniedError, StatusCode.PERMISSION_DENIED),
     Row(DeadlineExceededError, StatusCode.DEADLINE_EXCEEDED),
     Row(DecodingCancelledError, StatusCode.CANCELLED),
     Row(

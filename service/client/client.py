@@ -19,7 +19,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retrieval.answers.types import AnswerRequest
 from retrieval.types import RetrieveRequest
+from service.client.reply import AnswerReply, Reply
 from service.configuration.config import check_address
+from service.errors import CallError
+from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.serving.served import IndexDescription
+from service.wire.answers import answer_from_proto, answer_request_to_proto
 from service.wire.retrieval import (
     batch_reply_from_proto,
     batch_request_to_proto,
@@ -28,13 +34,7 @@ from service.wire.retrieval import (
     reply_from_proto,
     request_to_proto,
 )
-from service.wire.answers import answer_from_proto, answer_request_to_proto
 from service.wire.status import error_from_status, status_from_bytes
-from service.errors import CallError
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.client.reply import AnswerReply, Reply
-from service.serving.served import IndexDescription
 
 READINESS = "genret.v1.RetrievalService"
 LIVENESS = ""

@@ -16,13 +16,13 @@ from retrieval.errors import InputError
 from retrieval.options import SHOWN
 from service.commands.connection import address_option, call_error, check_timeout
 from service.commands.query_input import batches
-from service.configuration.schema_file import read_schema
 from service.commands.usage import usage_error
+from service.configuration.schema_file import read_schema
 
 if TYPE_CHECKING:
     from service.client.client import RetrievalClient
-    from service.errors import CallError
     from service.client.reply import AnswerReply
+    from service.errors import CallError
 
 # How a server begins what it says about a schema that was sent to it.
 _ABOUT_SCHEMA = "schema_json: "

@@ -9,8 +9,8 @@ import click
 
 from retrieval.errors import InputError
 from retrieval.options import SHOWN
-from service.configuration.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 from service.commands.usage import usage_error
+from service.configuration.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 
 if TYPE_CHECKING:
     from service.errors import CallError

@@ -21,8 +21,8 @@ from service.commands.usage import usage_error
 
 if TYPE_CHECKING:
     from service.client.client import RetrievalClient
-    from service.errors import CallError
     from service.client.reply import Reply
+    from service.errors import CallError
 
 
 @click.command("query")

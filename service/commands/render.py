@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from retrieval.types import RetrievalResult
-    from service.errors import CallError
     from service.client.reply import Reply
+    from service.errors import CallError
 
 _WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
 

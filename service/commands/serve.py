@@ -15,6 +15,7 @@ import click
 
 from retrieval.errors import InputError
 from retrieval.options import SHOWN, model_options
+from service.commands.usage import usage_error
 from service.configuration.config import (
     DEFAULT_FILTER_CACHE_MIB,
     DEFAULT_GRAMMAR_CACHE_MIB,
@@ -26,7 +27,6 @@ from service.configuration.config import (
     SchemaSpec,
     ServerConfig,
 )
-from service.commands.usage import usage_error
 
 if TYPE_CHECKING:
     from service.serving.server import Server
@@ -185,11 +185,12 @@ def serve_command(
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _signals_before_the_server():
-        from service.serving.loading import IndexOpener, ModelSpec
+        from service.configuration.sections import ModelSpec
+        from service.serving.loading import IndexOpener
         from service.serving.server import Server, serve_until_signalled
 
         opener = IndexOpener(
-            ModelSpec(model=model, device=device, dtype=dtype, num_threads=threads, draft=draft_model),
+            ModelSpec(checkpoint=model, device=device, dtype=dtype, num_threads=threads, draft=draft_model),
             filter_cache_bytes=config.filter_cache_mib * 2**20,
             grammar_cache_bytes=config.grammar_cache_mib * 2**20,
             schemas=config.schemas,

@@ -8,6 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrieval.errors import InputError
+from service.configuration.sections import (
+    AuthConfig,
+    HttpConfig,
+    LogConfig,
+    MetricsConfig,
+    ModelSpec,
+    TlsConfig,
+    TracingConfig,
+)
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051
@@ -53,10 +62,11 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index to serve: the name requests use, and the directory it lies in."""
+    """An index to serve: the name requests use, its directory, and the name of the model that answers."""
 
     name: str
     path: Path
+    model: str = "default"
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable() or self.name != self.name.strip():
@@ -160,6 +170,13 @@ class ServerConfig:
         max_request_bytes: Largest message accepted, bytes.
         max_batch_items: Most requests in one BatchRetrieve.
         filter_cache_mib: Memory for filters kept for further requests, MiB for each index; 0 keeps none.
+        models: Models that indexes name; the first one is the default.
+        tls: Encryption.
+        auth: Who may call.
+        http: The JSON over HTTP face.
+        metrics: A port of its own for metrics.
+        log: What is logged.
+        tracing: OpenTelemetry traces.
         schemas: JSON Schemas that requests may name; compiled before the server is ready.
         grammar_cache_mib: Memory for grammars of schemas kept for further requests, MiB; 0 keeps none.
         max_request_seconds: Longest a request may take, whatever its own deadline says.
@@ -177,6 +194,13 @@ class ServerConfig:
     max_request_bytes: int = 4 * 2**20
     max_batch_items: int = 256
     filter_cache_mib: int = DEFAULT_FILTER_CACHE_MIB
+    models: tuple[ModelSpec, ...] = (ModelSpec(),)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
     schemas: tuple[SchemaSpec, ...] = ()
     grammar_cache_mib: int = DEFAULT_GRAMMAR_CACHE_MIB
     max_request_seconds: float = 120.0

@@ -1,49 +1,13 @@
-"""One call: its id, when it came and when it must be over."""
+"""A gRPC call as the methods see it."""
 
 from __future__ import annotations
 
-import re
-import time
-import uuid
-from dataclasses import dataclass
 from typing import Any
 
-from decoding.cancellation import CancelToken
-
-REQUEST_ID_KEY = "x-request-id"
-_CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+from service.methods.call import REQUEST_ID_KEY, Call
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What every method needs to know of the call it serves.
-
-    Attributes:
-        request_id: The client's own, when it sent a sane one, or a new one.
-        arrived: `time.monotonic()` at arrival, seconds.
-        deadline: `time.monotonic()` after which the answer is worth nothing, seconds.
-    """
-
-    request_id: str
-    arrived: float
-    deadline: float
-
-    @classmethod
-    def begin(cls, context: Any, max_seconds: float) -> Call:
-        """Read id and deadline off a `grpc.aio.ServicerContext`, and return the id as a trailer."""
-        now = time.monotonic()
-        remaining = context.time_remaining()
-        seconds = max_seconds if remaining is None else min(remaining, max_seconds)
-        sent = {key: value for key, value in context.invocation_metadata() or () if key == REQUEST_ID_KEY}
-        request_id = str(sent.get(REQUEST_ID_KEY, ""))
-        if not _CLIENT_ID.fullmatch(request_id):
-            request_id = uuid.uuid4().hex
-        return cls(request_id, now, now + seconds)
-
-    def cancel_token(self) -> CancelToken:
-        """Return a token that decoding polls on behalf of this call."""
-        return CancelToken(deadline=self.deadline)
-
-    def elapsed_ms(self) -> float:
-        """Return the time since arrival, milliseconds."""
-        return (time.monotonic() - self.arrived) * 1000
+def call_of(context: Any, max_seconds: float) -> Call:
+    """Read id and deadline off a `grpc.aio.ServicerContext`."""
+    sent = {key: value for key, value in context.invocation_metadata() or () if key == REQUEST_ID_KEY}
+    return Call.begin(str(sent.get(REQUEST_ID_KEY, "")), context.time_remaining(), max_seconds)

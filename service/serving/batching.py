@@ -17,9 +17,9 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
 from retrieval.answers.types import AnswerResult
 from retrieval.types import RetrievalResult
-from service.serving.admission import Admission, done_tokens
 from service.configuration.config import BatchLimits
 from service.errors import NotReadyError, OverloadedError
+from service.serving.admission import Admission, done_tokens
 from service.serving.executor import DeviceExecutor
 from service.serving.served import Outcome, Request, ServedRetriever
 

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval.errors import InputError, SourceError
-from service.configuration.config import DEFAULT_FILTER_CACHE_MIB, DEFAULT_GRAMMAR_CACHE_MIB, IndexSpec, SchemaSpec
-from service.serving.responder import Responder
+from service.configuration.config import (
+    DEFAULT_FILTER_CACHE_MIB,
+    DEFAULT_GRAMMAR_CACHE_MIB,
+    IndexSpec,
+    SchemaSpec,
+)
 from service.configuration.schema_file import read_schema
+from service.configuration.sections import ModelSpec
+from service.serving.responder import Responder
 from service.serving.served import IndexDescription, ServedIndex
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
 
 _LOG = logging.getLogger(__name__)
-DEFAULT_MODEL_NAME = "default-model"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Which checkpoint answers, and where it runs.
-
-    Attributes:
-        model: Checkpoint directory or hub id; None for the shipped default model.
-        device: "auto", "cpu", "cuda", "cuda:1", ...
-        dtype: "auto", "float32", "bfloat16", "float16" or "float64".
-        num_threads: Torch threads; None leaves torch's own choice.
-        draft: Checkpoint that proposes tokens of JSON answers; None for no drafts.
-    """
-
-    model: str | None = None
-    device: str = "auto"
-    dtype: str = "auto"
-    num_threads: int | None = None
-    draft: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the model for people; of a local checkpoint only the directory's own name."""
-        if self.model is None:
-            return DEFAULT_MODEL_NAME
-        path = Path(self.model)
-        return path.resolve().name if path.exists() else self.model
 
 
 class IndexOpener:
@@ -85,7 +61,7 @@ class IndexOpener:
             digest=index.digest,
             num_rows=index.num_rows,
             num_entities=index.num_entities,
-            model=self._model.name,
+            model=self._model.display_name,
             device=str(retriever.model.device),
         )
         _LOG.info(
@@ -125,7 +101,7 @@ class IndexOpener:
         model = self._model
         self._first = Retriever.open(
             spec.path,
-            model.model,
+            model.checkpoint,
             device=model.device,
             dtype=model.dtype,
             num_threads=model.num_threads,

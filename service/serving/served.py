@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,6 +84,15 @@ class IndexTable:
         if name not in self._served:
             raise UnknownIndexError(name, list(self._served))
         return self._served[name]
+
+    @contextmanager
+    def use(self, name: str) -> Iterator[ServedIndex]:
+        """Resolve an index for the length of a request, which keeps its version open.
+
+        Raises:
+            UnknownIndexError: there is none.
+        """
+        yield self.resolve(name)
 
     def describe(self) -> list[IndexDescription]:
         """Return every index, the default one first."""

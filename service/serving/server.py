@@ -14,19 +14,20 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from service.serving.admission import Admission
-from service.serving.batching import Batcher
 from service.configuration.config import IndexSpec, ServerConfig, join_address
 from service.errors import BindError
-from service.serving.executor import DeviceExecutor
-from service.serving.readiness import Readiness, State
-from service.rpc.malformed import MalformedMessageInterceptor
+from service.methods.indexes import IndexMethods
+from service.methods.retrieval import RetrievalMethods
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.served import IndexTable, ServedIndex
+from service.rpc.malformed import MalformedMessageInterceptor
 from service.rpc.servicers import IndexServicer, RetrievalServicer
+from service.serving.executor import DeviceExecutor
+from service.serving.lanes import Lanes
+from service.serving.readiness import Readiness, State
+from service.serving.served import IndexTable, ServedIndex
 
 _LOG = logging.getLogger(__name__)
 _SERVICES = (
@@ -57,9 +58,10 @@ class Server:
         self._config = config
         self._loader = loader
         self._finish = finish
-        self._executor = DeviceExecutor(device)
+        self._device = device
+        self._loading = DeviceExecutor("loading")
         self._compiler = DeviceExecutor("schemas")
-        self._batcher = Batcher(self._executor, config.batch, Admission(config.queue))
+        self.lanes = Lanes(config.batch, config.queue)
         self._readiness = Readiness(_SERVICES)
         self._grpc: Any = None
         self.indexes = IndexTable()
@@ -90,16 +92,19 @@ class Server:
         except RuntimeError as error:
             raise BindError(_bind_failure(self._config.host, self._config.port)) from error
         await self._grpc.start()
-        self._batcher.start()
 
     def _add_services(self) -> None:
+        limit = self._config.max_request_seconds
         add_retrieval: Any = pb_grpc.add_RetrievalServiceServicer_to_server  # generated, so untyped
         add_index: Any = index_grpc.add_IndexServiceServicer_to_server
         add_retrieval(
-            RetrievalServicer(self.indexes, self._batcher, self._readiness, self._config, self._compiler),
+            RetrievalServicer(
+                RetrievalMethods(self.indexes, self.lanes, self._readiness, self._config, self._compiler),
+                limit,
+            ),
             self._grpc,
         )
-        add_index(IndexServicer(self.indexes, self._readiness, self._config), self._grpc)
+        add_index(IndexServicer(IndexMethods(self.indexes, self._readiness), limit), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._readiness.servicer, self._grpc)
         names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._grpc)
@@ -111,11 +116,11 @@ class Server:
             GenretError: an index or the model cannot be used; the server stays up and not ready.
         """
         for spec in self._config.indexes:
-            served = await self._executor.run(self._loader, spec)
-            await self._executor.run(served.retriever.warm_up)
+            served = await self._loading.run(self._loader, spec)
+            await self.lanes.of(served.description.device).executor.run(served.retriever.warm_up)
             self.indexes.put(served)
         if self._finish is not None:
-            await self._executor.run(self._finish)
+            await self._loading.run(self._finish)
         # What was loaded lives as long as the server: collections need not look through it again and again,
         # which would hold up requests for some tenths of a second.
         gc.collect()
@@ -145,8 +150,8 @@ class Server:
             await stopping
         hurried.cancel()
         await asyncio.gather(hurried, return_exceptions=True)
-        await self._batcher.close()
-        await asyncio.to_thread(self._executor.close)
+        await self.lanes.close()
+        await asyncio.to_thread(self._loading.close)
         await asyncio.to_thread(self._compiler.close)
 
 

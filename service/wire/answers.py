@@ -7,6 +7,9 @@ from typing import Any
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.types import Entity, Timings
+from service.client.reply import AnswerReply, IndexRef
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.served import IndexDescription
 from service.wire.retrieval import (
     index_ref_to_proto,
     kv_from_proto,
@@ -16,9 +19,6 @@ from service.wire.retrieval import (
     value_from_proto,
     value_to_proto,
 )
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.client.reply import AnswerReply, IndexRef
-from service.serving.served import IndexDescription
 
 # Per field its enum and what each value is called in the library; 0 is the server's default.
 _ENUMS: dict[str, tuple[Any, dict[int, str]]] = {

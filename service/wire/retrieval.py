@@ -9,12 +9,12 @@ from google.protobuf.message import Message
 
 from retrieval.errors import InputError
 from retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, RetrieveRequest, Timings
-from service.wire.status import error_from_status
+from service.client.reply import IndexRef, Reply
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.client.reply import IndexRef, Reply
 from service.serving.served import IndexDescription
+from service.wire.status import error_from_status
 
 _INT64 = range(-(2**63), 2**63)
 

@@ -15,8 +15,9 @@ import jsonschema
 import pytest
 
 from service.configuration.config import IndexSpec, SchemaSpec
-from service.serving.loading import IndexOpener, ModelSpec
+from service.configuration.sections import ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.loading import IndexOpener
 from service.serving.served import ServedIndex
 from tests.checkpoints import make_index as make_other_index
 from tests.service.running_server import Running, failure, retriever_of, running, until
@@ -53,7 +54,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serve
     schema = folder / "entity.json"
     schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
     opener = IndexOpener(
-        ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1),
+        ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1),
         schemas=[SchemaSpec("entity", schema)],
     )
     films = make_other_index(folder / "films", checkpoint, "title\tentity_id\nAlien\tF1\nVertigo\tF2\n")

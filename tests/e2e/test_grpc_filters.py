@@ -11,8 +11,9 @@ import grpc
 import pytest
 
 from service.configuration.config import IndexSpec
-from service.serving.loading import IndexOpener, ModelSpec
+from service.configuration.sections import ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.loading import IndexOpener
 from service.serving.served import ServedIndex
 from tests.service.running_server import failure, retriever_of, running, unpack
 from tests.service.tiny_assets import make_checkpoint, make_index
@@ -22,7 +23,7 @@ from tests.service.tiny_assets import make_checkpoint, make_index
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     folder = tmp_path_factory.mktemp("tiny")
     checkpoint = make_checkpoint(folder / "checkpoint")
-    model = ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1)
+    model = ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1)
     opener = IndexOpener(model, filter_cache_bytes=12_345)
     served = opener.open(IndexSpec("tiny", make_index(folder / "index", checkpoint)))
     yield served

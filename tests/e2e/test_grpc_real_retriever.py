@@ -16,10 +16,11 @@ from retrieval.errors import IndexMismatchError, IndexNotFoundError
 from retrieval.retriever import Retriever
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import IndexSpec
-from service.wire.retrieval import reply_from_proto, request_to_proto
-from service.serving.loading import IndexOpener, ModelSpec
+from service.configuration.sections import ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.loading import IndexOpener
 from service.serving.served import ServedIndex
+from service.wire.retrieval import reply_from_proto, request_to_proto
 from tests.service.running_server import failure, retriever_of, running
 from tests.service.tiny_assets import MAX_POSITIONS, NUM_ENTITIES, make_checkpoint, make_index
 
@@ -29,7 +30,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     folder = tmp_path_factory.mktemp("tiny")
     checkpoint = make_checkpoint(folder / "checkpoint")
     index = make_index(folder / "index", checkpoint)
-    model = ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1)
+    model = ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1)
     served = IndexOpener(model).open(IndexSpec("tiny", index))
     yield served
     retriever_of(served).close()
@@ -42,7 +43,9 @@ def test_the_log_says_what_answers_for_an_index(
     index = make_index(tmp_path / "index", checkpoint)
     monkeypatch.setattr("decoding.kernels.choice._numba_is_installed", lambda: False)
     with caplog.at_level("INFO", logger="service"):
-        served = IndexOpener(ModelSpec(model=str(checkpoint), device="cpu")).open(IndexSpec("tiny", index))
+        served = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu")).open(
+            IndexSpec("tiny", index)
+        )
     retriever_of(served).close()
     assert caplog.messages == [
         f"index 'tiny': version {served.description.version} from {index}; model checkpoint on cpu; "
@@ -52,7 +55,7 @@ def test_the_log_says_what_answers_for_an_index(
 
 def test_indexes_share_one_model_and_one_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
-    opener = IndexOpener(ModelSpec(model=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
+    opener = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
     with pytest.raises(IndexNotFoundError):  # the model is then loaded with the next one
         opener.open(IndexSpec("none", tmp_path / "none"))
     served = [opener.open(IndexSpec(n, make_index(tmp_path / n, checkpoint))) for n in ("a", "b", "c")]

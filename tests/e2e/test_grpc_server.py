@@ -234,12 +234,12 @@ def test_concurrent_requests_share_batches_off_the_event_loop() -> None:
             first = api.retrieve("first")
             await until(fake.running.is_set)
             others = [api.retrieve(f"q{i}") for i in range(40)]
-            await until(lambda: api.server._batcher.num_waiting == 40)
+            await until(lambda: api.waiting == 40)
             fake.hold.set()
             replies = await asyncio.gather(first, *others)
             assert [r.candidates[0].title for r in replies[1:]] == [f"title of q{i}" for i in range(40)]
             assert [len(batch) for batch in fake.batches] == [1, 32, 8]
-            assert fake.threads == {"genret-test_0"}
+            assert fake.threads == {"genret-cpu_0"}
 
     asyncio.run(scenario())
 
@@ -269,9 +269,9 @@ def test_a_cancelled_call_stops_decoding_and_frees_its_place() -> None:
             running_call = api.retrieve("running")
             await until(fake.running.is_set)
             waiting_call = api.retrieve("waiting")
-            await until(lambda: api.server._batcher.num_waiting == 1)
+            await until(lambda: api.waiting == 1)
             waiting_call.cancel()
-            await until(lambda: api.server._batcher.num_waiting == 0)
+            await until(lambda: api.waiting == 0)
             running_call.cancel()
             await until(lambda: len(fake.stopped_by) == 1)
             assert type(fake.stopped_by[0]) is DecodingCancelledError
@@ -314,7 +314,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_return() -> None:
             first = api.retrieve("first")
             await until(fake.running.is_set)
             accepted = [api.retrieve("a"), api.retrieve("b")]
-            await until(lambda: api.server._batcher.num_waiting == 2)
+            await until(lambda: api.waiting == 2)
             error, details = await failure(api.retrieve("c"))
             assert error.code() is StatusCode.RESOURCE_EXHAUSTED
             assert (details["ErrorInfo"].reason, details["ErrorInfo"].domain) == ("QUEUE_FULL", "genret")
@@ -338,7 +338,7 @@ def test_a_bug_tells_the_request_id_and_nothing_else(caplog: pytest.LogCaptureFi
                 api.retrieve("good"),
                 api.stub.Retrieve(pb.RetrieveRequest(query="bad"), metadata=(("x-request-id", "abc-1"),)),
             )
-            await until(lambda: api.server._batcher.num_waiting == 2)
+            await until(lambda: api.waiting == 2)
             fake.hold.set()
             await first
             assert (await good).candidates, "a neighbour in the batch is answered all the same"

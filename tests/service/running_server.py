@@ -37,6 +37,11 @@ class Running:
     channel: Any
     stub: Any
 
+    @property
+    def waiting(self) -> int:
+        """Requests that have not started, on all devices."""
+        return sum(lane.batcher.num_waiting for lane in self.server.lanes.all())
+
     def retrieve(self, query: str = "hamlet", **fields: Any) -> Any:
         timeout = fields.pop("timeout", 20)
         return self.stub.Retrieve(pb.RetrieveRequest(query=query, **fields), timeout=timeout)

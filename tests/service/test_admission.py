@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.serving.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
 from service.configuration.config import QueueLimits
 from service.errors import OverloadedError
+from service.serving.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import pytest
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from retrieval.types import RetrieveRequest
-from service.serving.admission import Admission
-from service.serving.batching import Answer, Batcher
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
+from service.serving.admission import Admission
+from service.serving.batching import Answer, Batcher
 from service.serving.executor import DeviceExecutor
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import until

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from retrieval.errors import InputError
 from retrieval.types import Candidate, KvShare, RetrievalResult, RetrieveRequest, Timings
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.served import IndexDescription
 from service.wire.retrieval import (
     batch_reply_from_proto,
     reply_from_proto,
@@ -18,8 +20,6 @@ from service.wire.retrieval import (
     request_to_proto,
 )
 from service.wire.status import status_from_bytes
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.served import IndexDescription
 
 INDEX = IndexDescription("i", "v", "d", 3, 2, "m", "cpu")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.types import Entity, KvShare, Timings
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.served import IndexDescription
 from service.wire.answers import (
     answer_from_proto,
     answer_request_from_proto,
     answer_request_to_proto,
     answer_to_proto,
 )
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.served import IndexDescription
 
 INDEX = IndexDescription("films", "v1", "d1", 3, 2, "model", "cpu")
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from retrieval.types import Candidate, KvShare, RetrievalResult, Timings
-from service.errors import CallError
-from service.commands.render import abstention, as_json, as_lines, as_table
 from service.client.reply import IndexRef, Reply
+from service.commands.render import abstention, as_json, as_lines, as_table
+from service.errors import CallError
 
 CANDIDATES = (
     Candidate(

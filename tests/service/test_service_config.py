@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from retrieval.errors import InputError
-from service.configuration.config import BatchLimits, IndexSpec, QueueLimits, ServerConfig, is_loopback, join_address
+from service.configuration.config import (
+    BatchLimits,
+    IndexSpec,
+    QueueLimits,
+    ServerConfig,
+    is_loopback,
+    join_address,
+)
 
 ONE = (IndexSpec("a", Path("a")),)
 

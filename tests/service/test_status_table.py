@@ -28,17 +28,19 @@ from retrieval.errors import (
     ModelError,
     SourceError,
 )
-from service.wire.status import error_from_status, failure_to_proto
 from service.errors import (
     BindError,
     CallError,
     MalformedMessageError,
     NotReadyError,
     OverloadedError,
+    PermissionDeniedError,
     ServiceError,
+    UnauthenticatedError,
     UnknownIndexError,
 )
 from service.status import TABLE, failure_of
+from service.wire.status import error_from_status, failure_to_proto
 from tests.service.running_server import unpack
 
 # error, code, types of the details
@@ -61,6 +63,8 @@ EXPECTED = [
     (OverloadedError("QUEUE_FULL", "full", 2.5), StatusCode.RESOURCE_EXHAUSTED, {"ErrorInfo", "RetryInfo"}),
     (OverloadedError("MEMORY_FULL", "full", 5), StatusCode.RESOURCE_EXHAUSTED, {"ErrorInfo", "RetryInfo"}),
     (NotReadyError("warming", 1.0), StatusCode.UNAVAILABLE, {"RetryInfo"}),
+    (UnauthenticatedError("no token"), StatusCode.UNAUTHENTICATED, set()),
+    (PermissionDeniedError("needs the scope admin"), StatusCode.PERMISSION_DENIED, set()),
     (DeadlineExceededError("late"), StatusCode.DEADLINE_EXCEEDED, set()),
     (DecodingCancelledError("gone"), StatusCode.CANCELLED, set()),
     (IndexChecksumError("rows/len-4.arrow", "digest"), StatusCode.DATA_LOSS, {"ErrorInfo"}),

@@ -1,3 +1,6 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -7,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Index(_message.Message):
-    __slots__ = ("name", "version", "digest", "num_rows", "num_entities", "model", "device", "is_default")
+    __slots__ = ("name", "version", "digest", "num_rows", "num_entities", "model", "device", "is_default", "loaded_at", "columns", "max_title_tokens")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +19,9 @@ class Index(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    LOADED_AT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TITLE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     digest: str
@@ -24,7 +30,18 @@ class Index(_message.Message):
     model: str
     device: str
     is_default: bool
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., num_rows: _Optional[int] = ..., num_entities: _Optional[int] = ..., model: _Optional[str] = ..., device: _Optional[str] = ..., is_default: bool = ...) -> None: ...
+    loaded_at: _timestamp_pb2.Timestamp
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    max_title_tokens: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., num_rows: _Optional[int] = ..., num_entities: _Optional[int] = ..., model: _Optional[str] = ..., device: _Optional[str] = ..., is_default: bool = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., max_title_tokens: _Optional[int] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("name", "type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
 
 class ListIndexesRequest(_message.Message):
     __slots__ = ()
@@ -47,3 +64,25 @@ class GetIndexResponse(_message.Message):
     INDEX_FIELD_NUMBER: _ClassVar[int]
     index: Index
     def __init__(self, index: _Optional[_Union[Index, _Mapping]] = ...) -> None: ...
+
+class ReloadIndexRequest(_message.Message):
+    __slots__ = ("name", "force")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    force: bool
+    def __init__(self, name: _Optional[str] = ..., force: bool = ...) -> None: ...
+
+class ReloadIndexResponse(_message.Message):
+    __slots__ = ("index", "previous_version", "reloaded", "open_ms", "warm_up_ms")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RELOADED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_MS_FIELD_NUMBER: _ClassVar[int]
+    WARM_UP_MS_FIELD_NUMBER: _ClassVar[int]
+    index: Index
+    previous_version: str
+    reloaded: bool
+    open_ms: float
+    warm_up_ms: float
+    def __init__(self, index: _Optional[_Union[Index, _Mapping]] = ..., previous_version: _Optional[str] = ..., reloaded: bool = ..., open_ms: _Optional[float] = ..., warm_up_ms: _Optional[float] = ...) -> None: ...

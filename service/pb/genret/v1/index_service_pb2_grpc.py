@@ -45,6 +45,11 @@ class IndexServiceStub(object):
                 request_serializer=genret_dot_v1_dot_index__service__pb2.GetIndexRequest.SerializeToString,
                 response_deserializer=genret_dot_v1_dot_index__service__pb2.GetIndexResponse.FromString,
                 _registered_method=True)
+        self.ReloadIndex = channel.unary_unary(
+                '/genret.v1.IndexService/ReloadIndex',
+                request_serializer=genret_dot_v1_dot_index__service__pb2.ReloadIndexRequest.SerializeToString,
+                response_deserializer=genret_dot_v1_dot_index__service__pb2.ReloadIndexResponse.FromString,
+                _registered_method=True)
 
 
 class IndexServiceServicer(object):
@@ -65,6 +70,15 @@ class IndexServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReloadIndex(self, request, context):
+        """Opens the live version of an index beside the one that is served, warms it up and swaps them. Requests
+        that run keep the version they began with. Needs the scope "admin". When the new version cannot be
+        used, the call fails and the old one stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IndexServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +91,11 @@ def add_IndexServiceServicer_to_server(servicer, server):
                     servicer.GetIndex,
                     request_deserializer=genret_dot_v1_dot_index__service__pb2.GetIndexRequest.FromString,
                     response_serializer=genret_dot_v1_dot_index__service__pb2.GetIndexResponse.SerializeToString,
+            ),
+            'ReloadIndex': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadIndex,
+                    request_deserializer=genret_dot_v1_dot_index__service__pb2.ReloadIndexRequest.FromString,
+                    response_serializer=genret_dot_v1_dot_index__service__pb2.ReloadIndexResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +153,33 @@ class IndexService(object):
             '/genret.v1.IndexService/GetIndex',
             genret_dot_v1_dot_index__service__pb2.GetIndexRequest.SerializeToString,
             genret_dot_v1_dot_index__service__pb2.GetIndexResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReloadIndex(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/genret.v1.IndexService/ReloadIndex',
+            genret_dot_v1_dot_index__service__pb2.ReloadIndexRequest.SerializeToString,
+            genret_dot_v1_dot_index__service__pb2.ReloadIndexResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,6 +26,14 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_OK: _ClassVar[FinishReason]
     FINISH_REASON_NO_MATCH: _ClassVar[FinishReason]
 
+class ExplanationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXPLANATION_STATE_UNSPECIFIED: _ClassVar[ExplanationState]
+    EXPLANATION_STATE_EXPANDED: _ClassVar[ExplanationState]
+    EXPLANATION_STATE_PRUNED: _ClassVar[ExplanationState]
+    EXPLANATION_STATE_FINISHED: _ClassVar[ExplanationState]
+    EXPLANATION_STATE_CLOSED: _ClassVar[ExplanationState]
+
 class AnswerMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ANSWER_METHOD_UNSPECIFIED: _ClassVar[AnswerMethod]
@@ -67,6 +75,11 @@ AGGREGATION_MAX: Aggregation
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_OK: FinishReason
 FINISH_REASON_NO_MATCH: FinishReason
+EXPLANATION_STATE_UNSPECIFIED: ExplanationState
+EXPLANATION_STATE_EXPANDED: ExplanationState
+EXPLANATION_STATE_PRUNED: ExplanationState
+EXPLANATION_STATE_FINISHED: ExplanationState
+EXPLANATION_STATE_CLOSED: ExplanationState
 ANSWER_METHOD_UNSPECIFIED: AnswerMethod
 ANSWER_METHOD_GREEDY: AnswerMethod
 ANSWER_METHOD_SAMPLE: AnswerMethod
@@ -87,7 +100,7 @@ EXTRA_PROPERTIES_DECLARED: ExtraProperties
 EXTRA_PROPERTIES_ALLOWED: ExtraProperties
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation")
+    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation", "explain")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +121,7 @@ class RetrieveRequest(_message.Message):
     EXACT_BUDGET_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     index: str
     query: str
     k: int
@@ -128,7 +142,8 @@ class RetrieveRequest(_message.Message):
     exact_budget: int
     length_penalty: float
     aggregation: Aggregation
-    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ..., exact: bool = ..., exact_budget: _Optional[int] = ..., length_penalty: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ...) -> None: ...
+    explain: bool
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ..., exact: bool = ..., exact_budget: _Optional[int] = ..., length_penalty: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ..., explain: bool = ...) -> None: ...
 
 class EntityIds(_message.Message):
     __slots__ = ("ids",)
@@ -212,7 +227,7 @@ class IndexRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained", "kv_usage", "num_exact_nodes")
+    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained", "kv_usage", "num_exact_nodes", "explanation")
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +246,7 @@ class RetrieveResponse(_message.Message):
     ABSTAINED_FIELD_NUMBER: _ClassVar[int]
     KV_USAGE_FIELD_NUMBER: _ClassVar[int]
     NUM_EXACT_NODES_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     finish_reason: FinishReason
     method: RetrievalMethod
@@ -249,7 +265,112 @@ class RetrieveResponse(_message.Message):
     abstained: bool
     kv_usage: KvUsage
     num_exact_nodes: int
-    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ..., num_exact_nodes: _Optional[int] = ...) -> None: ...
+    explanation: Explanation
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ..., num_exact_nodes: _Optional[int] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("nodes", "draws", "truncated")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    DRAWS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[ExplanationNode]
+    draws: _containers.RepeatedCompositeFieldContainer[ExplanationDraw]
+    truncated: bool
+    def __init__(self, nodes: _Optional[_Iterable[_Union[ExplanationNode, _Mapping]]] = ..., draws: _Optional[_Iterable[_Union[ExplanationDraw, _Mapping]]] = ..., truncated: bool = ...) -> None: ...
+
+class ExplanationNode(_message.Message):
+    __slots__ = ("parent", "depth", "token_id", "text", "logprob", "total_logprob", "valid_mass", "num_valid", "state", "candidate_rank")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    VALID_MASS_FIELD_NUMBER: _ClassVar[int]
+    NUM_VALID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_RANK_FIELD_NUMBER: _ClassVar[int]
+    parent: int
+    depth: int
+    token_id: int
+    text: str
+    logprob: float
+    total_logprob: float
+    valid_mass: float
+    num_valid: int
+    state: ExplanationState
+    candidate_rank: int
+    def __init__(self, parent: _Optional[int] = ..., depth: _Optional[int] = ..., token_id: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ..., total_logprob: _Optional[float] = ..., valid_mass: _Optional[float] = ..., num_valid: _Optional[int] = ..., state: _Optional[_Union[ExplanationState, str]] = ..., candidate_rank: _Optional[int] = ...) -> None: ...
+
+class ExplanationDraw(_message.Message):
+    __slots__ = ("sample", "draw", "node", "valid_mass", "acceptance_probability", "accepted", "chosen")
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    DRAW_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VALID_MASS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    sample: int
+    draw: int
+    node: int
+    valid_mass: float
+    acceptance_probability: float
+    accepted: bool
+    chosen: bool
+    def __init__(self, sample: _Optional[int] = ..., draw: _Optional[int] = ..., node: _Optional[int] = ..., valid_mass: _Optional[float] = ..., acceptance_probability: _Optional[float] = ..., accepted: bool = ..., chosen: bool = ...) -> None: ...
+
+class RetrieveStreamRequest(_message.Message):
+    __slots__ = ("id", "request")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    request: RetrieveRequest
+    def __init__(self, id: _Optional[str] = ..., request: _Optional[_Union[RetrieveRequest, _Mapping]] = ...) -> None: ...
+
+class RetrieveStreamResponse(_message.Message):
+    __slots__ = ("id", "response", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    response: RetrieveResponse
+    error: _status_pb2.Status
+    def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[RetrieveResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class Mention(_message.Message):
+    __slots__ = ("mention", "left", "right")
+    MENTION_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    mention: str
+    left: str
+    right: str
+    def __init__(self, mention: _Optional[str] = ..., left: _Optional[str] = ..., right: _Optional[str] = ...) -> None: ...
+
+class LinkRequest(_message.Message):
+    __slots__ = ("index", "mentions", "options")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MENTIONS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    index: str
+    mentions: _containers.RepeatedCompositeFieldContainer[Mention]
+    options: RetrieveRequest
+    def __init__(self, index: _Optional[str] = ..., mentions: _Optional[_Iterable[_Union[Mention, _Mapping]]] = ..., options: _Optional[_Union[RetrieveRequest, _Mapping]] = ...) -> None: ...
+
+class LinkResult(_message.Message):
+    __slots__ = ("response", "error")
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    response: RetrieveResponse
+    error: _status_pb2.Status
+    def __init__(self, response: _Optional[_Union[RetrieveResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class LinkResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[LinkResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[LinkResult, _Mapping]]] = ...) -> None: ...
 
 class BatchRetrieveRequest(_message.Message):
     __slots__ = ("requests",)

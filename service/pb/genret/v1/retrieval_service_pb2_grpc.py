@@ -50,6 +50,16 @@ class RetrievalServiceStub(object):
                 request_serializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveRequest.SerializeToString,
                 response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveResponse.FromString,
                 _registered_method=True)
+        self.RetrieveStream = channel.stream_stream(
+                '/genret.v1.RetrievalService/RetrieveStream',
+                request_serializer=genret_dot_v1_dot_retrieval__service__pb2.RetrieveStreamRequest.SerializeToString,
+                response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.RetrieveStreamResponse.FromString,
+                _registered_method=True)
+        self.Link = channel.unary_unary(
+                '/genret.v1.RetrievalService/Link',
+                request_serializer=genret_dot_v1_dot_retrieval__service__pb2.LinkRequest.SerializeToString,
+                response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.LinkResponse.FromString,
+                _registered_method=True)
         self.Answer = channel.unary_unary(
                 '/genret.v1.RetrievalService/Answer',
                 request_serializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerRequest.SerializeToString,
@@ -81,6 +91,22 @@ class RetrievalServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetrieveStream(self, request_iterator, context):
+        """Answers queries as they come, each as soon as its answer is there and so in any order: id tells which one
+        an answer belongs to. What fails alone is an answer with a status; the stream goes on. When its answers
+        are not read, the server stops reading its queries.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Link(self, request, context):
+        """Links mentions in context to entities, with the model's template for mentions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Answer(self, request, context):
         """Answers one query with JSON that is valid under a schema. Strings of the schema that name an index are
         titles of its catalogue, and come back with their entities.
@@ -101,6 +127,16 @@ def add_RetrievalServiceServicer_to_server(servicer, server):
                     servicer.BatchRetrieve,
                     request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveRequest.FromString,
                     response_serializer=genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveResponse.SerializeToString,
+            ),
+            'RetrieveStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.RetrieveStream,
+                    request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.RetrieveStreamRequest.FromString,
+                    response_serializer=genret_dot_v1_dot_retrieval__service__pb2.RetrieveStreamResponse.SerializeToString,
+            ),
+            'Link': grpc.unary_unary_rpc_method_handler(
+                    servicer.Link,
+                    request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.LinkRequest.FromString,
+                    response_serializer=genret_dot_v1_dot_retrieval__service__pb2.LinkResponse.SerializeToString,
             ),
             'Answer': grpc.unary_unary_rpc_method_handler(
                     servicer.Answer,
@@ -168,6 +204,60 @@ class RetrievalService(object):
             '/genret.v1.RetrievalService/BatchRetrieve',
             genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveRequest.SerializeToString,
             genret_dot_v1_dot_retrieval__service__pb2.BatchRetrieveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetrieveStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/genret.v1.RetrievalService/RetrieveStream',
+            genret_dot_v1_dot_retrieval__service__pb2.RetrieveStreamRequest.SerializeToString,
+            genret_dot_v1_dot_retrieval__service__pb2.RetrieveStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Link(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/genret.v1.RetrievalService/Link',
+            genret_dot_v1_dot_retrieval__service__pb2.LinkRequest.SerializeToString,
+            genret_dot_v1_dot_retrieval__service__pb2.LinkResponse.FromString,
             options,
             channel_credentials,
             insecure,
