@@ -10,8 +10,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= true
 
+# Test processes: one per core, at most 8, as each holds torch and its models. WORKERS=0 runs in one process.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
 PACKAGES := retrieval index_builder decoding service
-.PHONY: help setup demo test test-slow lint format types imports wheel bench stubs clean
+.PHONY: help setup demo test test-slow lint format types imports buf wheel bench stubs clean
 
 help:  ## Say what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -33,17 +37,20 @@ demo: $(STAMP)  ## Build the sample index, start the server, run real queries, s
 	@$(BIN)/genret demo
 
 test: $(STAMP)  ## Run the test suite (without slow and soak tests).
-	@$(BIN)/python -m pytest -m "not slow and not soak" $(PYTEST_ARGS)
+	@$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## Run the slow tests only.
-	@$(BIN)/python -m pytest -m "slow and not soak" --timeout 1800 $(PYTEST_ARGS)
+	@$(PYTEST) -m "slow and not soak" --timeout 1800 $(PYTEST_ARGS)
 
-lint: $(STAMP) types imports  ## Check style, formatting, types and import contracts.
+lint: $(STAMP) types imports buf  ## Check style, formatting, types and import contracts.
 	@$(BIN)/ruff check $(PACKAGES) tests benchmarks
 	@$(BIN)/ruff format --check $(PACKAGES) tests benchmarks
 
 types: $(STAMP)
 	@$(BIN)/mypy
+
+buf: $(STAMP)  ## Check the API under proto/: style, comments, and that it breaks nobody (needs npm).
+	@.ci/buf
 
 imports: $(STAMP)
 	@$(BIN)/lint-imports --config pyproject.toml

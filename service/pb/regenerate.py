@@ -41,10 +41,8 @@ def generate(proto_root: Path, out: Path) -> list[Path]:
         subprocess.CalledProcessError: the compiler refused a source; its own words are on stderr.
     """
     sources = sorted(path.relative_to(proto_root).as_posix() for path in proto_root.rglob("*.proto"))
-    # google.rpc is a namespace package without a directory of its own: look for one of its modules.
-    includes = [proto_root, _package_file("google.rpc.status_pb2").parents[2]]
-    includes.append(_package_file("grpc_tools").parent / "_proto")
-    command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{path}" for path in includes)]
+    includes = [f"-I{path}" for path in include_directories(proto_root)]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *includes]
     with tempfile.TemporaryDirectory() as staging:
         outputs = [f"--{kind}_out={staging}" for kind in ("python", "pyi", "grpc_python")]
         subprocess.run([*command, *outputs, *sources], check=True)
@@ -55,6 +53,13 @@ def generate(proto_root: Path, out: Path) -> list[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(_OWN_IMPORT.sub(rf"\1 {PACKAGE}.genret.v1", text), encoding="utf-8")
     return written
+
+
+def include_directories(proto_root: Path) -> list[Path]:
+    """Return where the compiler finds the sources and what they import."""
+    # google.rpc is a namespace package without a directory of its own: look for one of its modules.
+    google_rpc = _package_file("google.rpc.status_pb2").parents[2]
+    return [proto_root, google_rpc, _package_file("grpc_tools").parent / "_proto"]
 
 
 def _package_file(module: str) -> Path:
