@@ -1,0 +1,183 @@
+"""Certificate authorities and certificates for tests, made with `cryptography`; every key is an EC key."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from service.configuration.sections import TlsConfig
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """A certificate chain and its key, in PEM files."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def chain_bytes(self) -> bytes:
+        return self.certificate.read_bytes()
+
+    @property
+    def key_bytes(self) -> bytes:
+        return self.key.read_bytes()
+
+    @property
+    def serial(self) -> int:
+        """Serial number of the first certificate, by which two certificates of one name differ."""
+        return x509.load_pem_x509_certificates(self.chain_bytes)[0].serial_number
+
+
+class Authority:
+    """A certificate authority whose files lie in `directory`.
+
+    Its own certificate is at `ca_file`. `intermediate()` makes an authority below it.
+    """
+
+    def __init__(self, directory: Path, name: str = "test CA", above: Authority | None = None) -> None:
+        self.directory = directory
+        self.name = name
+        self._above = above
+        directory.mkdir(parents=True, exist_ok=True)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            _builder(name, days_valid=30, days_old=1)
+            .public_key(self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+        )
+        self._certificate = self._signed_by_above(builder)
+        self.ca_file = directory / f"{_file_name(name)}.ca.pem"
+        self.ca_file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    @property
+    def ca_bytes(self) -> bytes:
+        return self.ca_file.read_bytes()
+
+    def intermediate(self, name: str = "test intermediate CA") -> Authority:
+        return Authority(self.directory, name, above=self)
+
+    def issue(
+        self,
+        name: str,
+        *,
+        hosts: tuple[str, ...] = LOCAL_NAMES,
+        days_valid: float = 7,
+        days_old: float = 1,
+        client: bool = False,
+        file_name: str | None = None,
+    ) -> CertificateFiles:
+        """Make a key and a certificate for it, signed by this authority.
+
+        Args:
+            name: Common name.
+            hosts: Names and addresses it stands for.
+            days_valid: Days from now until it expires; negative for one that has expired.
+            days_old: Days since it became valid; negative for one that is not valid yet.
+            client: For a client instead of a server.
+            file_name: Beginning of the names of the files; the common name otherwise.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
+        certificate = (
+            _builder(name, days_valid, days_old)
+            .issuer_name(self._certificate.subject)
+            .public_key(key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        chain = certificate.public_bytes(serialization.Encoding.PEM)
+        if self._above is not None:  # the root is known to who verifies; what lies between must be sent
+            chain += self._certificate.public_bytes(serialization.Encoding.PEM)
+        stem = self.directory / _file_name(file_name or name)
+        files = CertificateFiles(stem.with_suffix(".pem"), stem.with_suffix(".key"))
+        files.certificate.write_bytes(chain)
+        write_key(files.key, key)
+        return files
+
+    def server_tls(self, *, client_ca: Path | None = None, name: str = "server") -> TlsConfig:
+        """Return the configuration of a server on this machine, with new files."""
+        files = self.issue(name)
+        return TlsConfig(certificate=files.certificate, key=files.key, client_ca=client_ca)
+
+    def _signed_by_above(self, builder: x509.CertificateBuilder) -> x509.Certificate:
+        if self._above is None:
+            own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self.name)])
+            return builder.issuer_name(own_name).sign(self._key, hashes.SHA256())
+        above = self._above
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(above._key.public_key())
+        return (
+            builder.issuer_name(above._certificate.subject)
+            .add_extension(identifier, critical=False)
+            .sign(above._key, hashes.SHA256())
+        )
+
+
+def write_key(
+    path: Path, key: ec.EllipticCurvePrivateKey | None = None, password: bytes | None = None
+) -> Path:
+    """Write a private key, a new one if none is given, as only its owner may read it."""
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password is not None:
+        encryption = serialization.BestAvailableEncryption(password)
+    pem = (key or ec.generate_private_key(ec.SECP256R1())).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    )
+    path.touch(mode=0o600)
+    path.write_bytes(pem)
+    return path
+
+
+def _builder(name: str, days_valid: float, days_old: float) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    begins = now - datetime.timedelta(days=days_old)
+    ends = now + datetime.timedelta(days=days_valid)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(begins, ends - datetime.timedelta(hours=1)))
+        .not_valid_after(ends)
+    )
+
+
+def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _file_name(name: str) -> str:
+    return name.replace(" ", "-").replace("/", "-")
