@@ -265,7 +265,7 @@ class Retriever:
         requests = []
         for name, mention in zip(names, spans, strict=True):
             with named("mention", name):
-                requests.append(self._link_request(mention, asked))
+                requests.append(self.mention_request(mention, asked))
         return self._all_or_error(requests, names, batch_size)
 
     def link_request(
@@ -276,9 +276,14 @@ class Retriever:
         Raises:
             InputError: an option is out of range, or the mention is empty.
         """
-        return self._link_request(mention, with_options(k, method, None, options))
+        return self.mention_request(mention, with_options(k, method, None, options))
 
-    def _link_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
+    def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
+        """Return the request that links one mention as `asked`, whose query is a placeholder.
+
+        Raises:
+            InputError: the mention is empty.
+        """
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
         template = self.config.prompt(self.config.mention_prompt)

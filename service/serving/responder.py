@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from decoding.cancellation import CancelToken
 from retrieval.answers.types import AnswerRequest
 from retrieval.errors import GenretError
-from retrieval.types import RetrieveRequest
+from retrieval.types import Mention, RetrieveRequest
 from service.serving.served import Outcome, Request
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ class Responder:
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the length of the request's prompt; see `Retriever.prompt_tokens`."""
         return self.retriever.prompt_tokens(request)
+
+    def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
+        """Return the request that links a mention; see `Retriever.mention_request`."""
+        return self.retriever.mention_request(mention, options)
 
     def prepare_answer(self, request: AnswerRequest) -> int:
         """Compile the request's schema, unless it is known, and return the length of its prompt."""

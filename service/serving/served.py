@@ -11,7 +11,7 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.errors import GenretError
-from retrieval.types import RetrievalResult, RetrieveRequest
+from retrieval.types import Mention, RetrievalResult, RetrieveRequest
 from service.errors import UnknownIndexError
 
 Request = RetrieveRequest | AnswerRequest
@@ -23,6 +23,17 @@ class ServedRetriever(Protocol):
 
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the length of the request's prompt; raises InputError for what cannot be answered."""
+
+    def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
+        """Return the request that links a mention with the model's template for mentions.
+
+        Args:
+            mention: The mention and its context.
+            options: What else is asked; its query is a placeholder.
+
+        Raises:
+            InputError: the mention is blank.
+        """
 
     def prepare_answer(self, request: AnswerRequest) -> int:
         """Compile the request's schema, unless it is known, and return the length of its prompt.
@@ -41,7 +52,20 @@ class ServedRetriever(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """An index version as it is served."""
+    """An index version as it is served.
+
+    Attributes:
+        name: Name under which requests find it.
+        version: Identifier of the version.
+        digest: Digest of the version's manifest.
+        num_rows: Distinct surface forms.
+        num_entities: Entities.
+        model: Name of the model that answers for it.
+        device: Where the model runs.
+        loaded_at: When the version was taken into service, seconds since the epoch; 0 where nobody noted it.
+        columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
+        max_title_tokens: Tokens of the longest surface form, end token included.
+    """
 
     name: str
     version: str
@@ -50,6 +74,9 @@ class IndexDescription:
     num_entities: int
     model: str
     device: str
+    loaded_at: float = 0.0
+    columns: tuple[tuple[str, str], ...] = ()
+    max_title_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

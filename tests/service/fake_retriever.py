@@ -5,12 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import GenretError, InputError
-from retrieval.types import Candidate, Entity, KvShare, RetrievalResult, RetrieveRequest, Timings
+from retrieval.types import (
+    Candidate,
+    Entity,
+    KvShare,
+    Mention,
+    RetrievalResult,
+    RetrieveRequest,
+    Timings,
+)
 from service.serving.served import IndexDescription, Outcome, Request, ServedIndex
 
 MAX_PROMPT_TOKENS = 100
@@ -46,6 +55,11 @@ class FakeRetriever:
         if tokens > MAX_PROMPT_TOKENS:
             raise InputError("query", f"has {tokens} tokens, at most {MAX_PROMPT_TOKENS} fit")
         return tokens
+
+    def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
+        if not mention.mention.strip():
+            raise InputError("mention", "must not be empty")
+        return replace(options, query=f"{mention.left}[{mention.mention}]{mention.right}", prompt="mention")
 
     def prepare_answer(self, request: AnswerRequest) -> int:
         self.threads.add(threading.current_thread().name)

@@ -1,0 +1,129 @@
+"""The parts of a server's configuration, each validated on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+DEFAULT_MODEL_NAME = "default-model"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Which checkpoint answers, and where it runs.
+
+    Attributes:
+        name: Name by which indexes refer to it.
+        checkpoint: Checkpoint directory or hub id; None for the shipped default model.
+        device: "auto", "cpu", "cuda", "cuda:1", ...
+        dtype: "auto", "float32", "bfloat16", "float16" or "float64".
+        num_threads: Torch threads; None leaves torch's own choice.
+        draft: Checkpoint that proposes tokens of JSON answers; None for no drafts.
+        trust_remote_code: Run model code that a hub checkpoint brings along.
+    """
+
+    name: str = "default"
+    checkpoint: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    num_threads: int | None = None
+    draft: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def display_name(self) -> str:
+        """What replies call the model; of a local checkpoint only the directory's own name."""
+        if self.checkpoint is None:
+            return DEFAULT_MODEL_NAME
+        path = Path(self.checkpoint)
+        return path.resolve().name if path.exists() else self.checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Encryption of what the server listens on; off without a certificate.
+
+    Attributes:
+        certificate: PEM file with the server's certificate chain.
+        key: PEM file with its private key.
+        client_ca: PEM file with the authorities of client certificates, which are then required (mTLS).
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.certificate is not None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """Who may call.
+
+    Attributes:
+        token_file: File of bearer tokens with their scopes; None: nobody is asked for one.
+    """
+
+    token_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """The JSON over HTTP face; off without a port.
+
+    Attributes:
+        host: Name or address to listen on.
+        port: Port; 0 picks a free one; None: not served.
+        explorer: Whether the page to explore with is served, too.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    explorer: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """A port of its own for /metrics, /livez and /readyz, which asks for no token; off without a port.
+
+    Attributes:
+        host: Name or address to listen on.
+        port: Port; 0 picks a free one; None: not served.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What is logged to stderr.
+
+    Attributes:
+        level: "debug", "info", "warning" or "error".
+        format: "text" for people, "json" for one JSON object a line.
+        requests: Log a line for every call (at level info).
+        queries: With it the text of queries, which otherwise never stands in a log.
+    """
+
+    level: str = "warning"
+    format: Literal["text", "json"] = "text"
+    requests: bool = False
+    queries: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TracingConfig:
+    """OpenTelemetry traces (extra `otel`); off without an endpoint.
+
+    Attributes:
+        endpoint: OTLP/gRPC collector, as http://host:4317.
+        sample_ratio: Share of the traces begun here that are kept, in [0, 1].
+    """
+
+    endpoint: str | None = None
+    sample_ratio: float = 1.0

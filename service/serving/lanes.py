@@ -1,0 +1,64 @@
+"""A lane per device: its thread, its queue, and what may wait in it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from service.configuration.config import BatchLimits, QueueLimits
+from service.serving.admission import Admission
+from service.serving.batching import Batcher
+from service.serving.executor import DeviceExecutor
+
+
+class Lane:
+    """One device: all models on it take turns in its batches.
+
+    Args:
+        device: Its name.
+        batch: When a batch is full.
+        queue: How much may wait.
+
+    Attributes:
+        device: As given.
+        executor: The only thread that runs its models.
+        admission: What was accepted and is not finished.
+        batcher: Its queue.
+    """
+
+    def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits) -> None:
+        self.device = device
+        self.executor = DeviceExecutor(device)
+        self.admission = Admission(queue)
+        self.batcher = Batcher(self.executor, batch, self.admission)
+
+
+class Lanes:
+    """The lanes of a server, made as devices turn up. Lives on one event loop.
+
+    Args:
+        batch: When a batch is full, on every device.
+        queue: How much may wait, on every device.
+    """
+
+    def __init__(self, batch: BatchLimits, queue: QueueLimits) -> None:
+        self._batch = batch
+        self._queue = queue
+        self._lanes: dict[str, Lane] = {}
+
+    def of(self, device: str) -> Lane:
+        """Return the lane of a device."""
+        lane = self._lanes.get(device)
+        if lane is None:
+            lane = self._lanes[device] = Lane(device, self._batch, self._queue)
+            lane.batcher.start()
+        return lane
+
+    def all(self) -> list[Lane]:
+        """Return the lanes there are."""
+        return list(self._lanes.values())
+
+    async def close(self) -> None:
+        """Fail what waits, stop what runs, end the threads. Idempotent."""
+        for lane in self.all():
+            await lane.batcher.close()
+            await asyncio.to_thread(lane.executor.close)
