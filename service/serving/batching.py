@@ -2,7 +2,9 @@
 
 Requests wait in arrival order. The head's retriever decides what the next batch is of; every waiting
 request of that retriever joins until the batch is full, whatever its options are (the retriever groups
-what can decode together). While a batch runs the queue fills; an idle device waits `max_delay_ms` at most.
+what can decode together). While a batch runs the queue fills. An idle device waits for companions only where
+they are to be expected: the clients of the last batch, when it had several, send their next requests at about
+the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Batcher:
         self._limits = limits
         self._admission = admission
         self._queue: list[_Job] = []
+        self._last_size = 0
         self._arrival = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
@@ -147,8 +150,8 @@ class Batcher:
                 await self._execute(batch)
 
     async def _wait_until_full(self) -> None:
-        """Return when the next batch is full or its head has waited long enough."""
-        while self._queue and not self._is_full():
+        """Return when no companions of the next batch are expected, or its head has waited long enough."""
+        while self._queue and not self._is_full() and len(self._queue) < self._last_size:
             left = self._queue[0].arrived + self._limits.max_delay_ms / 1000 - time.monotonic()
             if left <= 0:
                 return
@@ -187,6 +190,8 @@ class Batcher:
             else:
                 left.append(job)
         self._queue = left
+        if batch:
+            self._last_size = len(batch)
         return batch
 
     async def _execute(self, batch: list[_Job]) -> None:

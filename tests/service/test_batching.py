@@ -45,20 +45,36 @@ def submit(
     return asyncio.create_task(call)
 
 
-def test_an_idle_device_waits_for_company_only_so_long() -> None:
+def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long() -> None:
     async def scenario() -> None:
         async with batching(max_delay_ms=150, max_size=3) as (batcher, _):
             fake = FakeRetriever()
-            first = submit(batcher, fake, "a")
+            await asyncio.gather(submit(batcher, fake, "a"), submit(batcher, fake, "b"))
+            first = submit(batcher, fake, "c")
             await asyncio.sleep(0.02)
-            answers = await asyncio.gather(first, submit(batcher, fake, "b"))
-            assert fake.batches == [["a", "b"]]
-            assert answers[0].queue_ms >= 140 > answers[1].queue_ms - 20
             started = time.monotonic()
-            await asyncio.gather(*(submit(batcher, fake, q) for q in "cde"))
-            assert time.monotonic() - started < 0.14, "a full batch does not wait"
+            answers = await asyncio.gather(first, submit(batcher, fake, "d"))
+            assert time.monotonic() - started < 0.1, "as many have come as before: nobody else is expected"
+            assert fake.batches == [["a", "b"], ["c", "d"]]
+            assert answers[0].queue_ms >= 19 > answers[1].queue_ms - 20
+            alone = await submit(batcher, fake, "e")
+            assert alone.queue_ms >= 140, "the other one may come yet"
+            assert (await submit(batcher, fake, "f")).queue_ms < 100, (
+                "nobody came: a single client never waits"
+            )
 
     asyncio.run(scenario())
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    async def scenario() -> None:
+        async with batching(max_delay_ms=5000, max_size=3) as (batcher, _):
+            fake = FakeRetriever()
+            for queries in ("abcde", "fgh"):
+                await asyncio.gather(*(submit(batcher, fake, query) for query in queries))
+            assert [len(batch) for batch in fake.batches] == [3, 2, 3]
+
+    asyncio.run(asyncio.wait_for(scenario(), 4))
 
 
 def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
