@@ -55,7 +55,7 @@ def checked_fields(request: RetrieveRequest) -> dict[str, Any]:
     if request.method not in METHODS:
         raise InputError("method", f"must be one of {', '.join(METHODS)}; got {request.method!r}")
     fields = _checked_numbers(request)
-    for name in ("adaptive", "exact"):
+    for name in ("adaptive", "exact", "explain"):
         if not isinstance(value := getattr(request, name), bool):
             raise InputError(name, f"must be True or False, got {value!r}")
     if request.aggregate is not None and request.aggregate not in AGGREGATES:
@@ -130,6 +130,7 @@ def _checked_disc(request: RetrieveRequest) -> dict[str, Any]:
     if request.adaptive and clashes:
         got = " and ".join(clashes)
         raise InputError("adaptive", f"excludes top_m and a beam_size above 1, got {got}")
+    _check_explained_draws(request)
     if (total := request.width) > MAX_TOTAL_DRAWS:
         prefixes = f" and beam_size {request.prefixes}" if request.prefixes > 1 else ""
         raise InputError(
@@ -138,3 +139,17 @@ def _checked_disc(request: RetrieveRequest) -> dict[str, Any]:
             f"(with num_draws {request.num_draws}{prefixes})",
         )
     return fields
+
+
+def _check_explained_draws(request: RetrieveRequest) -> None:
+    """Refuse draws that have no one way through the token tree and no one sample that they are of."""
+    if not request.explain:
+        return
+    clashes = ["adaptive"] if request.adaptive else []
+    clashes += [f"a beam_size of {request.prefixes}"] if request.prefixes > 1 else []
+    if clashes:
+        raise InputError(
+            "explain",
+            "cannot be combined with adaptive or a beam_size above 1 with the method disc; "
+            f"got {' and '.join(clashes)}",
+        )

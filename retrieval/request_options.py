@@ -26,6 +26,7 @@ class RequestOptions(TypedDict, total=False):
     filter: str | None
     allow_ids: Iterable[str] | None
     deny_ids: Iterable[str]
+    explain: bool
 
 
 def with_options(k: int, method: str, prompt: str | None, options: RequestOptions) -> RetrieveRequest:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from decoding.params import DEFAULT_EXACT_BUDGET, default_beam_size
 from retrieval.arguments import check_text
+from retrieval.explanation import Explanation
 from retrieval.filters.restriction import Restriction
 from retrieval.request_checks import DEFAULT_NUM_SAMPLES, checked_fields
 
@@ -56,6 +57,8 @@ class RetrieveRequest:
         allow_ids: Ids of the entities allowed, at most 100,000; None: all of them, empty: none.
         deny_ids: Ids of entities not allowed, at most 100,000. An answer passes `filter`, `allow_ids` and
             `deny_ids`; ids the index lacks have no effect.
+        explain: Whether the result says what the model was asked on the way (`RetrievalResult.explanation`).
+            The answer is the same. Excludes `adaptive`, and a `beam_size` above 1 with `disc`.
         restriction: What these three say, read once.
 
     Raises:
@@ -81,6 +84,7 @@ class RetrieveRequest:
     filter: str | None = None
     allow_ids: tuple[str, ...] | None = None
     deny_ids: tuple[str, ...] = ()
+    explain: bool = False
     restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -236,6 +240,7 @@ class RetrievalResult:
             `min_mass`.
         timings: Wall times.
         kv: Key/value memory.
+        explanation: The token tree behind the answer, where the request asked for it; None otherwise.
     """
 
     query: str
@@ -255,6 +260,7 @@ class RetrievalResult:
     abstained: bool = False
     timings: Timings = field(default_factory=Timings)
     kv: KvShare = field(default_factory=KvShare)
+    explanation: Explanation | None = None
 
     @property
     def no_match(self) -> bool:

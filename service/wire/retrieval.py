@@ -14,6 +14,7 @@ from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
+from service.wire.explanation import explanation_from_proto, explanation_to_proto
 from service.wire.status import error_from_status
 
 _INT64 = range(-(2**63), 2**63)
@@ -78,6 +79,7 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
             prompt=message.prompt_template or None,
             adaptive=message.adaptive,
             exact=message.exact,
+            explain=message.explain,
             length_penalty=message.length_penalty,
             aggregate=_AGGREGATES[message.aggregation],
             filter=message.filter or None,
@@ -99,6 +101,7 @@ def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRe
         prompt_template=request.prompt or "",
         adaptive=request.adaptive,
         exact=request.exact,
+        explain=request.explain,
         length_penalty=request.length_penalty,
         aggregation=_AGGREGATION_NUMBERS[request.aggregate],
         filter=request.filter or "",
@@ -130,6 +133,7 @@ def reply_to_proto(
         timings=timings_to_proto(result.timings, queue_ms, total_ms),
         index=index_ref_to_proto(index),
         kv_usage=kv_to_proto(result.kv),
+        explanation=None if result.explanation is None else explanation_to_proto(result.explanation),
     )
     if result.certified is not None:
         response.certified = result.certified
@@ -157,6 +161,7 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         abstained=message.abstained,
         timings=Timings(timings.prefill_ms, timings.decode_ms, timings.prefill_ms + timings.decode_ms),
         kv=kv_from_proto(message.kv_usage),
+        explanation=explanation_from_proto(message.explanation) if message.HasField("explanation") else None,
     )
     index = IndexRef(message.index.name, message.index.version, message.index.digest)
     return Reply(result, timings.queue_ms, timings.total_ms, index)
