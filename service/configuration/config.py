@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import ipaddress
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from retrieval.errors import InputError
+from service.configuration.addresses import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    check_address,
+    is_loopback,
+    join_address,
+)
+from service.configuration.bounds import Bounds, check_fields
+from service.configuration.rules import violations
 from service.configuration.sections import (
     AuthConfig,
     HttpConfig,
@@ -16,48 +24,26 @@ from service.configuration.sections import (
     ModelSpec,
     TlsConfig,
     TracingConfig,
+    check_name,
 )
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 50051
+__all__ = [
+    "DEFAULT_FILTER_CACHE_MIB",
+    "DEFAULT_GRAMMAR_CACHE_MIB",
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "BatchLimits",
+    "IndexSpec",
+    "QueueLimits",
+    "SchemaSpec",
+    "ServerConfig",
+    "check_address",
+    "is_loopback",
+    "join_address",
+]
+
 DEFAULT_FILTER_CACHE_MIB = 256
 DEFAULT_GRAMMAR_CACHE_MIB = 256
-
-
-def join_address(host: str, port: int) -> str:
-    """Return `host:port`, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def check_address(address: str) -> None:
-    """Refuse what is not `host:port` before anything connects to it.
-
-    Raises:
-        InputError: says which part is missing or wrong.
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator or address.endswith("]"):
-        raise InputError("address", f"expected HOST:PORT, the port is missing in {address!r}")
-    bracketed = host.startswith("[") and host.endswith("]")
-    name = host[1:-1] if bracketed else host
-    if not name or not name.isprintable() or any(sign in name for sign in " []/"):
-        raise InputError("address", f"expected HOST:PORT, got {address!r}")
-    if ":" in name and not bracketed:
-        raise InputError(
-            "address", f"an IPv6 address needs brackets, as in [::1]:{DEFAULT_PORT}; got {address!r}"
-        )
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
-        raise InputError("address", f"the port must be a number in [1, 65535], got {port!r} in {address!r}")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +55,7 @@ class IndexSpec:
     model: str = "default"
 
     def __post_init__(self) -> None:
-        if not self.name or not self.name.isprintable() or self.name != self.name.strip():
-            raise InputError(
-                "index", f"a name must be printable text without outer blanks, got {self.name!r}"
-            )
+        check_name("index", self.name)
 
     @classmethod
     def parse(cls, text: str) -> IndexSpec:
@@ -97,10 +80,7 @@ class SchemaSpec:
     path: Path
 
     def __post_init__(self) -> None:
-        if not self.name or not self.name.isprintable() or self.name != self.name.strip():
-            raise InputError(
-                "schema", f"a name must be printable text without outer blanks, got {self.name!r}"
-            )
+        check_name("schema", self.name)
 
     @classmethod
     def parse(cls, text: str) -> SchemaSpec:
@@ -128,14 +108,12 @@ class BatchLimits:
         max_delay_ms: Longest wait of an idle device for more requests, milliseconds.
     """
 
-    max_size: int = 32
-    max_tokens: int = 16_384
-    max_delay_ms: float = 2.0
+    max_size: Annotated[int, Bounds(1, 4096, "max_batch_size")] = 32
+    max_tokens: Annotated[int, Bounds(1, 2**31, "max_batch_tokens")] = 16_384
+    max_delay_ms: Annotated[float, Bounds(0, 10_000)] = 2.0
 
     def __post_init__(self) -> None:
-        _check_range("max_batch_size", self.max_size, 1, 4096)
-        _check_range("max_batch_tokens", self.max_tokens, 1, 2**31)
-        _check_range("max_delay_ms", self.max_delay_ms, 0, 10_000)
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +126,11 @@ class QueueLimits:
             nothing else is there.
     """
 
-    max_requests: int = 512
-    max_tokens: int = 262_144
+    max_requests: Annotated[int, Bounds(1, 10**6, "max_queue_size")] = 512
+    max_tokens: Annotated[int, Bounds(1, 2**40, "max_queue_tokens")] = 262_144
 
     def __post_init__(self) -> None:
-        _check_range("max_queue_size", self.max_requests, 1, 10**6)
-        _check_range("max_queue_tokens", self.max_tokens, 1, 2**40)
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +141,7 @@ class ServerConfig:
         indexes: What it serves; the first one is the default.
         host: Name or address to listen on.
         port: Port to listen on; 0 picks a free one.
-        insecure: Allow plaintext beyond loopback.
+        insecure: Allow plaintext beyond loopback, for calls as for metrics.
         batch: When a batch is full.
         queue: How much work may wait.
         max_request_bytes: Largest message accepted, bytes.
@@ -187,13 +164,13 @@ class ServerConfig:
 
     indexes: tuple[IndexSpec, ...]
     host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
+    port: Annotated[int, Bounds(0, 65_535)] = DEFAULT_PORT
     insecure: bool = False
     batch: BatchLimits = field(default_factory=BatchLimits)
     queue: QueueLimits = field(default_factory=QueueLimits)
-    max_request_bytes: int = 4 * 2**20
-    max_batch_items: int = 256
-    filter_cache_mib: int = DEFAULT_FILTER_CACHE_MIB
+    max_request_bytes: Annotated[int, Bounds(1024, 2**31 - 1)] = 4 * 2**20
+    max_batch_items: Annotated[int, Bounds(1, 10**6)] = 256
+    filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = DEFAULT_FILTER_CACHE_MIB
     models: tuple[ModelSpec, ...] = (ModelSpec(),)
     tls: TlsConfig = field(default_factory=TlsConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
@@ -202,47 +179,17 @@ class ServerConfig:
     log: LogConfig = field(default_factory=LogConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
     schemas: tuple[SchemaSpec, ...] = ()
-    grammar_cache_mib: int = DEFAULT_GRAMMAR_CACHE_MIB
-    max_request_seconds: float = 120.0
-    lame_duck_seconds: float = 0.0
-    drain_seconds: float = 30.0
+    grammar_cache_mib: Annotated[int, Bounds(0, 2**24, "grammar_cache")] = DEFAULT_GRAMMAR_CACHE_MIB
+    max_request_seconds: Annotated[float, Bounds(0.001, 86_400)] = 120.0
+    lame_duck_seconds: Annotated[float, Bounds(0, 3600)] = 0.0
+    drain_seconds: Annotated[float, Bounds(0, 3600)] = 30.0
 
     def __post_init__(self) -> None:
-        if not self.indexes:
-            raise InputError("index", "at least one index is needed")
-        _check_distinct("index", "indexes", "PATH", [spec.name for spec in self.indexes])
-        _check_distinct("schema", "schemas", "FILE", [spec.name for spec in self.schemas])
-        _check_range("port", self.port, 0, 65_535)
-        _check_range("max_request_bytes", self.max_request_bytes, 1024, 2**31 - 1)
-        _check_range("max_batch_items", self.max_batch_items, 1, 10**6)
-        _check_range("grammar_cache", self.grammar_cache_mib, 0, 2**24)
-        _check_range("filter_cache", self.filter_cache_mib, 0, 2**24)
-        _check_range("max_request_seconds", self.max_request_seconds, 0.001, 86_400)
-        _check_range("lame_duck_seconds", self.lame_duck_seconds, 0, 3600)
-        _check_range("drain_seconds", self.drain_seconds, 0, 3600)
-        if not self.host:
-            raise InputError("host", "must not be empty")
-        if not is_loopback(self.host) and not self.insecure:
-            raise InputError(
-                "host",
-                f"{self.host!r} can be reached from other machines and the connection is not encrypted; "
-                "allow that with --insecure, or listen on 127.0.0.1",
-            )
+        check_fields(self)
+        for violation in violations(self):
+            raise violation
 
     @property
     def address(self) -> str:
         """Where the server is told to listen."""
         return join_address(self.host, self.port)
-
-
-def _check_distinct(field_name: str, things: str, place: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(
-                field_name, f"two {things} are named {name!r}; tell them apart with NAME={place}"
-            )
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not math.isfinite(value) or not low <= value <= high:
-        raise InputError(name, f"must be in [{low}, {high}], got {value!r}")

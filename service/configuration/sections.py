@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from retrieval.errors import InputError
+from service.configuration.bounds import Bounds, OneOf, check_fields
 
 DEFAULT_MODEL_NAME = "default-model"
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def check_name(field: str, name: str) -> None:
+    """Refuse a name that could not be told from others in a message or a command line.
+
+    Args:
+        field: What the error calls it.
+        name: Name of an index, a model or a schema.
+
+    Raises:
+        InputError: it is empty, not printable or begins or ends with blanks.
+    """
+    if not name or not name.isprintable() or name != name.strip():
+        raise InputError(field, f"a name must be printable text without outer blanks, got {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +37,7 @@ class ModelSpec:
         checkpoint: Checkpoint directory or hub id; None for the shipped default model.
         device: "auto", "cpu", "cuda", "cuda:1", ...
         dtype: "auto", "float32", "bfloat16", "float16" or "float64".
-        num_threads: Torch threads; None leaves torch's own choice.
+        num_threads: Torch threads on a CPU.
         draft: Checkpoint that proposes tokens of JSON answers; None for no drafts.
         trust_remote_code: Run model code that a hub checkpoint brings along.
     """
@@ -26,10 +45,14 @@ class ModelSpec:
     name: str = "default"
     checkpoint: str | None = None
     device: str = "auto"
-    dtype: str = "auto"
-    num_threads: int | None = None
+    dtype: Annotated[str, OneOf(DTYPES)] = "auto"
+    num_threads: Annotated[int, Bounds(1, 4096, "threads")] = 1
     draft: str | None = None
     trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("add_model", self.name)
+        check_fields(self)
 
     @property
     def display_name(self) -> str:
@@ -82,8 +105,11 @@ class HttpConfig:
     """
 
     host: str = "127.0.0.1"
-    port: int | None = None
+    port: Annotated[int | None, Bounds(0, 65_535, "http_port")] = None
     explorer: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +122,10 @@ class MetricsConfig:
     """
 
     host: str = "127.0.0.1"
-    port: int | None = None
+    port: Annotated[int | None, Bounds(0, 65_535, "metrics_port")] = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +139,13 @@ class LogConfig:
         queries: With it the text of queries, which otherwise never stands in a log.
     """
 
-    level: str = "warning"
-    format: Literal["text", "json"] = "text"
+    level: Annotated[str, OneOf(LOG_LEVELS, "log_level")] = "warning"
+    format: Annotated[Literal["text", "json"], OneOf(("text", "json"), "log_format")] = "text"
     requests: bool = False
     queries: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +158,7 @@ class TracingConfig:
     """
 
     endpoint: str | None = None
-    sample_ratio: float = 1.0
+    sample_ratio: Annotated[float, Bounds(0, 1, "tracing_sample_ratio")] = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
