@@ -19,21 +19,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from retrieval.answers.types import AnswerRequest
 from retrieval.types import RetrieveRequest
-from service.client.reply import AnswerReply, Reply
+from service.client.reply import AnswerReply, IndexInfo, Reply
 from service.configuration.config import check_address
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.served import IndexDescription
 from service.wire.answers import answer_from_proto, answer_request_to_proto
-from service.wire.retrieval import (
-    batch_reply_from_proto,
-    batch_request_to_proto,
-    index_from_proto,
-    list_indexes_to_proto,
-    reply_from_proto,
-    request_to_proto,
-)
+from service.wire.indexes import indexes_from_proto, list_indexes_to_proto
+from service.wire.replies import batch_reply_from_proto, reply_from_proto
+from service.wire.requests import batch_request_to_proto, request_to_proto
 from service.wire.status import error_from_status, status_from_bytes
 
 READINESS = "genret.v1.RetrievalService"
@@ -124,14 +118,13 @@ class RetrievalClient:
         message = answer_request_to_proto(request, index)
         return answer_from_proto(request.query, self._call(self._retrieval.Answer, message))
 
-    def list_indexes(self) -> list[IndexDescription]:
+    def list_indexes(self) -> list[IndexInfo]:
         """Return what the server serves, the default index first.
 
         Raises:
             CallError: the server refused, or cannot be reached.
         """
-        response = self._call(self._indexes.ListIndexes, list_indexes_to_proto())
-        return [index_from_proto(message) for message in response.indexes]
+        return indexes_from_proto(self._call(self._indexes.ListIndexes, list_indexes_to_proto()))
 
     def health(self, service: str = READINESS) -> str:
         """Return the health of a service of the server: "SERVING", "NOT_SERVING" or "SERVICE_UNKNOWN".

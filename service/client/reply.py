@@ -1,4 +1,4 @@
-"""An answer as a client of the service sees it."""
+"""What a server answers, as a client sees it."""
 
 from __future__ import annotations
 
@@ -49,3 +49,53 @@ class AnswerReply:
     queue_ms: float
     total_ms: float
     index: IndexRef
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """An index as a server serves it.
+
+    Attributes:
+        name: Name under which requests find it.
+        version: Identifier of the version that is served.
+        digest: Digest of the version's manifest.
+        num_rows: Distinct surface forms (titles and aliases).
+        num_entities: Entities.
+        model: Name of the model that answers for it.
+        device: Where the model runs.
+        is_default: Whether requests without an index name go here.
+        loaded_at: When the version was taken into service, seconds since the epoch; None where unknown.
+        columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
+        max_title_tokens: Tokens of the longest surface form, end token included.
+    """
+
+    name: str
+    version: str
+    digest: str
+    num_rows: int
+    num_entities: int
+    model: str
+    device: str
+    is_default: bool
+    loaded_at: float | None
+    columns: tuple[tuple[str, str], ...]
+    max_title_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReply:
+    """What became of a reload.
+
+    Attributes:
+        index: What is served now.
+        previous_version: The version that was served before.
+        reloaded: Whether something was loaded: not when the live version was served already.
+        open_ms: Time to open the new version and to check it, milliseconds.
+        warm_up_ms: Time to warm it up, milliseconds.
+    """
+
+    index: IndexInfo
+    previous_version: str
+    reloaded: bool
+    open_ms: float
+    warm_up_ms: float

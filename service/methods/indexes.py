@@ -6,7 +6,7 @@ from service.methods.call import Call
 from service.pb.genret.v1 import index_service_pb2 as pb
 from service.serving.readiness import Readiness
 from service.serving.served import IndexTable
-from service.wire.retrieval import index_to_proto
+from service.wire.indexes import index_to_proto
 
 
 class IndexMethods:

@@ -19,7 +19,8 @@ from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness
 from service.serving.served import IndexTable, ServedIndex
 from service.wire.answers import answer_request_from_proto, answer_to_proto, wire_error
-from service.wire.retrieval import reply_to_proto, request_from_proto
+from service.wire.replies import reply_to_proto
+from service.wire.requests import request_from_proto
 
 # Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000

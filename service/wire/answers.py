@@ -6,18 +6,19 @@ from typing import Any
 
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import InputError
-from retrieval.types import Entity, Timings
-from service.client.reply import AnswerReply, IndexRef
+from retrieval.types import Entity
+from service.client.reply import AnswerReply
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
-from service.wire.retrieval import (
+from service.wire.metadata import value_from_proto, value_to_proto
+from service.wire.reply_parts import (
+    index_ref_from_proto,
     index_ref_to_proto,
     kv_from_proto,
     kv_to_proto,
     optional,
+    timings_from_proto,
     timings_to_proto,
-    value_from_proto,
-    value_to_proto,
 )
 
 # Per field its enum and what each value is called in the library; 0 is the server's default.
@@ -157,12 +158,11 @@ def answer_from_proto(query: str, message: pb.AnswerResponse) -> AnswerReply:
         compile_ms=message.compile_ms,
         mass=optional(message, "mass"),
         mass_stderr=optional(message, "mass_stderr"),
-        timings=Timings(timings.prefill_ms, timings.decode_ms, timings.prefill_ms + timings.decode_ms),
+        timings=timings_from_proto(timings),
         kv=kv_from_proto(message.kv_usage),
         **{name: getattr(message, name) for name in _COUNTS},
     )
-    index = IndexRef(message.index.name, message.index.version, message.index.digest)
-    return AnswerReply(result, timings.queue_ms, timings.total_ms, index)
+    return AnswerReply(result, timings.queue_ms, timings.total_ms, index_ref_from_proto(message.index))
 
 
 def _answer_entity_to_proto(found: AnswerEntity) -> pb.AnswerEntity:

@@ -20,7 +20,8 @@ from service.configuration.sections import ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.loading import IndexOpener
 from service.serving.served import ServedIndex
-from service.wire.retrieval import reply_from_proto, request_to_proto
+from service.wire.replies import reply_from_proto
+from service.wire.requests import request_to_proto
 from tests.service.running_server import failure, retriever_of, running
 from tests.service.tiny_assets import MAX_POSITIONS, NUM_ENTITIES, make_checkpoint, make_index
 
