@@ -1,0 +1,205 @@
+"""An HTTP server inside the event loop of the server: uvicorn without its signals and its start-up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from service.configuration.config import join_address
+from service.configuration.sections import TlsConfig
+from service.errors import BindError
+
+_MAX_HEADER_BYTES = 16 * 1024
+# How long a connection may take over the headers of a request, seconds.
+_HEADER_SECONDS = 10.0
+_KEEP_ALIVE_SECONDS = 15
+# Connections or requests at once; the queue's own limits come long before.
+_MAX_CONNECTIONS = 4096
+_BACKLOG = 512
+# How long requests that were cancelled have to say so to their clients, seconds.
+_FAREWELL_SECONDS = 1.0
+
+
+class HttpServer:
+    """Serves an ASGI application on one address.
+
+    Args:
+        app: The application.
+        host: Name or address to listen on.
+        port: Port; 0 picks a free one.
+        tls: Encryption.
+    """
+
+    def __init__(self, app: Any, host: str, port: int, tls: TlsConfig) -> None:
+        self._host = host
+        self._tls = tls
+        self.port = port
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            limit_concurrency=_MAX_CONNECTIONS,
+            backlog=_BACKLOG,
+        )
+        self._config = config
+        self._uvicorn = _Uvicorn(config)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the server listens; with port 0 known after `start`."""
+        return join_address(self._host, self.port)
+
+    async def start(self) -> None:
+        """Listen and answer.
+
+        Raises:
+            BindError: the address cannot be listened on.
+        """
+        self._config.load()
+        self._config.ssl = ssl_context(self._tls)
+        try:
+            sockets = _listen(self._host, self.port)
+        except OSError as error:
+            raise BindError(f"cannot listen on {self.address}: {error.strerror or error}") from error
+        self.port = sockets[0].getsockname()[1]
+        self._task = asyncio.create_task(self._uvicorn.serve(sockets), name="genret-http")
+        up = asyncio.create_task(self._uvicorn.up.wait())
+        await asyncio.wait({up, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            up.cancel()
+            self._task.result()
+
+    async def stop(self, grace_seconds: float | None) -> None:
+        """Close the listener, and wait for requests in flight; then cancel them. Stopping again hurries.
+
+        Args:
+            grace_seconds: How long requests have to finish; None or 0: they are cancelled at once.
+        """
+        if self._task is None:
+            return
+        self._uvicorn.should_exit = True
+        done, _ = await asyncio.wait({self._task}, timeout=grace_seconds or 0)
+        if not done:
+            await self._cancel()
+        await asyncio.wait({self._task})
+        self._task.result()
+
+    async def _cancel(self) -> None:
+        state = self._uvicorn.server_state
+        tasks = set(state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FAREWELL_SECONDS)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        self._uvicorn.force_exit = True
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Return listening sockets on every address of `host`, all on the same port.
+
+    Raises:
+        OSError: none of them can be listened on, or the port is taken on one.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+            sockets.append(_listen_on(family, (address[0], port, *address[2:])))
+            port = sockets[0].getsockname()[1]
+    except OSError:
+        for opened in sockets:
+            opened.close()
+        raise
+    return sockets
+
+
+def _listen_on(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def ssl_context(tls: TlsConfig) -> ssl.SSLContext | None:
+    """Return how connections are encrypted; None where they are not."""
+    if tls.certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_ca is not None:
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, which leaves signals to the server and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 that does not wait for ever for the headers of a request."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait_for_headers(self) -> None:
+        """Start the clock where no request is under way, stop it where one is."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._patience is None:
+            self._patience = self.loop.call_later(_HEADER_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None

@@ -1,0 +1,108 @@
+// The walked token tree as objects: an Explanation of the API with children, paths and order.
+
+import { number } from "./numbers.js";
+
+/** Words for what became of a place. */
+const STATES = {
+  EXPLANATION_STATE_EXPANDED: "expanded",
+  EXPLANATION_STATE_PRUNED: "pruned",
+  EXPLANATION_STATE_FINISHED: "finished",
+  EXPLANATION_STATE_CLOSED: "closed",
+};
+
+function place(raw, position, parent) {
+  const text = raw.text ?? "";
+  return {
+    position,
+    parent,
+    depth: raw.depth ?? 0,
+    text,
+    tokenId: raw.token_id ?? 0,
+    prefix: parent === null ? "" : parent.prefix + text,
+    probability: Math.exp(number(raw.logprob) ?? 0),
+    logprob: number(raw.logprob) ?? 0,
+    totalLogprob: number(raw.total_logprob) ?? 0,
+    validMass: number(raw.valid_mass),
+    numValid: raw.num_valid,
+    state: STATES[raw.state] ?? "expanded",
+    rank: raw.candidate_rank,
+    bestRank: raw.candidate_rank ?? Infinity, // of the best candidate here or below
+    draws: [], // that end here
+    numDraws: 0, // that end here or below
+    children: [],
+  };
+}
+
+/** Build the tree; null when the answer has none. Parents stand before children in the message. */
+export function buildTree(explanation) {
+  const raw = explanation?.nodes ?? [];
+  if (raw.length === 0) {
+    return null;
+  }
+  const places = [];
+  for (const [position, node] of raw.entries()) {
+    const parent = node.parent === undefined ? null : (places[node.parent] ?? null);
+    const made = place(node, position, parent);
+    parent?.children.push(made);
+    places.push(made);
+  }
+  const draws = (explanation.draws ?? []).map((draw) => readDraw(draw, places));
+  for (const made of [...places].reverse()) {
+    if (made.parent !== null) {
+      made.parent.bestRank = Math.min(made.parent.bestRank, made.bestRank);
+      made.parent.numDraws += made.numDraws;
+    }
+  }
+  for (const made of places) {
+    made.children.sort(byInterest);
+  }
+  return { root: places[0], places, draws, truncated: explanation.truncated === true };
+}
+
+function readDraw(raw, places) {
+  const end = places[raw.node ?? 0];
+  const draw = {
+    sample: raw.sample ?? 0,
+    draw: raw.draw ?? 0,
+    end,
+    validMass: number(raw.valid_mass) ?? 0,
+    acceptance: number(raw.acceptance_probability) ?? 0,
+    accepted: raw.accepted === true,
+    chosen: raw.chosen === true,
+  };
+  end.draws.push(draw);
+  end.numDraws += 1;
+  return draw;
+}
+
+/** Likelier candidates first, then likelier tokens. */
+function byInterest(one, other) {
+  if (one.bestRank !== other.bestRank) {
+    return one.bestRank < other.bestRank ? -1 : 1;
+  }
+  return other.logprob - one.logprob;
+}
+
+/** The places from the end of the prompt to `end`, both included. */
+export function pathTo(end) {
+  const path = [];
+  for (let current = end; current !== null; current = current.parent) {
+    path.unshift(current);
+  }
+  return path;
+}
+
+/** Whether nobody went on from here: it, and all like it beside it, are drawn as one. */
+export function isLeftOut(made) {
+  return (made.state === "pruned" || made.state === "closed") && made.children.length === 0 && made.bestRank === Infinity;
+}
+
+/** Whether a place leads to something that is shown beside the tree: a candidate or a draw. */
+export function leadsSomewhere(made) {
+  return made.bestRank !== Infinity || made.numDraws > 0;
+}
+
+/** Number of finished titles at a place and below it. */
+export function countFinished(made) {
+  return (made.state === "finished" ? 1 : 0) + made.children.reduce((sum, child) => sum + countFinished(child), 0);
+}

@@ -1,0 +1,212 @@
+"""Between the wire's messages and JSON: the proto3 mapping, read strictly.
+
+Reading takes the names of the `.proto` (`beam_size`) and their camel case (`beamSize`), 64-bit integers as
+numbers or strings, enums by name, and null for what is unset. It refuses what the mapping is silent or
+generous about: unknown and repeated keys, NaN and infinities, numbers in quotes for fields that hold no
+64-bit integer, halves of surrogate pairs. Writing uses the names of the `.proto`, writes 64-bit integers as
+strings (JavaScript's numbers end at 2^53) and every field that has no presence, so that replies always have
+the same shape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, NoReturn, TypeVar
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from retrieval.errors import InputError
+from service.errors import MalformedMessageError
+
+M = TypeVar("M", bound=Message)
+
+# A type of the wire and the values of it, both ends included.
+INTEGER_RANGES: dict[int, tuple[int, int]] = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
+WIDE_INTEGERS = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
+# More digits than any 64-bit integer has, and few enough to be read at once.
+_MAX_DIGITS = 20
+_KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def message_from_json(body: bytes, message: M) -> M:
+    """Fill a message from the JSON text of a request.
+
+    Args:
+        body: The text, in UTF-8.
+        message: An empty message of the type that is expected.
+
+    Returns:
+        The same message.
+
+    Raises:
+        MalformedMessageError: the text is no JSON, or no object.
+        InputError: a field does not exist or cannot hold its value; names the field by its path.
+    """
+    value = _loaded(body)
+    if not isinstance(value, dict):
+        raise MalformedMessageError(f"the body must be a JSON object, got {_kind(value)}")
+    _check_object(value, message.DESCRIPTOR, "")
+    try:
+        json_format.ParseDict(value, message)
+    except json_format.ParseError as error:
+        # What is left: two members of one oneof.
+        raise MalformedMessageError(str(error)) from None
+    return message
+
+
+def message_to_json(message: Message) -> bytes:
+    """Return a message as JSON text in UTF-8, on one line."""
+    return json_bytes(message_to_dict(message))
+
+
+def message_to_dict(message: Message, *, defaults: bool = True) -> dict[str, Any]:
+    """Return a message as a JSON object.
+
+    Args:
+        message: What is written.
+        defaults: Whether fields that are zero and have no presence are written, too.
+    """
+    written: dict[str, Any] = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=defaults
+    )
+    return written
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a JSON value as text in UTF-8, on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _loaded(body: bytes) -> Any:
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedMessageError(f"the body is not UTF-8: bad byte at offset {error.start}") from None
+    try:
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise MalformedMessageError(f"the body is not JSON: {error.msg} at {place}") from None
+    except RecursionError:
+        raise MalformedMessageError("the body is nested too deeply") from None
+    except ValueError:  # json.loads gives up on integers of thousands of digits
+        raise MalformedMessageError("the body holds a number with too many digits") from None
+
+
+def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise MalformedMessageError(f"the key {_shown(name)} stands twice in one object")
+        found[name] = value
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise MalformedMessageError(f"the body is not JSON: {name} is no JSON number")
+
+
+def _check_object(value: dict[str, Any], kind: Descriptor, path: str) -> None:
+    fields = {name: f for f in kind.fields for name in (f.name, f.json_name)}
+    seen: set[str] = set()
+    for name, item in value.items():
+        field = fields.get(name)
+        if field is None:
+            known = ", ".join(f.name for f in kind.fields) or "none"
+            raise InputError(path + _printable(name), f"is no field of {kind.name}; fields: {known}")
+        where = path + field.name
+        if field.name in seen:
+            raise InputError(where, f"is given twice, as {field.name} and as {field.json_name}")
+        seen.add(field.name)
+        if item is None:
+            continue
+        if field.is_repeated:
+            _check_list(item, field, where)
+        else:
+            _check_value(item, field, where)
+
+
+def _check_list(value: Any, field: FieldDescriptor, path: str) -> None:
+    if not isinstance(value, list):
+        raise InputError(path, f"must be an array, got {_kind(value)}")
+    for i, item in enumerate(value):
+        _check_value(item, field, f"{path}[{i}]")
+
+
+def _check_value(value: Any, field: FieldDescriptor, path: str) -> None:
+    match field.cpp_type:
+        case FieldDescriptor.CPPTYPE_MESSAGE:
+            if not isinstance(value, dict):
+                raise InputError(path, f"must be an object, got {_kind(value)}")
+            _check_object(value, field.message_type, f"{path}.")
+        case FieldDescriptor.CPPTYPE_STRING:
+            _check_string(value, path)
+        case FieldDescriptor.CPPTYPE_BOOL:
+            if not isinstance(value, bool):
+                raise InputError(path, f"must be true or false, got {_kind(value)}")
+        case FieldDescriptor.CPPTYPE_ENUM:
+            names = field.enum_type.values_by_name
+            if not isinstance(value, str) or value not in names:
+                got = _shown(value) if isinstance(value, str) else _kind(value)
+                raise InputError(path, f"must be one of {', '.join(names)}, got {got}")
+        case FieldDescriptor.CPPTYPE_DOUBLE | FieldDescriptor.CPPTYPE_FLOAT:
+            _check_number(value, path)
+        case _:
+            _check_integer(value, field.cpp_type, path)
+
+
+def _check_string(value: Any, path: str) -> None:
+    if not isinstance(value, str):
+        raise InputError(path, f"must be a string, got {_kind(value)}")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(path, f"half of a surrogate pair at character {error.start}") from None
+
+
+def _check_number(value: Any, path: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(path, f"must be a number, got {_kind(value)}")
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise InputError(path, "is a number too large to be held")
+
+
+def _check_integer(value: Any, cpp_type: int, path: str) -> None:
+    if cpp_type in WIDE_INTEGERS and isinstance(value, str):
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
+            raise InputError(path, f"must be an integer, got {_shown(value)}")
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(path, f"must be an integer, got {_kind(value)}")
+    if isinstance(value, float) and not value.is_integer():
+        raise InputError(path, f"must be an integer, got {value}")
+    low, high = INTEGER_RANGES[cpp_type]
+    if not low <= value <= high:
+        raise InputError(path, f"must be in [{low}, {high}]")
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), "a number")
+
+
+def _shown(text: str) -> str:
+    return repr(_printable(text))
+
+
+def _printable(text: str) -> str:
+    """Return a text that a reply can carry: without halves of surrogate pairs, and not too long."""
+    return text.encode("utf-8", "backslashreplace").decode()[:100]

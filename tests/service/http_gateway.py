@@ -1,0 +1,86 @@
+"""The HTTP face over fake retrievers, on a free port of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from service.configuration.sections import TlsConfig
+from service.gateway.app import make_app
+from service.gateway.http_server import HttpServer
+from service.methods.indexes import IndexMethods
+from service.methods.retrieval import RetrievalMethods
+from service.serving.batching import Batcher
+from service.serving.executor import DeviceExecutor
+from service.serving.lanes import Lanes
+from service.serving.readiness import Readiness, State
+from service.serving.served import IndexTable
+from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.running_server import make_config
+
+
+@dataclass
+class Gateway:
+    app: Starlette
+    lanes: Lanes
+    readiness: Readiness
+    retrieval: RetrievalMethods
+    indexes: IndexMethods
+
+    @property
+    def batcher(self) -> Batcher:
+        return self.lanes.of("cpu").batcher
+
+
+@asynccontextmanager
+async def gateway(
+    *retrievers: FakeRetriever,
+    authority: Any = None,
+    metrics: Any = None,
+    state: State = State.READY,
+    **options: Any,
+) -> AsyncIterator[Gateway]:
+    """The application alone, for a transport without sockets."""
+    table = IndexTable()
+    names = [f"fake{i or ''}" for i in range(len(retrievers))]
+    for name, retriever in zip(names, retrievers, strict=True):
+        table.put(served(retriever, name))
+    config = make_config(*names, **options)
+    lanes, compiler, readiness = Lanes(config.batch, config.queue), DeviceExecutor("schemas"), Readiness(())
+    await readiness.announce(state)
+    retrieval = RetrievalMethods(table, lanes, readiness, config, compiler)
+    indexes = IndexMethods(table, readiness)
+    app = make_app(retrieval, indexes, readiness, authority, metrics, config)
+    try:
+        yield Gateway(app, lanes, readiness, retrieval, indexes)
+    finally:
+        for retriever in retrievers:
+            retriever.hold.set()
+        await lanes.close()
+        compiler.close()
+
+
+@asynccontextmanager
+async def listening(app: Starlette, tls: TlsConfig | None = None) -> AsyncIterator[HttpServer]:
+    server = HttpServer(app, "127.0.0.1", 0, tls or TlsConfig())
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(5)
+
+
+@asynccontextmanager
+async def http_client(*retrievers: FakeRetriever, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application behind a real listener."""
+    async with (
+        gateway(*(retrievers or (FakeRetriever(),)), **options) as face,
+        listening(face.app) as server,
+        httpx.AsyncClient(base_url=f"http://{server.address}", timeout=20, trust_env=False) as client,
+    ):
+        yield client
