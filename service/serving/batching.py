@@ -23,9 +23,12 @@ from service.configuration.config import BatchLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission, done_tokens
 from service.serving.executor import DeviceExecutor
+from service.serving.observer import LaneObserver, SilentObserver, Stage
 from service.serving.served import Outcome, Request, ServedRetriever
 
 _LOG = logging.getLogger(__name__)
+# A client that stops waiting at its deadline says so a little before the server's own clock does.
+_DEADLINE_SLACK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class _Job:
     cancel: CancelToken
     arrived: float
     future: asyncio.Future[Answer]
+    running: bool = False
+
+    @property
+    def stage(self) -> Stage:
+        return "running" if self.running else "queue"
 
     @property
     def abandoned(self) -> bool:
@@ -57,12 +65,20 @@ class Batcher:
         executor: The device's thread.
         limits: When a batch is full.
         admission: Refuses what is too much.
+        observer: Is told what becomes of requests; None: nobody is.
     """
 
-    def __init__(self, executor: DeviceExecutor, limits: BatchLimits, admission: Admission) -> None:
+    def __init__(
+        self,
+        executor: DeviceExecutor,
+        limits: BatchLimits,
+        admission: Admission,
+        observer: LaneObserver | None = None,
+    ) -> None:
         self._executor = executor
         self._limits = limits
         self._admission = admission
+        self._observer = observer or SilentObserver()
         self._queue: list[_Job] = []
         self._last_size = 0
         self._arrival = asyncio.Event()
@@ -99,27 +115,30 @@ class Batcher:
             NotReadyError: the batcher is closed.
             GenretError, DecodingError: what the retriever says of this request.
         """
-        if self._closed:
-            raise NotReadyError("the server is shutting down", retry_after_s=1.0)
-        self._check_deadline(cancel)
-        self._admission.admit(tokens)
+        self._let_in(tokens, cancel)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         job = _Job(retriever, request, tokens, cancel, time.monotonic(), future)
         self._queue.append(job)
         self._arrival.set()
         try:
-            return await future
+            answer = await future
         except asyncio.CancelledError:
             cancel.cancel()
             if job in self._queue:
                 self._queue.remove(job)
                 self._admission.release(tokens)
+            self._tell_given_up(job)
             raise
+        self._observer.answered(
+            request, answer.result, answer.queue_ms / 1000, time.monotonic() - job.arrived
+        )
+        return answer
 
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
         self._closed = True
         for job in self._queue:
+            self._observer.rejected("shutting_down")
             self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
             self._admission.release(job.tokens)
         self._queue.clear()
@@ -127,6 +146,28 @@ class Batcher:
         if runner is not None:
             runner.cancel()
             await asyncio.gather(runner, return_exceptions=True)
+
+    def _let_in(self, tokens: int, cancel: CancelToken) -> None:
+        if self._closed:
+            self._observer.rejected("shutting_down")
+            raise NotReadyError("the server is shutting down", retry_after_s=1.0)
+        try:
+            self._check_deadline(cancel)
+            self._admission.admit(tokens)
+        except DeadlineExceededError:
+            self._observer.deadline_exceeded("arrival")
+            raise
+        except OverloadedError:
+            self._observer.rejected("queue_full")
+            raise
+
+    def _tell_given_up(self, job: _Job) -> None:
+        """Tell of a request whose client stopped waiting: at its deadline, or before."""
+        deadline, stage = job.cancel.deadline, job.stage
+        if deadline is not None and time.monotonic() >= deadline - _DEADLINE_SLACK_S:
+            self._observer.deadline_exceeded(stage)
+        else:
+            self._observer.cancelled(stage)
 
     def _check_deadline(self, cancel: CancelToken) -> None:
         cancel.check()
@@ -176,6 +217,8 @@ class Batcher:
         now = time.monotonic()
         for job in self._queue:
             if job.abandoned or (job.cancel.deadline is not None and now >= job.cancel.deadline):
+                if not job.future.done():
+                    self._observer.deadline_exceeded("queue")
                 self._fail(job, DeadlineExceededError("the deadline passed in the queue"))
                 self._admission.release(job.tokens)
             elif not batch or (
@@ -186,6 +229,7 @@ class Batcher:
                 and tokens + job.tokens <= self._limits.max_tokens
             ):
                 batch.append(job)
+                job.running = True
                 tokens += job.tokens
             else:
                 left.append(job)
@@ -197,8 +241,12 @@ class Batcher:
     async def _execute(self, batch: list[_Job]) -> None:
         started = time.monotonic()
         tokens = 0
+        self._observer.batch_formed(
+            sum(job.tokens for job in batch), [started - job.arrived for job in batch]
+        )
         try:
             outcomes = await self._answer(batch)
+            self._observer.batch_finished(outcomes, time.monotonic() - started)
             for job, outcome in zip(batch, outcomes, strict=True):
                 self._settle(job, outcome, started)
                 tokens += (
@@ -209,6 +257,8 @@ class Batcher:
         except asyncio.CancelledError:
             for job in batch:  # closing: the thread stops before its next decode step
                 job.cancel.cancel()
+                if not job.future.done():
+                    self._observer.rejected("shutting_down")
                 self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
             raise
         finally:
@@ -235,9 +285,15 @@ class Batcher:
         return alone
 
     def _settle(self, job: _Job, outcome: Outcome | Exception, started: float) -> None:
+        if job.future.done():
+            return
+        if isinstance(outcome, DeadlineExceededError):
+            self._observer.deadline_exceeded("running")
+        elif isinstance(outcome, OverloadedError):
+            self._observer.rejected("memory_full")
         if isinstance(outcome, Exception):
             self._fail(job, outcome)
-        elif not job.future.done():
+        else:
             job.future.set_result(Answer(outcome, queue_ms=(started - job.arrived) * 1000))
 
     @staticmethod

@@ -8,6 +8,7 @@ from service.configuration.config import BatchLimits, QueueLimits
 from service.serving.admission import Admission
 from service.serving.batching import Batcher
 from service.serving.executor import DeviceExecutor
+from service.serving.observer import LaneObserver, ObserverOf, silent
 
 
 class Lane:
@@ -17,6 +18,7 @@ class Lane:
         device: Its name.
         batch: When a batch is full.
         queue: How much may wait.
+        observer: Is told what becomes of requests.
 
     Attributes:
         device: As given.
@@ -25,11 +27,11 @@ class Lane:
         batcher: Its queue.
     """
 
-    def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits) -> None:
+    def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: LaneObserver) -> None:
         self.device = device
         self.executor = DeviceExecutor(device)
         self.admission = Admission(queue)
-        self.batcher = Batcher(self.executor, batch, self.admission)
+        self.batcher = Batcher(self.executor, batch, self.admission, observer)
 
 
 class Lanes:
@@ -38,18 +40,20 @@ class Lanes:
     Args:
         batch: When a batch is full, on every device.
         queue: How much may wait, on every device.
+        observer_of: Makes who is told what becomes of the requests of a device.
     """
 
-    def __init__(self, batch: BatchLimits, queue: QueueLimits) -> None:
+    def __init__(self, batch: BatchLimits, queue: QueueLimits, observer_of: ObserverOf = silent) -> None:
         self._batch = batch
         self._queue = queue
+        self._observer_of = observer_of
         self._lanes: dict[str, Lane] = {}
 
     def of(self, device: str) -> Lane:
         """Return the lane of a device."""
         lane = self._lanes.get(device)
         if lane is None:
-            lane = self._lanes[device] = Lane(device, self._batch, self._queue)
+            lane = self._lanes[device] = Lane(device, self._batch, self._queue, self._observer_of(device))
             lane.batcher.start()
         return lane
 

@@ -9,6 +9,7 @@ from decoding.cancellation import CancelToken
 from retrieval.answers.types import AnswerRequest
 from retrieval.errors import GenretError
 from retrieval.types import Mention, RetrieveRequest
+from service.serving.caches import CacheCounts
 from service.serving.served import Outcome, Request
 
 if TYPE_CHECKING:
@@ -61,6 +62,17 @@ class Responder:
         if jobs:
             outcomes.update(zip(jobs, answerer.run(list(jobs.values())), strict=True))
         return [outcomes[i] for i in range(len(requests))]
+
+    def filter_cache(self) -> CacheCounts:
+        """Return the counts of the filters kept of the index."""
+        stats = self.retriever.filters.stats
+        return CacheCounts(stats.hits, stats.misses, stats.evictions, stats.num_bytes)
+
+    def grammar_cache(self) -> CacheCounts:
+        """Return the counts of the grammars kept of the model. To be asked of a warm retriever."""
+        stats = self.retriever.answerer.stats
+        # Who waits for a compilation that another request began has not found the grammar in the cache.
+        return CacheCounts(stats.hits, stats.compilations + stats.waits, stats.evictions, stats.held_bytes)
 
     def warm_up(self) -> None:
         """Do everything that makes a first request slower than the next."""
