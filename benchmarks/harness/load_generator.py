@@ -1,0 +1,192 @@
+"""Load on a server: open loop, closed loop, and what becomes of every call.
+
+Open loop means that calls are sent when they are due, whether or not earlier ones have been answered, and
+that the time of a call counts from when it was due. A generator that waits for answers slows down with the
+server and never sees its worst times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from retrieval.types import RetrieveRequest
+from service.client import AsyncRetrievalClient
+from service.errors import CallError
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One call.
+
+    Attributes:
+        code: "OK", or the name of its gRPC status.
+        seconds: From when it was due to its end.
+        late_seconds: From when it was due until it was sent: the generator's own fault.
+        model_ms: Of the answer: time the model took for its batch.
+        queue_ms: Of the answer: time it waited for its batch.
+        server_ms: Of the answer: from its arrival at the server to the reply.
+        retry_after_s: Of a refusal: when it may be tried again, None where the server did not say.
+    """
+
+    code: str
+    seconds: float
+    late_seconds: float = 0.0
+    model_ms: float = 0.0
+    queue_ms: float = 0.0
+    server_ms: float = 0.0
+    retry_after_s: float | None = None
+
+
+@dataclass(slots=True)
+class Load:
+    """What became of the calls of one run.
+
+    Attributes:
+        seconds: How long the run was.
+        calls: Every call that ended.
+    """
+
+    seconds: float = 0.0
+    calls: list[Ended] = field(default_factory=list)
+
+    def codes(self) -> dict[str, int]:
+        """Return how many calls ended with each code, the commonest first."""
+        return dict(Counter(call.code for call in self.calls).most_common())
+
+    def with_code(self, code: str) -> list[Ended]:
+        """Return the calls that ended so."""
+        return [call for call in self.calls if call.code == code]
+
+    @property
+    def per_second(self) -> float:
+        """Answers per second."""
+        return len(self.with_code("OK")) / self.seconds
+
+    def milliseconds(self, code: str = "OK") -> Percentiles:
+        """Return how long calls with a code took."""
+        return Percentiles.of([call.seconds * 1000 for call in self.with_code(code)])
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of a list of figures; NaN where there were none."""
+
+    p50: float
+    p90: float
+    p99: float
+    worst: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Percentiles:
+        """Summarise figures by the nearest rank."""
+        if not values:
+            nothing = float("nan")
+            return cls(nothing, nothing, nothing, nothing, 0)
+        ordered = sorted(values)
+        p50, p90, p99 = (
+            ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.9, 0.99)
+        )
+        return cls(p50, p90, p99, ordered[-1], len(ordered))
+
+    def text(self, digits: int = 1) -> str:
+        """Return "p50 / p99"."""
+        return f"{self.p50:,.{digits}f} / {self.p99:,.{digits}f}"
+
+
+async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float) -> Ended:
+    """Send one call and say what became of it.
+
+    Args:
+        client: Sends it.
+        request: What is asked.
+        due: `time.perf_counter()` at which it was due.
+    """
+    sent = time.perf_counter()
+    try:
+        reply = await client.retrieve(request)
+    except CallError as error:
+        ended = time.perf_counter()
+        return Ended(error.code, ended - due, sent - due, retry_after_s=error.retry_after_s)
+    ended = time.perf_counter()
+    timings = reply.result.timings
+    return Ended(
+        "OK",
+        ended - due,
+        sent - due,
+        model_ms=timings.prefill_ms + timings.decode_ms,
+        queue_ms=reply.queue_ms,
+        server_ms=reply.total_ms,
+    )
+
+
+async def closed_loop(
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], num_clients: int, seconds: float
+) -> Load:
+    """Let clients send one call after the other, each its next one when the last is answered."""
+    load, started = Load(), time.perf_counter()
+
+    async def one(place: int) -> None:
+        mine = itertools.cycle(requests[place::num_clients] or requests)
+        while time.perf_counter() < started + seconds:
+            load.calls.append(await ask(client, next(mine), time.perf_counter()))
+
+    await asyncio.gather(*(one(place) for place in range(num_clients)))
+    load.seconds = time.perf_counter() - started
+    return load
+
+
+async def open_loop(
+    client: AsyncRetrievalClient,
+    requests: Sequence[RetrieveRequest],
+    per_second: float,
+    seconds: float,
+    seed: int = 0,
+) -> Load:
+    """Send calls at the times of a Poisson process, and wait for the last answer."""
+    load, started = Load(), time.perf_counter()
+    waiting: set[asyncio.Task[None]] = set()
+    sources = itertools.cycle(requests)
+
+    async def one(due: float) -> None:
+        load.calls.append(await ask(client, next(sources), due))
+
+    for arrival in arrivals(per_second, seconds, seed):
+        due = started + arrival
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        task = asyncio.create_task(one(due))
+        waiting.add(task)
+        task.add_done_callback(waiting.discard)
+    load.seconds = max(seconds, time.perf_counter() - started)
+    await asyncio.gather(*waiting)
+    return load
+
+
+def arrivals(per_second: float, seconds: float, seed: int) -> Iterator[float]:
+    """Yield the arrival times of a Poisson process, seconds from its beginning."""
+    rng, at = random.Random(seed), 0.0
+    while (at := at + rng.expovariate(per_second)) < seconds:
+        yield at
+
+
+async def probe_health(client: AsyncRetrievalClient, times_ms: list[float], every_s: float = 0.05) -> None:
+    """Ask for the server's health again and again until cancelled, and note how long each answer took."""
+    while True:
+        started = time.perf_counter()
+        await client.health()
+        times_ms.append((time.perf_counter() - started) * 1000)
+        await asyncio.sleep(every_s)
+
+
+def slope(times_s: Sequence[float], values: Sequence[float]) -> float:
+    """Return the least-squares slope of values over time, per hour; 0 for fewer than two."""
+    if len(times_s) < 2:
+        return 0.0
+    return statistics.linear_regression(times_s, values).slope * 3600

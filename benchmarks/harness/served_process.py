@@ -1,0 +1,120 @@
+"""A server of its own process: started, looked at from outside, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_READY = re.compile(r"genret: ready on (\S+?):? ")
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a process holds.
+
+    Attributes:
+        rss_mib: Resident memory, MiB, files that are mapped included.
+        anonymous_mib: Of it, memory that is no file's, MiB.
+        num_fds: Open files and sockets.
+        num_threads: Threads.
+        mapped_versions: Versions of indexes of which files are mapped.
+    """
+
+    rss_mib: float
+    anonymous_mib: float
+    num_fds: int
+    num_threads: int
+    mapped_versions: int
+
+
+class ServedProcess:
+    """A running `genret serve`.
+
+    Attributes:
+        process: Its process.
+        address: Where it listens.
+        log: File with what it wrote to stderr.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+        self.process = process
+        self.address = address
+        self.log = log
+
+    def footprint(self) -> Footprint:
+        """Look at the process from outside."""
+        proc = Path("/proc") / str(self.process.pid)
+        status = dict(
+            line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line
+        )
+        versions = set(re.findall(r"/versions/([0-9a-f]+)/", (proc / "maps").read_text()))
+        return Footprint(
+            rss_mib=int(status["VmRSS"].split()[0]) / 1024,
+            anonymous_mib=int(status["RssAnon"].split()[0]) / 1024,
+            num_fds=len(os.listdir(proc / "fd")),
+            num_threads=int(status["Threads"]),
+            mapped_versions=len(versions),
+        )
+
+    def log_lines(self, containing: str) -> list[str]:
+        """Return lines of the log that contain a text."""
+        return [line for line in self.log.read_text(errors="replace").splitlines() if containing in line]
+
+
+@contextlib.contextmanager
+def serving(*arguments: str | Path, start_seconds: float = 120) -> Iterator[ServedProcess]:
+    """Run `genret serve ARGUMENTS --port 0` until the end of the block, where SIGTERM stops it.
+
+    Raises:
+        RuntimeError: it did not become ready, or did not stop with exit code 0; holds the log's end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        command = [sys.executable, "-m", "service", "serve", *map(str, arguments), "--port", "0"]
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL)
+        try:
+            yield ServedProcess(process, _wait_until_ready(process, log, start_seconds), log)
+        finally:
+            code = _stop(process)
+        if code != 0:
+            raise RuntimeError(f"the server ended with exit code {code}: {_end(log)}")
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, seconds: float) -> str:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        found = _READY.search(log.read_text(errors="replace"))
+        if found:
+            return found.group(1).removesuffix(":")
+        time.sleep(0.05)
+    raise RuntimeError(f"the server did not become ready: {_end(log)}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(timeout=90)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _end(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
+
+
+def sample_queries(path: Path) -> Sequence[str]:
+    """Return the queries of a TSV file whose first column they are, without its header."""
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    return [line.split("\t", 1)[0] for line in lines if line.strip()]

@@ -1,0 +1,212 @@
+"""A server under load: what it adds to the model's time, many clients, and four times more than it can do.
+
+    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,health,overload]
+
+The server is a process of its own, asked by the project's client from this one. The model's own limit is
+measured by the library in this process before, at the same batch sizes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from harness.load_generator import Load, Percentiles, closed_loop, open_loop, probe_health
+from harness.report import announce, command_line, environment, write_json
+from harness.served_process import ServedProcess, sample_queries, serving
+
+from retrieval.types import RetrieveRequest
+from service.client import AsyncRetrievalClient
+
+PARTS = ("overhead", "clients", "health", "overload")
+_QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
+_CLIENTS = (1, 4, 16, 64)
+
+
+def model_limit(index: Path, requests: Sequence[RetrieveRequest], sizes: Sequence[int]) -> dict[int, float]:
+    """Return the requests per second that the library answers in batches of each size, in this process."""
+    from retrieval.retriever import Retriever
+
+    speeds = {}
+    with Retriever.open(index, num_threads=1) as retriever:
+        retriever.warm_up()
+        for size in sizes:
+            batches = [list(requests[at : at + size]) for at in range(0, max(48, 3 * size), size)]
+            batches = [batch for batch in batches if len(batch) == size]
+            started = time.perf_counter()
+            for batch in batches:
+                retriever.retrieve_batch(batch)
+            speeds[size] = size * len(batches) / (time.perf_counter() - started)
+    return speeds
+
+
+async def measure_overhead(
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest]
+) -> dict[str, Any]:
+    """One client, one call at a time: what a reply takes beyond the model's time."""
+    load = await closed_loop(client, requests, 1, 20)
+    calls = load.with_code("OK")
+    parts = {
+        "total": [call.seconds * 1000 for call in calls],
+        "overhead": [call.seconds * 1000 - call.model_ms for call in calls],
+        "queue": [call.queue_ms for call in calls],
+        "server": [call.server_ms - call.queue_ms - call.model_ms for call in calls],
+        "wire": [call.seconds * 1000 - call.server_ms for call in calls],
+    }
+    figures = {name: Percentiles.of(values) for name, values in parts.items()}
+    for name, figure in figures.items():
+        click.echo(f"  {name:9} ms p50 / p99: {figure.text(2)}")
+    return {name: vars_of(figure) for name, figure in figures.items()}
+
+
+async def measure_clients(
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float
+) -> dict[str, Any]:
+    """Clients that each send one call after the other."""
+    figures: dict[str, Any] = {}
+    for num_clients in _CLIENTS:
+        load = await closed_loop(client, requests, num_clients, seconds)
+        figures[str(num_clients)] = figures_of(load)
+        click.echo(f"  {num_clients:3} clients: {load.per_second:6.1f} answers/s; {said(load)}")
+    alone, many = figures["1"]["per_second"], figures[str(_CLIENTS[-1])]["per_second"]
+    click.echo(f"  {_CLIENTS[-1]} clients against one: {many / alone:.2f}x")
+    return figures
+
+
+async def measure_health(
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float
+) -> dict[str, Any]:
+    """Health checks while 64 clients keep the device busy."""
+    times_ms: list[float] = []
+    async with probing(client, times_ms):
+        load = await closed_loop(client, requests, 64, seconds)
+    figure = Percentiles.of(times_ms)
+    click.echo(
+        f"  health ms p50 / p99: {figure.text()} of {figure.count}, at {load.per_second:.1f} answers/s"
+    )
+    return {"health_ms": vars_of(figure), "per_second": load.per_second}
+
+
+async def measure_overload(
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float, served: ServedProcess
+) -> dict[str, Any]:
+    """Calls that come four times as fast as the server can answer them, after as many as it can."""
+    capacity = (await closed_loop(client, requests, 64, 20)).per_second
+    usual = await open_loop(client, requests, 0.8 * capacity, seconds / 2, seed=1)
+    before = served.footprint()
+    times_ms: list[float] = []
+    async with probing(client, times_ms):
+        load = await open_loop(client, requests, 4 * capacity, seconds, seed=2)
+    after = served.footprint()
+    refused = load.with_code("RESOURCE_EXHAUSTED")
+    with_hint = sum(call.retry_after_s is not None for call in refused)
+    late = Percentiles.of([call.late_seconds * 1000 for call in load.calls])
+    answered = load.milliseconds("OK")
+    ratio = answered.p99 / usual.milliseconds("OK").p99
+    click.echo(f"  capacity {capacity:.1f}/s; at 0.8 of it: {said(usual)}")
+    click.echo(f"  at 4 times: {load.per_second:.1f} answers/s; {said(load)}; p99 {ratio:.2f}x of the usual")
+    click.echo(
+        f"  refused ms p50 / p99 / worst: {load.milliseconds('RESOURCE_EXHAUSTED').text()} / "
+        f"{load.milliseconds('RESOURCE_EXHAUSTED').worst:.1f}; with RetryInfo {with_hint} of {len(refused)}"
+    )
+    click.echo(
+        f"  health ms p50 / p99: {Percentiles.of(times_ms).text()}; generator late ms p99: {late.p99:.1f}"
+    )
+    click.echo(
+        f"  anonymous memory MiB {before.anonymous_mib:.0f} -> {after.anonymous_mib:.0f}; "
+        f"fds {before.num_fds} -> {after.num_fds}; threads {before.num_threads} -> {after.num_threads}"
+    )
+    return {
+        "capacity": capacity,
+        "usual": figures_of(usual),
+        "overloaded": figures_of(load),
+        "refused_ms": vars_of(load.milliseconds("RESOURCE_EXHAUSTED")),
+        "refused_with_retry_info": with_hint,
+        "p99_ratio": ratio,
+        "health_ms": vars_of(Percentiles.of(times_ms)),
+        "generator_late_ms": vars_of(late),
+        "anonymous_mib": [before.anonymous_mib, after.anonymous_mib],
+    }
+
+
+@contextlib.asynccontextmanager
+async def probing(client: AsyncRetrievalClient, times_ms: list[float]) -> Any:
+    """Probe the server's health during the block."""
+    probe = asyncio.create_task(probe_health(client, times_ms))
+    try:
+        yield
+    finally:
+        probe.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await probe
+
+
+def said(load: Load) -> str:
+    """Return codes and times for people."""
+    return f"{load.codes()}, ms p50 / p99: {load.milliseconds().text()}"
+
+
+def figures_of(load: Load) -> dict[str, Any]:
+    """Return what is kept of a load."""
+    return {"per_second": load.per_second, "codes": load.codes(), "ms": vars_of(load.milliseconds())}
+
+
+def vars_of(figure: Percentiles) -> dict[str, float]:
+    """Return percentiles by name."""
+    return {
+        "p50": figure.p50,
+        "p90": figure.p90,
+        "p99": figure.p99,
+        "worst": figure.worst,
+        "count": figure.count,
+    }
+
+
+@click.command()
+@click.option("--index", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--parts", default=",".join(PARTS), show_default=True)
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="Length of the overload.")
+@click.option("--k", type=int, default=5, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.argument("serve_options", nargs=-1)
+def main(
+    index: Path, parts: str, seconds: float, k: int, json_file: Path | None, serve_options: tuple[str, ...]
+) -> None:
+    """Start a server on INDEX and put load on it. Options behind -- go to `genret serve`."""
+    facts = environment("torch", "grpcio")
+    announce(facts)
+    wanted = parts.split(",")
+    if unknown := set(wanted) - set(PARTS):
+        raise click.UsageError(f"unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
+    requests = [RetrieveRequest(query, k=k) for query in sample_queries(_QUERIES)]
+    figures: dict[str, Any] = {}
+    if "clients" in wanted:
+        figures["model"] = model_limit(index, requests, (1, 16, 32, 64))
+        for size, speed in figures["model"].items():
+            click.echo(f"the library, batches of {size}: {speed:.1f} answers/s")
+    with serving(index, *serve_options) as served:
+        measures: dict[str, Callable[[AsyncRetrievalClient], Awaitable[dict[str, Any]]]] = {
+            "overhead": lambda client: measure_overhead(client, requests),
+            "clients": lambda client: measure_clients(client, requests, 15),
+            "health": lambda client: measure_health(client, requests, 20),
+            "overload": lambda client: measure_overload(client, requests, seconds, served),
+        }
+
+        async def run() -> None:
+            async with AsyncRetrievalClient(served.address, timeout_s=60) as client:
+                await closed_loop(client, requests, 4, 3)
+                for part in wanted:
+                    click.echo(part)
+                    figures[part] = await measures[part](client)
+
+        asyncio.run(run())
+    write_json(json_file, command_line(), facts, figures)
+
+
+if __name__ == "__main__":
+    main()
