@@ -304,7 +304,7 @@ def main(
     json_file: Path | None,
     serve_options: tuple[str, ...],
 ) -> None:
-    """Soak a server on a copy of INDEX. Options behind -- go to `genret serve`. Exit code 1: a call failed."""
+    """Soak a server on a copy of INDEX. Options behind -- go to `genret serve`. Exit code 1: calls failed."""
     facts = environment("torch", "grpcio")
     announce(facts)
     with tempfile.TemporaryDirectory() as folder:
