@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from decoding.grammar.holes.sorted_texts import SortedTexts
 from decoding.grammar.holes.text_leaf import TextLeaf
@@ -39,10 +41,31 @@ class TitleHoles:
 
     def __init__(self, leaves: Leaves, max_filtered_bytes: int = DEFAULT_MAX_FILTERED_BYTES) -> None:
         self._searcher = TextSearcher(leaves.vocabulary)
-        self._max_filtered_bytes = max_filtered_bytes
         self._indexes: dict[str, _Titles] = {}
-        self._filtered: OrderedDict[HoleName, TextLeaf] = OrderedDict()
+        self._filtered = _FilteredLeaves(max_filtered_bytes)
         self._lock = threading.RLock()
+
+    def among(self, indexes: Iterable[tuple[str, Index, FilterStore]]) -> TitleHoles:
+        """Return holes over other indexes; what is known of those that are among these is shared.
+
+        Args:
+            indexes: Names, open indexes and their filters, the first one first.
+        """
+        other = copy.copy(self)
+        other._lock = threading.RLock()
+        with self._lock:
+            known = dict(self._indexes)
+        other._indexes = {}
+        for name, index, filters in indexes:
+            titles = known.get(name)
+            if titles is None or titles.index is not index:
+                titles = _Titles(name, index, filters, self._searcher)
+            other._indexes[name] = titles
+        return other
+
+    def forget(self, index: Index) -> None:
+        """Give up what is kept of an index that nobody asks for any more; it can be opened again."""
+        self._filtered.forget(index)
 
     def add(self, name: str, index: Index, filters: FilterStore) -> None:
         """Let schemas name an index. Another one of that name is replaced; grammars over it stay as they are.
@@ -53,9 +76,10 @@ class TitleHoles:
             filters: Its filters.
         """
         with self._lock:
+            replaced = self._indexes.get(name)
             self._indexes[name] = _Titles(name, index, filters, self._searcher)
-            for key in [key for key in self._filtered if key.index == name]:
-                del self._filtered[key]
+        if replaced is not None:
+            self._filtered.forget(replaced.index)
 
     def index(self, name: str) -> Index:
         """Return the index that schemas call so.
@@ -84,22 +108,20 @@ class TitleHoles:
         except InputError as error:
             raise HoleError(str(error)) from None
         key = HoleName(titles.name, canonical(predicate))
-        with self._lock:
-            found = self._filtered.get(key)
-            if found is not None:
-                self._filtered.move_to_end(key)
-                return found
+        found = self._filtered.get(titles, key)
+        if found is not None:
+            return found
         made = titles.filtered(key, restriction)
         with self._lock:
             # The index may have been replaced meanwhile.
-            return self._keep(key, made) if self._indexes[titles.name] is titles else made
+            return self._filtered.keep(titles, key, made) if self._indexes[titles.name] is titles else made
 
     @property
     def num_bytes(self) -> int:
         """Memory beyond the indexes, as far as it is kept here."""
         with self._lock:
-            leaves = [*self._filtered.values(), *(titles.opened for titles in self._indexes.values())]
-        return sum(leaf.num_bytes for leaf in leaves if leaf is not None)
+            leaves = [titles.opened for titles in self._indexes.values()]
+        return self._filtered.num_bytes + sum(leaf.num_bytes for leaf in leaves if leaf is not None)
 
     def warm_up(self) -> None:
         """Compile what is compiled, and find what takes longest, so that no request waits for it."""
@@ -119,14 +141,6 @@ class TitleHoles:
                 known = ", ".join(map(repr, self._indexes)) or "none"
                 raise HoleError(f"there is no index {name!r}; there are: {known}")
             return found
-
-    def _keep(self, key: HoleName, made: TextLeaf) -> TextLeaf:
-        kept = self._filtered.setdefault(key, made)
-        held = sum(leaf.num_bytes for leaf in self._filtered.values())
-        while held > self._max_filtered_bytes and len(self._filtered) > 1:
-            _, oldest = self._filtered.popitem(last=False)
-            held -= oldest.num_bytes
-        return kept
 
 
 class _Titles:
@@ -193,3 +207,46 @@ class _Titles:
                 titles = self.index.entities.stored_column(TITLE)
                 self._texts = SortedTexts(title_batches(titles), order)
             return self._texts
+
+
+class _FilteredLeaves:
+    """Leaves of titles under filters, those used last, of all versions of all indexes. For any thread.
+
+    Args:
+        max_bytes: Bound on their memory.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: OrderedDict[tuple[_Titles, HoleName], TextLeaf] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of those kept."""
+        with self._lock:
+            return sum(leaf.num_bytes for leaf in self._held.values())
+
+    def get(self, titles: _Titles, name: HoleName) -> TextLeaf | None:
+        """Return the leaf, if it is kept."""
+        with self._lock:
+            found = self._held.get((titles, name))
+            if found is not None:
+                self._held.move_to_end((titles, name))
+            return found
+
+    def keep(self, titles: _Titles, name: HoleName, made: TextLeaf) -> TextLeaf:
+        """Keep a leaf, and return the one that is kept."""
+        with self._lock:
+            kept = self._held.setdefault((titles, name), made)
+            held = sum(leaf.num_bytes for leaf in self._held.values())
+            while held > self._max_bytes and len(self._held) > 1:
+                _, oldest = self._held.popitem(last=False)
+                held -= oldest.num_bytes
+            return kept
+
+    def forget(self, index: Index) -> None:
+        """Drop the leaves of an index."""
+        with self._lock:
+            for key in [key for key in self._held if key[0].index is index]:
+                del self._held[key]

@@ -6,8 +6,9 @@ Text in, entities out. It knows prompts, titles and entities; what a decode step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Unpack
@@ -17,6 +18,7 @@ from decoding.language_model import LanguageModel
 from decoding.title_trie import TitleTrie
 from retrieval.answers.answerer import Answerer
 from retrieval.answers.engine import AnswerEngine
+from retrieval.answers.index_set import NamedIndex
 from retrieval.answers.request_options import AnswerOptions
 from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES
 from retrieval.answers.types import AnswerResult, Schema
@@ -57,6 +59,7 @@ class Retriever:
             the name of its directory.
         grammar_cache_bytes: Bound on the memory of grammars kept, where an answerer is made.
         draft: Proposes tokens of JSON answers, where an answerer is made.
+        is_named: Whether schemas may name the index from now on, in place of another one of its name.
 
     Attributes:
         name: What schemas of JSON answers call the index, beside "titles".
@@ -83,6 +86,7 @@ class Retriever:
         name: str | None = None,
         grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
         draft: LanguageModel | None = None,
+        is_named: bool = True,
     ) -> None:
         self.index = index
         self.model = model
@@ -96,13 +100,15 @@ class Retriever:
         self.filters = FilterStore(index, model.device, filter_cache_bytes)
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, limits.prompt_tokens(self.trie.max_depth))
         self.prefixes = PrefixStore(model) if prefixes is None else prefixes
+        self._shares_prefixes = prefixes is not None
         self._runner = BatchRunner(index, model, self.trie, self.filters, limits, self.prefixes)
         if answerer is None:
             engine = AnswerEngine(tokenizer, index.end_token_id, model.vocab_size, grammar_cache_bytes)
             answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)
         self.answerer = answerer
         self.name = name or index.path.name
-        answerer.add_index(self.name, index, self.filters, self._likeliest)
+        if is_named:
+            answerer.add_index(self.name, index, self.filters, self._likeliest)
 
     @classmethod
     def open(
@@ -119,6 +125,7 @@ class Retriever:
         grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
         draft_model: str | Path | None = None,
         name: str | None = None,
+        is_named: bool = True,
     ) -> Retriever:
         """Open an index directory and load a checkpoint.
 
@@ -136,6 +143,7 @@ class Retriever:
             draft_model: Checkpoint with the same tokenizer that proposes tokens of JSON answers, which the
                 model verifies several at a time; None: no drafts.
             name: What schemas of JSON answers may call the index, beside "titles"; None: its directory.
+            is_named: Whether they may from now on; see `named_index`.
 
         Raises:
             GenretError: the index or a checkpoint cannot be used, or they do not fit together.
@@ -161,13 +169,19 @@ class Retriever:
                 name=name or Path(index).resolve().name,
                 grammar_cache_bytes=grammar_cache_bytes,
                 draft=draft,
+                is_named=is_named,
             )
         except BaseException:
             opened.close()
             raise
 
     def open_another(
-        self, index: str | Path, *, verify_digests: bool = True, name: str | None = None
+        self,
+        index: str | Path,
+        *,
+        verify_digests: bool = True,
+        name: str | None = None,
+        is_named: bool = True,
     ) -> Retriever:
         """Open a further index for the same model, which is shared with its prefixes and not loaded again.
 
@@ -175,10 +189,12 @@ class Retriever:
             index: Index directory, as `build-index` wrote it.
             verify_digests: Check every file's digest, not only sizes and structure.
             name: What schemas of JSON answers may call it; None: the directory's name.
+            is_named: Whether they may from now on, in place of another one of that name; see `named_index`.
 
         Raises:
             GenretError: the index cannot be used, or does not fit the model.
         """
+        self._shares_prefixes = True
         opened = Index.open(index, verify_digests=verify_digests)
         try:
             return type(self)(
@@ -190,6 +206,7 @@ class Retriever:
                 prefixes=self.prefixes,
                 answerer=self.answerer,
                 name=name or Path(index).resolve().name,
+                is_named=is_named,
             )
         except BaseException:
             opened.close()
@@ -203,9 +220,10 @@ class Retriever:
         )
 
     def close(self) -> None:
-        """Release the index, and the filters and prefixes kept. Idempotent."""
+        """Release the index and the filters kept, and the prefixes unless others share them. Idempotent."""
         self.filters.clear()
-        self.prefixes.clear()
+        if not self._shares_prefixes:
+            self.prefixes.clear()
         self.index.close()
 
     def __enter__(self) -> Retriever:
@@ -334,11 +352,23 @@ class Retriever:
 
         What the prompts of the default templates begin with is run and kept.
         """
-        for method in ("beam", "disc"):
-            self.retrieve("warm-up", k=1, method=method, seed=0, num_samples=1)
-        self.link(Mention("warm-up"))
         self.answerer.engine.warm_up()
-        self.answer("warm-up", _WARM_UP_SCHEMA, max_tokens=64)
+        for step in self.warm_up_steps():
+            step()
+
+    def warm_up_steps(self) -> Iterator[Callable[[], object]]:
+        """Return what a warm-up asks of the model, one query each, so that others can be answered in between.
+
+        What JSON answers need beside the model is not among them: see `AnswerEngine.warm_up`.
+        """
+        for method in ("beam", "disc"):
+            yield partial(self.retrieve, "warm-up", k=1, method=method, seed=0, num_samples=1)
+        yield partial(self.link, Mention("warm-up"))
+        yield partial(self.answer, "warm-up", _WARM_UP_SCHEMA, max_tokens=64)
+
+    def named_index(self) -> NamedIndex:
+        """Return the index as schemas may name it, for an `IndexSet`."""
+        return NamedIndex(self.name, self.index, self.filters, self._likeliest)
 
     def retrieve_batch(
         self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None

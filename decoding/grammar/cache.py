@@ -166,6 +166,18 @@ class GrammarCache(Generic[G]):
             self._by_text.clear()
             self._held = 0
 
+    def discard(self, where: Callable[[Hashable], bool]) -> None:
+        """Drop the grammars, and the refusals, whose key is `where`; counts stay."""
+        with self._lock:
+            for entry in [entry for key, entry in self._entries.items() if where(key)]:
+                del self._entries[entry.key]
+                self._let_go(entry)
+
+    def _let_go(self, entry: _Entry[G]) -> None:
+        self._held -= entry.num_bytes
+        for text in entry.texts:
+            self._by_text.pop(text, None)
+
     def _hit(self, entry: _Entry[G]) -> G:
         self._counts["hits"] += 1
         if entry.key in self._entries:  # it may just have outgrown the whole cache
@@ -237,10 +249,8 @@ class GrammarCache(Generic[G]):
     def _make_room(self) -> None:
         while self._held > self._max_bytes and self._entries:
             _, entry = self._entries.popitem(last=False)
-            self._held -= entry.num_bytes
             self._counts["evictions"] += entry.grammar is not None
-            for text in entry.texts:
-                self._by_text.pop(text, None)
+            self._let_go(entry)
 
 
 def _again(rejection: SchemaError | None) -> SchemaError:

@@ -13,6 +13,7 @@ from decoding.grammar.cache import CacheStats
 from decoding.grammar.grammar import HoleValue
 from decoding.language_model import LanguageModel, PromptPrefix
 from retrieval.answers.engine import AnswerEngine
+from retrieval.answers.index_set import IndexSet
 from retrieval.answers.methods import Written, write
 from retrieval.answers.request_options import AnswerOptions
 from retrieval.answers.schemas import CompiledSchema
@@ -21,7 +22,6 @@ from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, S
 from retrieval.answers.validation import InvalidAnswerError, SlowValidationError
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.store import FilterStore
-from retrieval.holes import FIRST_INDEX
 from retrieval.index.reader import Index
 from retrieval.limits import DEFAULT_BATCH_SIZE, Limits
 from retrieval.prefix_store import PrefixStore
@@ -48,6 +48,7 @@ class AnswerJob:
         num_shared: How many of them, at the beginning, every prompt of its template has.
         compile_ms: What it took to find or compile the schema, milliseconds.
         titles: The index that its schema calls "titles".
+        indexes: Those that its schema may name.
         cancel: Polled between decode steps.
         shortlist: Where its titles come from; None: all titles of the indexes.
     """
@@ -58,6 +59,7 @@ class AnswerJob:
     num_shared: int
     compile_ms: float
     titles: str
+    indexes: IndexSet
     cancel: CancelToken | None = None
     shortlist: Shortlist | None = None
 
@@ -91,7 +93,6 @@ class Answerer:
         self._config = config
         self._prefixes = prefixes
         self._draft = draft
-        self._first_index = FIRST_INDEX
         self._limits = Limits.of(model)
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, self._limits.prompt_tokens(_MIN_ROOM))
 
@@ -103,8 +104,6 @@ class Answerer:
     def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
         """Let schemas name an index. The first one is what "titles" means where nothing else is said."""
         self.engine.add_index(name, index, filters, find)
-        if self._first_index == FIRST_INDEX:
-            self._first_index = name
 
     def name_schema(self, name: str, schema: Schema) -> None:
         """Give a schema a name that requests may use, and compile it.
@@ -112,10 +111,23 @@ class Answerer:
         Raises:
             InputError: the name is taken, or the schema cannot be used.
         """
-        self.engine.schemas.name_schema(name, schema, self._first_index)
+        indexes = self.engine.indexes
+        self.engine.schemas.name_schema(name, schema, indexes, indexes.first_name)
+
+    def compile_named(self, indexes: IndexSet) -> None:
+        """Compile the named schemas over indexes that requests will name, as far as they are not known.
+
+        Raises:
+            InputError: one cannot be used over these; its field is the name.
+        """
+        self.engine.schemas.prepare_named(indexes, indexes.first_name)
 
     def job(
-        self, request: AnswerRequest, cancel: CancelToken | None = None, titles: str | None = None
+        self,
+        request: AnswerRequest,
+        cancel: CancelToken | None = None,
+        titles: str | None = None,
+        indexes: IndexSet | None = None,
     ) -> AnswerJob:
         """Return a request that can be answered, its schema compiled.
 
@@ -123,14 +135,16 @@ class Answerer:
             request: What is asked.
             cancel: Polled between decode steps.
             titles: The index that the schema calls "titles"; None: the first.
+            indexes: Those that the schema may name; None: those that it may name now.
 
         Raises:
             SchemaRejectedError: the schema cannot be used.
             InputError: the template is unknown, the query is too long, or the answer does not fit.
         """
         begun = time.perf_counter()
-        titles = titles or self._first_index
-        schema = self.engine.schemas.prepare(request, titles)
+        indexes = self.engine.indexes if indexes is None else indexes
+        titles = titles or indexes.first_name
+        schema = self.engine.schemas.prepare(request, indexes, titles)
         compile_ms = (time.perf_counter() - begun) * 1e3
         template = self._config.answer_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
@@ -141,7 +155,7 @@ class Answerer:
         if request.method in ("sample", "disc") and request.seed is None:
             seeded = replace(seeded, seed=new_seed())
         shared = self._prompts.num_shared(template)
-        return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, cancel)
+        return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, indexes, cancel)
 
     def answer_all(
         self,
@@ -221,7 +235,7 @@ class Answerer:
         request, engine = job.request, self.engine
         if job.cancel is not None:
             job.cancel.check()
-        shortlist = Shortlist(request.query, request.shortlist or 1, engine.finder, engine.searcher)
+        shortlist = Shortlist(request.query, request.shortlist or 1, job.indexes.finder, engine.searcher)
         schema = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
         _check_budget(schema, request.max_tokens, request.max_tokens)
         compile_ms = job.compile_ms + (time.perf_counter() - begun) * 1e3
@@ -281,7 +295,7 @@ class Answerer:
         if job.shortlist is not None:
             entities = job.shortlist.entities(value.name, value.members)
         else:
-            index = self.engine.index(value.name.index)
+            index = job.indexes.index(value.name.index)
             entities = tuple(index.entity(number) for number in value.members)
         return AnswerEntity(
             pointer=value.pointer,

@@ -12,9 +12,10 @@ from decoding.grammar.errors import VocabularyError
 from decoding.grammar.holes.text_searcher import TextSearcher
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from retrieval.answers.index_set import IndexSet, NamedIndex
 from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES, SchemaStore
 from retrieval.answers.shortlist import Finder
-from retrieval.errors import InputError, ModelError
+from retrieval.errors import ModelError
 from retrieval.filters.store import FilterStore
 from retrieval.holes import TitleHoles
 from retrieval.index.reader import Index
@@ -44,10 +45,14 @@ class AnswerEngine:
         self._end_token_id = end_token_id
         self._vocab_size = vocab_size
         self._grammar_cache_bytes = grammar_cache_bytes
-        self._indexes: dict[str, tuple[Index, FilterStore]] = {}
-        self._finders: dict[str, Finder] = {}
         self._parts: dict[str, object] = {}
         self._lock = threading.RLock()
+        self._indexes = IndexSet({}, self._open_holes)
+
+    @property
+    def indexes(self) -> IndexSet:
+        """The indexes that schemas may name now."""
+        return self._indexes
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -66,12 +71,12 @@ class AnswerEngine:
     @property
     def holes(self) -> TitleHoles:
         """The titles that schemas may name."""
-        return self._made("holes", self._new_holes)
+        return self._indexes.holes
 
     @property
     def schemas(self) -> SchemaStore:
         """Grammars of the schemas that were asked for."""
-        return self._made("schemas", lambda: SchemaStore(self.leaves, self.holes, self._grammar_cache_bytes))
+        return self._made("schemas", lambda: SchemaStore(self.leaves, self._grammar_cache_bytes))
 
     @property
     def speller(self) -> Speller:
@@ -89,14 +94,13 @@ class AnswerEngine:
         Raises:
             InputError: nothing does.
         """
-        if name not in self._finders:
-            raise InputError("shortlist", f"nothing finds titles of the index {name!r}")
-        return self._finders[name]
+        return self._indexes.finder(name)
 
     def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder | None = None) -> None:
         """Let schemas name an index; the first one added is also called "titles".
 
-        Another index of that name is replaced; answers that are being written stay with the one they have.
+        Another index of that name is replaced, and what is kept of it forgotten; answers that are being
+        written stay with the one they have.
 
         Args:
             name: What schemas call it.
@@ -105,28 +109,36 @@ class AnswerEngine:
             find: Finds its likeliest titles, for shortlists; None: there are none over this index.
         """
         with self._lock:
-            is_new = name not in self._indexes
-            self._indexes[name] = index, filters
-            self._finders.pop(name, None)
-            if find is not None:
-                self._finders[name] = find
-            if "holes" in self._parts:
-                self.holes.add(name, index, filters)
-            if "schemas" in self._parts and not is_new:
-                self.schemas.forget()
+            replaced = [named for named in self._indexes if named.name == name]
+            self.adopt(self._indexes.with_index(NamedIndex(name, index, filters, find)))
+            for named in replaced:
+                self.forget(named)
 
-    def index(self, name: str) -> Index:
-        """The index that a schema means by a name."""
-        return self.holes.index(name)
+    def adopt(self, indexes: IndexSet) -> None:
+        """Let schemas of requests that come from now on name these indexes."""
+        with self._lock:
+            self._indexes = indexes
+
+    def forget(self, named: NamedIndex) -> None:
+        """Give up what is kept of a version of an index that nobody asks for any more."""
+        with self._lock:
+            if "schemas" in self._parts:
+                self.schemas.forget(named)
+            if self._indexes.opened_holes is not None:
+                self._indexes.opened_holes.forget(named.index)
 
     def title(self, spelled: bytes) -> str:
         """The text of a JSON string."""
         return str(json.loads(spelled))
 
-    def warm_up(self) -> None:
-        """Make everything, and compile what is compiled, so that no request waits for it."""
+    def warm_up(self, indexes: IndexSet | None = None) -> None:
+        """Make everything, and compile what is compiled, so that no request waits for it.
+
+        Args:
+            indexes: Those that requests will name; None: those they may name now.
+        """
         self.leaves.warm_up()
-        self.holes.warm_up()
+        (indexes or self._indexes).holes.warm_up()
 
     def _made(self, name: str, make: Callable[[], T]) -> T:
         """Return a part, made by whoever asks for it first while all others wait."""
@@ -144,8 +156,8 @@ class AnswerEngine:
         except VocabularyError as error:
             raise ModelError(f"{self._tokenizer.source}: {error}") from error
 
-    def _new_holes(self) -> TitleHoles:
-        holes = TitleHoles(self.leaves)
-        for name, (index, filters) in self._indexes.items():
-            holes.add(name, index, filters)
-        return holes
+    def _open_holes(self, indexes: IndexSet) -> TitleHoles:
+        """Holes over indexes, which share what is known of those there are now."""
+        with self._lock:
+            known = self._indexes.opened_holes or self._made("holes", lambda: TitleHoles(self.leaves))
+            return known.among((named.name, named.index, named.filters) for named in indexes)

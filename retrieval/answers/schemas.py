@@ -18,6 +18,7 @@ from decoding.grammar.options import GrammarOptions
 from decoding.grammar.schema.document import canonical_text, parse_document
 from retrieval.answers.checks import schema_text
 from retrieval.answers.errors import user_error
+from retrieval.answers.index_set import IndexSet, NamedIndex
 from retrieval.answers.types import AnswerRequest
 from retrieval.answers.validation import AnswerValidator
 from retrieval.arguments import check_text
@@ -58,21 +59,15 @@ class SchemaStore:
 
     Args:
         leaves: Of the model's vocabulary.
-        holes: Opens the indexes that schemas name.
         max_bytes: Bound on the memory of grammars kept; see `GrammarCache`.
     """
 
-    def __init__(
-        self, leaves: Leaves, holes: HoleOpener, max_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES
-    ) -> None:
+    def __init__(self, leaves: Leaves, max_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES) -> None:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
             raise InputError("grammar_cache", f"must be an integer of at least 0, got {max_bytes!r}")
         self._leaves = leaves
-        self._holes = holes
         self._cache: GrammarCache[CompiledSchema] = GrammarCache(max_bytes)
         self._named: dict[str, str] = {}
-        # Of the indexes: what was compiled over an index that was replaced meanwhile is never found.
-        self._generation = 0
 
     @property
     def stats(self) -> CacheStats:
@@ -85,13 +80,18 @@ class SchemaStore:
         return tuple(self._named)
 
     def name_schema(
-        self, name: str, schema: str | Mapping[str, object] | bool, titles: str = FIRST_INDEX
+        self,
+        name: str,
+        schema: str | Mapping[str, object] | bool,
+        indexes: IndexSet,
+        titles: str = FIRST_INDEX,
     ) -> None:
         """Give a schema a name, and compile it as requests ask for it by default.
 
         Args:
             name: The name.
             schema: The schema.
+            indexes: Those it may name.
             titles: The index that it calls "titles", in requests to the first index.
 
         Raises:
@@ -103,14 +103,27 @@ class SchemaStore:
         if name in self._named:
             raise InputError("schema", f"two schemas are named {name!r}")
         request = AnswerRequest("-", schema_text(schema))
-        self.prepare(request, titles)
+        self.prepare(request, indexes, titles)
         self._named[name] = str(request.schema)
 
-    def prepare(self, request: AnswerRequest, titles: str = FIRST_INDEX) -> CompiledSchema:
+    def prepare_named(self, indexes: IndexSet, titles: str = FIRST_INDEX) -> None:
+        """Compile the named schemas over other indexes, those that are not known over them.
+
+        Raises:
+            InputError: one cannot be used; its field is the name.
+        """
+        for name in self.names:
+            try:
+                self.prepare(AnswerRequest("-", schema_name=name), indexes, titles)
+            except InputError as error:
+                raise InputError(name, error.message) from error
+
+    def prepare(self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX) -> CompiledSchema:
         """Return what a request needs to be answered, compiling its schema unless it is known.
 
         Args:
             request: The request.
+            indexes: Those that its schema may name.
             titles: The index that its schema calls "titles".
 
         Raises:
@@ -118,12 +131,10 @@ class SchemaStore:
             InputError: there is no schema of that name.
         """
         text, options = self._text(request), request.options
+        asked = _Asked(text, options, titles, indexes.stamp(text, titles))
         try:
             return self._cache.get(
-                (text, options, titles, self._generation),
-                len(text),
-                partial(_key, text, options, titles, self._generation),
-                partial(self._compile, text, options, titles),
+                asked, len(text), asked.canonical, partial(self._compile, text, options, indexes, titles)
             )
         except GrammarError as error:
             raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
@@ -157,10 +168,9 @@ class SchemaStore:
         """Count what a grammar has grown by, once an answer was written under it."""
         self._cache.settle(schema)
 
-    def forget(self) -> None:
-        """Drop all grammars; named schemas keep their names and are compiled again when asked for."""
-        self._generation += 1
-        self._cache.clear()
+    def forget(self, named: NamedIndex) -> None:
+        """Drop the grammars over a version of an index, those it may be in among them."""
+        self._cache.discard(lambda key: isinstance(key, _Asked) and named.serial in key.versions)
 
     def _text(self, request: AnswerRequest) -> str:
         if request.schema_name is None:
@@ -170,8 +180,11 @@ class SchemaStore:
             raise InputError("schema_name", f"no schema named {request.schema_name!r}; known: {known}")
         return self._named[request.schema_name]
 
-    def _compile(self, text: str, options: GrammarOptions, titles: str) -> CompiledSchema:
-        grammar = _measured(compile_schema(text, self._leaves, options, partial(self._hole, titles)), options)
+    def _compile(self, text: str, options: GrammarOptions, indexes: IndexSet, titles: str) -> CompiledSchema:
+        def open_hole(name: HoleName) -> HoleLeaf:
+            return indexes.holes(_meant(name, titles))
+
+        grammar = _measured(compile_schema(text, self._leaves, options, open_hole), options)
         canonical = canonical_text(parse_document(text, options.limits))
         return CompiledSchema(
             grammar,
@@ -179,9 +192,6 @@ class SchemaStore:
             f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}",
             len(text) * _VALIDATOR_BYTES_PER_CHARACTER,
         )
-
-    def _hole(self, titles: str, name: HoleName) -> HoleLeaf:
-        return self._holes(_meant(name, titles))
 
 
 def _meant(name: HoleName, titles: str) -> HoleName:
@@ -199,6 +209,16 @@ def _measured(grammar: Grammar, options: GrammarOptions) -> Grammar:
     return grammar
 
 
-def _key(text: str, options: GrammarOptions, titles: str, generation: int) -> tuple[Hashable, int]:
-    canonical = canonical_text(parse_document(text, options.limits))
-    return (canonical, options, titles, generation), len(canonical)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Everything that a grammar depends on, in the words of a request."""
+
+    text: str
+    options: GrammarOptions
+    titles: str
+    versions: tuple[int, ...]
+
+    def canonical(self) -> tuple[Hashable, int]:
+        """What finds the grammar whatever its schema's spelling, and its size."""
+        text = canonical_text(parse_document(self.text, self.options.limits))
+        return replace(self, text=text), len(text)
