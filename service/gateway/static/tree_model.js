@@ -18,7 +18,8 @@ function place(raw, position, parent) {
     depth: raw.depth ?? 0,
     text,
     tokenId: raw.token_id ?? 0,
-    prefix: parent === null ? "" : parent.prefix + text,
+    // The token that finishes a title is the end token, which is no part of it.
+    prefix: parent === null ? "" : raw.state === "EXPLANATION_STATE_FINISHED" ? parent.prefix : parent.prefix + text,
     probability: Math.exp(number(raw.logprob) ?? 0),
     logprob: number(raw.logprob) ?? 0,
     totalLogprob: number(raw.total_logprob) ?? 0,

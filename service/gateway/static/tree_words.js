@@ -14,8 +14,11 @@ export function tokenText(made) {
   if (made.parent === null) {
     return "query";
   }
+  if (made.state === "finished") {
+    return "end";
+  }
   if (made.text === "") {
-    return made.state === "finished" ? "end" : `#${made.tokenId}`;
+    return `#${made.tokenId}`;
   }
   return made.text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 }
@@ -31,7 +34,7 @@ function validWords(made) {
 
 /** The accessible name of a place. */
 export function placeLabel(made) {
-  const start = made.parent === null ? "End of the query" : `Token “${made.text || tokenText(made)}”, ${percent(made.probability)}`;
+  const start = made.parent === null ? "End of the query" : `${made.state === "finished" ? `End of “${made.prefix}”` : `Token “${made.text || tokenText(made)}”`}, ${percent(made.probability)}`;
   const rank = made.rank === undefined ? "" : `, candidate ${made.rank}`;
   const draws = made.draws.length === 0 ? "" : `, ${count(made.draws.length, "draw")} end here`;
   const parts = [start, validWords(made), fate(made) + rank + draws].filter((part) => part !== "");
