@@ -73,7 +73,7 @@ class Authority:
         name: str,
         *,
         hosts: tuple[str, ...] = LOCAL_NAMES,
-        days_valid: float = 7,
+        days_valid: float = 30,
         days_old: float = 1,
         client: bool = False,
         file_name: str | None = None,
