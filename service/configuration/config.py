@@ -15,7 +15,7 @@ from service.configuration.addresses import (
     join_address,
 )
 from service.configuration.bounds import Bounds, check_fields
-from service.configuration.rules import violations
+from service.configuration.rules import RulesError, violations
 from service.configuration.sections import (
     AuthConfig,
     HttpConfig,
@@ -147,7 +147,7 @@ class ServerConfig:
         max_request_bytes: Largest message accepted, bytes.
         max_batch_items: Most requests in one BatchRetrieve.
         filter_cache_mib: Memory for filters kept for further requests, MiB for each index; 0 keeps none.
-        models: Models that indexes name; the first one is the default.
+        models: Models that indexes name.
         tls: Encryption.
         auth: Who may call.
         http: The JSON over HTTP face.
@@ -186,8 +186,9 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for violation in violations(self):
-            raise violation
+        broken = tuple(violations(self))
+        if broken:
+            raise RulesError(broken)
 
     @property
     def address(self) -> str:

@@ -26,6 +26,19 @@ class RuleError(InputError):
         self.name = name
 
 
+class RulesError(InputError):
+    """A configuration breaks rules.
+
+    Args:
+        broken: What is wrong, at least one; the error has the field of the first.
+    """
+
+    def __init__(self, broken: Sequence[RuleError]) -> None:
+        first, *others = broken
+        super().__init__(first.field, "; ".join([first.message, *map(str, others)]))
+        self.broken = tuple(broken)
+
+
 def violations(config: ServerConfig) -> Iterator[RuleError]:
     """Find every rule that a configuration breaks."""
     yield from _names(config)

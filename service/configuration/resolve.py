@@ -1,0 +1,196 @@
+"""From what flags, environment and file say to one `ServerConfig`, or to every mistake in them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import GenretError, SourceError
+from service.configuration.bounds import fields_of
+from service.configuration.config import IndexSpec, SchemaSpec, ServerConfig
+from service.configuration.config_file import read_config_file
+from service.configuration.rules import RuleError, RulesError
+from service.configuration.sections import ModelSpec
+from service.configuration.settings import BY_PARAMETER, DEFAULT_MODEL, NAMED_TABLES, SETTINGS, Key
+from service.configuration.sources import Layer, Origin, environment, flags
+
+_INHERITED = ("device", "dtype", "threads")  # what a model of --add-model has of the default model
+
+
+class ConfigurationError(GenretError):
+    """Settings are wrong.
+
+    Args:
+        problems: What is wrong, at least one: where it was said, what was expected, what was got.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        lines = [f"{len(problems)} settings are wrong:", *(f"  {problem}" for problem in problems)]
+        super().__init__("\n".join(lines) if len(problems) > 1 else problems[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A configuration, and where what is not default in it came from.
+
+    Attributes:
+        config: The configuration.
+        origins: Where a value came from, by its key; defaults are not in it.
+    """
+
+    config: ServerConfig
+    origins: Mapping[Key, Origin]
+
+
+def resolve(
+    given: Mapping[str, object], index: str | None, variables: Mapping[str, str], file: Path | None
+) -> Resolved:
+    """Make a server's configuration: a flag wins over the environment, that over the file.
+
+    Args:
+        given: Flags that were given, as `sources.flags` takes them.
+        index: The argument INDEX.
+        variables: The environment.
+        file: File of settings, if any.
+
+    Raises:
+        ConfigurationError: names everything that is wrong, and where it was said.
+    """
+    problems: list[str] = []
+    from_file = Layer()
+    if file is not None:
+        try:
+            from_file = read_config_file(file)
+        except SourceError as error:
+            problems.append(str(error))
+    layers = (from_file, environment(variables), flags(given, index))
+    problems += [problem for layer in layers for problem in layer.problems]
+    merged = _merge(layers)
+    if problems:
+        raise ConfigurationError(problems)
+    _place_added_models(merged, from_file)
+    return _Builder(merged).build()
+
+
+def _merge(layers: Sequence[Layer]) -> Layer:
+    """Lay later layers over earlier ones, key by key; names that a layer adds come after those there are."""
+
+    def lay(below: Layer, above: Layer) -> Layer:
+        return Layer(below.values | above.values, below.names | above.names)
+
+    merged = reduce(lay, layers, Layer())
+    order = [name for layer in layers for name in layer.names]
+    # INDEX is what the user asks for first, so it is the default index.
+    first = [name for name in order if merged.names[name].short == "INDEX"]
+    merged.names = {name: merged.names[name] for name in [*first, *order]}
+    return merged
+
+
+def _place_added_models(merged: Layer, from_file: Layer) -> None:
+    for table, name in list(merged.names):
+        if table != "models" or name == DEFAULT_MODEL or (table, name) in from_file.names:
+            continue
+        for part in _INHERITED:
+            like = merged.values.get((table, DEFAULT_MODEL, part))
+            if like is not None:
+                merged.values.setdefault((table, name, part), like)
+
+
+class _Builder:
+    """Builds the configuration of what was merged."""
+
+    def __init__(self, merged: Layer) -> None:
+        self._values = {key: given.value for key, given in merged.values.items()}
+        self._origins = {key: given.origin for key, given in merged.values.items()}
+        self._names = merged.names
+        self._problems: list[str] = []
+
+    def build(self) -> Resolved:
+        """Return the configuration.
+
+        Raises:
+            ConfigurationError: names every rule that is broken.
+        """
+        parts = self._plain_parts()
+        indexes = self._indexes()
+        if not indexes and not self._problems:
+            self._problems.append(
+                "name an index: genret serve INDEX, or [indexes.NAME] in the file of --config"
+            )
+        if not self._problems:
+            try:
+                return Resolved(
+                    ServerConfig(
+                        indexes=indexes, models=self._models(indexes), schemas=self._schemas(), **parts
+                    ),
+                    self._origins,
+                )
+            except RulesError as error:
+                self._problems += [self._told(broken) for broken in error.broken]
+        raise ConfigurationError(self._problems)
+
+    def _plain_parts(self) -> dict[str, Any]:
+        """Return the arguments of `ServerConfig` that have no names in them."""
+        parts: dict[str, Any] = {}
+        sections: dict[str, dict[str, Any]] = {}
+        for setting in SETTINGS:
+            if setting.key[0] in NAMED_TABLES or setting.key not in self._values:
+                continue
+            value = self._values[setting.key]
+            if len(setting.attribute) == 1:
+                parts[setting.attribute[0]] = value
+            else:
+                sections.setdefault(setting.attribute[0], {})[setting.attribute[1]] = value
+        declared = fields_of(ServerConfig)
+        return parts | {name: declared[name].type(**values) for name, values in sections.items()}
+
+    def _named(self, table: str) -> list[str]:
+        return [name for of, name in self._names if of == table]
+
+    def _indexes(self) -> tuple[IndexSpec, ...]:
+        names = self._named("indexes")
+        specs = []
+        for name in names:
+            path = self._values.get(("indexes", name, "path"))
+            if path is None:
+                origin = self._names["indexes", name]
+                self._problems.append(f'{origin.label}: the path of the index is missing, as path = "..."')
+                continue
+            model = self._values.get(("indexes", name, "model"), DEFAULT_MODEL)
+            specs.append(IndexSpec(name, path, model))
+        for key, origin in self._origins.items():
+            if key[0] == "indexes" and key[1] not in names:
+                known = ", ".join(repr(name) for name in names) or "none"
+                self._problems.append(f"{origin.label}: no index is named {key[1]!r}; indexes here: {known}")
+        return tuple(specs)
+
+    def _models(self, indexes: Sequence[IndexSpec]) -> tuple[ModelSpec, ...]:
+        """Return the models; that of the name "default" is there unless others are and no index wants it."""
+        names = self._named("models")
+        if DEFAULT_MODEL not in names and (not names or any(spec.model == DEFAULT_MODEL for spec in indexes)):
+            names = [DEFAULT_MODEL, *names]
+        specs = []
+        for name in names:
+            parts = {}
+            for setting in SETTINGS:
+                key = ("models", name, setting.key[-1])
+                if setting.key[:2] == ("models", DEFAULT_MODEL) and key in self._values:
+                    parts[setting.attribute[0]] = self._values[key]
+            specs.append(ModelSpec(name=name, **parts))
+        return tuple(specs)
+
+    def _schemas(self) -> tuple[SchemaSpec, ...]:
+        return tuple(SchemaSpec(name, self._values["schemas", name]) for name in self._named("schemas"))
+
+    def _told(self, broken: RuleError) -> str:
+        """Return a broken rule with the place where the value to blame was said."""
+        setting = BY_PARAMETER.get(broken.field)
+        if setting is None or (setting.repeated and not broken.name):
+            return f"--{broken.field.replace('_', '-')}: {broken.message}"
+        key = setting.named(broken.name) if setting.repeated else setting.key
+        origin = self._origins.get(key) or Origin(setting.flag, setting.flag)
+        return f"{origin.label}: {broken.message}"
