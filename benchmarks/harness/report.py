@@ -8,7 +8,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def command_line() -> list[str]:
 
 
 def _plain(value: object) -> Any:
-    if isinstance(value, Spread):
+    if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 

@@ -1,0 +1,88 @@
+"""What a server holds: the model, indexes of different sizes, and requests at the same time.
+
+    python benchmarks/service_memory.py --index small.index --index large.index
+
+For each index a server of its own is started and looked at when it is ready, after 200 requests one by one,
+and while so many clients ask at the same time. Anonymous memory is what the server needs; files that are
+mapped are the machine's page cache and may be given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from harness.load_generator import closed_loop
+from harness.report import announce, command_line, environment, write_json
+from harness.served_process import Footprint, ServedProcess, sample_queries, serving
+
+from retrieval.types import RetrieveRequest
+from service.client import AsyncRetrievalClient
+
+_QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
+
+
+async def peak_under(
+    served: ServedProcess, client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], clients: int
+) -> Footprint:
+    """Return what the server held at most while clients asked for ten seconds."""
+    seen: list[Footprint] = []
+
+    async def look() -> None:
+        while True:
+            seen.append(await asyncio.to_thread(served.footprint))
+            await asyncio.sleep(0.05)
+
+    looking = asyncio.create_task(look())
+    await closed_loop(client, requests, clients, 10)
+    looking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await looking
+    return max(seen, key=lambda footprint: footprint.anonymous_mib)
+
+
+async def measure(served: ServedProcess, requests: Sequence[RetrieveRequest]) -> dict[str, Any]:
+    """Look at one server before, after and under load."""
+    figures: dict[str, Any] = {"ready": served.footprint()}
+    async with AsyncRetrievalClient(served.address, timeout_s=120) as client:
+        (index,) = await client.list_indexes()
+        figures["titles"] = index.num_rows
+        kv = [(await client.retrieve(request)).result.kv for request in requests[:200]]
+        figures["kv_peak_kib"] = max(usage.peak_bytes for usage in kv) / 1024
+        figures["used"] = served.footprint()
+        for clients in (1, 16, 64):
+            figures[f"{clients} clients"] = await peak_under(served, client, requests, clients)
+    return figures
+
+
+@click.command()
+@click.option(
+    "--index", "indexes", type=click.Path(path_type=Path, exists=True), multiple=True, required=True
+)
+@click.option("--k", type=int, default=10, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path))
+def main(indexes: Sequence[Path], k: int, json_file: Path | None) -> None:
+    """Measure a server on each INDEX."""
+    facts = environment("torch", "grpcio")
+    announce(facts)
+    requests = [RetrieveRequest(query, k=k) for query in sample_queries(_QUERIES)]
+    figures = {}
+    for index in indexes:
+        with serving(index, start_seconds=600) as served:
+            figures[index.name] = seen = asyncio.run(measure(served, requests))
+        click.echo(f"{index.name}: {seen['titles']:,} titles; KV of a request {seen['kv_peak_kib']:,.0f} KiB")
+        for name, footprint in seen.items():
+            if isinstance(footprint, Footprint):
+                mapped = footprint.rss_mib - footprint.anonymous_mib
+                click.echo(
+                    f"  {name:11} anonymous {footprint.anonymous_mib:6.0f} MiB, mapped {mapped:6.0f} MiB"
+                )
+    write_json(json_file, command_line(), facts, figures)
+
+
+if __name__ == "__main__":
+    main()
