@@ -13,6 +13,11 @@ REQUEST_ID_KEY = "x-request-id"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 
+def sane_request_id(sent: str) -> str:
+    """Return the client's own id of a request, or a new one for what is no sane id."""
+    return sent if _CLIENT_ID.fullmatch(sent) else uuid.uuid4().hex
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What every method needs to know of the call it serves.
@@ -38,9 +43,7 @@ class Call:
         """
         now = time.monotonic()
         seconds = max_seconds if remaining is None else min(remaining, max_seconds)
-        if not _CLIENT_ID.fullmatch(request_id):
-            request_id = uuid.uuid4().hex
-        return cls(request_id, now, now + seconds)
+        return cls(sane_request_id(request_id), now, now + seconds)
 
     def cancel_token(self) -> CancelToken:
         """Return a token that decoding polls on behalf of this call."""

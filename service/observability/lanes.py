@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult
 from service.observability.metrics import Metrics
-from service.observability.scope import CallScope, current_scope
+from service.observability.scope import Attribute, CallScope, current_scope
 from service.serving.observer import Rejection, Stage
 from service.serving.served import Outcome, Request
 
@@ -106,7 +106,7 @@ def _add_stages(
     decoding = taken + result.timings.prefill_ms / 1000
     span.stage("queue", submitted, taken, {})
     span.stage("prefill", taken, decoding, {})
-    about: dict[str, str | int | float] = {"genret.method": decoding_method(request)}
+    about: dict[str, Attribute] = {"genret.method": decoding_method(request)}
     if isinstance(result, AnswerResult):
         about |= {"genret.steps": result.num_forwards, "genret.tokens": result.num_tokens}
     else:

@@ -7,17 +7,18 @@ methods' `Call` for its id, and by what notes findings about the call. Tasks tha
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
+
+Attribute = str | int | float
 
 
 class CallSpan(Protocol):
     """The part of a trace's span that a call's scope needs; see `service.observability.tracing`."""
 
-    def stage(
-        self, name: str, begin_s: float, end_s: float, attributes: dict[str, str | int | float]
-    ) -> None:
+    def stage(self, name: str, begin_s: float, end_s: float, attributes: Mapping[str, Attribute]) -> None:
         """Add a finished child span.
 
         Args:
@@ -36,7 +37,6 @@ class CallScope:
         request_id: Its id.
         method: Its method, as metrics call it.
         peer: The client's address without port; empty when unknown.
-        principal: Fingerprint of who calls; empty without authentication.
         index: Name of the index that answered; empty before, or with several.
         version: Version of that index.
         begun: `time.monotonic()` at arrival, seconds.
@@ -48,7 +48,6 @@ class CallScope:
     request_id: str
     method: str
     peer: str = ""
-    principal: str = ""
     index: str = ""
     version: str = ""
     begun: float = field(default_factory=time.monotonic)

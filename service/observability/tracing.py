@@ -1,0 +1,190 @@
+"""OpenTelemetry traces (extra `otel`): a span for every call, with the stages of its answers below it.
+
+Nothing of OpenTelemetry is imported before tracing is started, and its globals are left alone. Spans leave in
+the background and are dropped when the collector does not take them: it never holds up a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from retrieval.errors import MissingExtraError
+from service.configuration.sections import TracingConfig
+from service.observability.scope import Attribute, CallScope
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.trace import Span
+
+_LOG = logging.getLogger(__name__)
+_SERVICE = "genret"
+_EXPORT_TIMEOUT_S = 5.0
+# Codes that are the server's doing, by OpenTelemetry's conventions for gRPC servers.
+_SERVER_ERRORS = frozenset(
+    ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+)
+
+
+class ServerSpan:
+    """The span of a call. Implements `service.observability.scope.CallSpan`.
+
+    Args:
+        tracing: Where it belongs.
+        span: OpenTelemetry's.
+    """
+
+    def __init__(self, tracing: Tracing, span: Span) -> None:
+        self._tracing = tracing
+        self._span = span
+        # Stages are timed by the monotonic clock; both clocks are read together once.
+        self._epoch_ns = time.time_ns() - time.monotonic_ns()
+
+    def stage(self, name: str, begin_s: float, end_s: float, attributes: Mapping[str, Attribute]) -> None:
+        """Add a finished child span; times are `time.monotonic()`, seconds."""
+        self._tracing.add_child(self._span, name, self._ns(begin_s), self._ns(end_s), attributes)
+
+    def end(self, code: str, scope: CallScope) -> None:
+        """End the span of a call that ended with the gRPC status `code`."""
+        from opentelemetry.trace import Status, StatusCode
+
+        now = time.monotonic()
+        if scope.answered is not None and scope.num_answers == 1:
+            self.stage("convert", scope.answered, now, {})
+        self._span.set_attribute("rpc.response.status_code", code)
+        for name, value in (("genret.index", scope.index), ("genret.version", scope.version)):
+            if value:
+                self._span.set_attribute(name, value)
+        if code != "OK":
+            self._span.set_attribute("error.type", code)
+        if code in _SERVER_ERRORS:
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end(self._ns(now))
+
+    def _ns(self, seconds: float) -> int:
+        return self._epoch_ns + int(seconds * 1e9)
+
+
+class Tracing:
+    """Makes spans and sends them away.
+
+    Args:
+        provider: OpenTelemetry's, with its sampler and processors.
+        version: Of the software.
+    """
+
+    def __init__(self, provider: TracerProvider, version: str) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._tracer = provider.get_tracer(_SERVICE, version)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def server_span(
+        self, full_method: str, headers: Mapping[str, str], transport: str, scope: CallScope
+    ) -> ServerSpan | None:
+        """Begin the span of a call, below the one that `traceparent` names; None when it is not sampled.
+
+        Args:
+            full_method: As `package.Service/Method`.
+            headers: Metadata or headers, by lower-case name.
+            transport: "grpc" or "http".
+            scope: What is known of the call.
+        """
+        from opentelemetry.trace import SpanKind
+
+        span = self._tracer.start_span(
+            full_method,
+            self._propagator.extract(dict(headers)),
+            SpanKind.SERVER,
+            {
+                "rpc.system.name": transport,
+                "rpc.method": full_method,
+                "client.address": scope.peer,
+                "genret.request_id": scope.request_id,
+            },
+            start_time=time.time_ns() - int((time.monotonic() - scope.begun) * 1e9),
+        )
+        return ServerSpan(self, span) if span.is_recording() else None
+
+    def add_child(
+        self, parent: Span, name: str, begin_ns: int, end_ns: int, attributes: Mapping[str, Attribute]
+    ) -> None:
+        """Add a finished child span; times are nanoseconds since the epoch."""
+        from opentelemetry.trace import set_span_in_context
+
+        context = set_span_in_context(parent)
+        self._tracer.start_span(name, context, attributes=attributes, start_time=begin_ns).end(end_ns)
+
+    async def stop(self, timeout_s: float = _EXPORT_TIMEOUT_S) -> None:
+        """Send what is left, for as long as that is worth waiting for, and stop. Idempotent.
+
+        Args:
+            timeout_s: Longest wait, seconds.
+        """
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(done.set)
+
+        # A daemon: a collector that does not answer must not keep the process from ending.
+        threading.Thread(target=shut_down, name="genret-tracing-stop", daemon=True).start()
+        try:
+            await asyncio.wait_for(done.wait(), timeout_s)
+        except TimeoutError:
+            _LOG.warning("the last traces were not taken by the collector within %.0f s", timeout_s)
+
+
+def start(config: TracingConfig, version: str, processor: SpanProcessor | None = None) -> Tracing | None:
+    """Start tracing; None without an endpoint.
+
+    Args:
+        config: Where spans go, and how many of them.
+        version: Of the software.
+        processor: Takes spans instead of sending them to the endpoint.
+
+    Raises:
+        MissingExtraError: OpenTelemetry is not installed.
+    """
+    if config.endpoint is None:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise MissingExtraError(error.name or "opentelemetry", "otel") from error
+    provider = TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(config.sample_ratio)),
+        resource=_resource(version),
+        shutdown_on_exit=False,
+    )
+    if processor is None:
+        exporter = OTLPSpanExporter(
+            endpoint=config.endpoint,
+            insecure=config.endpoint.startswith("http://"),
+            timeout=_EXPORT_TIMEOUT_S,
+        )
+        processor = BatchSpanProcessor(exporter)
+    provider.add_span_processor(processor)
+    return Tracing(provider, version)
+
+
+def _resource(version: str) -> Resource:
+    """Say what sends the spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES may say it in other words."""
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+
+    resource = Resource.create({"service.version": version})
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        return resource.merge(Resource({SERVICE_NAME: _SERVICE}))
+    return resource
