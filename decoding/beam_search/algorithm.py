@@ -21,12 +21,13 @@ from decoding.beam_search.best_first import best_first
 from decoding.beam_search.goal import Goal
 from decoding.beam_search.results import BeamResult
 from decoding.beam_search.search import Search
-from decoding.beam_search.walks import static_walk, suits_static, trimmed_walk
+from decoding.beam_search.walks import is_wide, static_walk, suits_static, trimmed_walk
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import BeamParams
 from decoding.stopping import StopPoll
+from decoding.trace import Trace
 from decoding.types import Constraint
 
 
@@ -37,6 +38,7 @@ def beam_search(
     cancel: Sequence[CancelToken | None] | None = None,
     room: Sequence[int | None] | None = None,
     goals: Sequence[Goal | None] | None = None,
+    traces: Sequence[Trace | None] | None = None,
 ) -> list[BeamResult | DecodingCancelledError]:
     """Find the best rows of the constraint for every query of a session.
 
@@ -50,21 +52,26 @@ def beam_search(
         goals: What exact queries go on for, until it is proven or their budget is spent; None for the k best
             rows. The beam search that comes first is that of k, and the list may become as long as the goal
             asks for.
+        traces: What each query's search is written into, None for none. The results are the same.
 
     Returns:
         One result per query, or the error that ended it.
 
     Raises:
         InvalidLogitsError: the model returned NaN or infinite logits.
-        ValueError: the length of `params`, `cancel`, `room` or `goals` is not Q; a query with a goal is not
-            exact, or its goal wants fewer rows than k.
+        ValueError: the length of `params`, `cancel`, `room`, `goals` or `traces` is not Q; a query with a
+            goal is not exact, or its goal wants fewer rows than k.
     """
     num_queries = session.root_logits.shape[0]
     if len(params) != num_queries:
         raise ValueError(f"params must have one entry per query ({num_queries}), got {len(params)}")
     stop = StopPoll(num_queries, cancel, room, session.root_logits.device)
     search = Search(session, constraint, params, stop, room, goals)
+    if traces is not None:
+        search.record(traces, counts=not is_wide(search))
     walk = static_walk if suits_static(search) else trimmed_walk
     walk(search)
     best_first(search)
+    if search.recorder is not None:
+        search.recorder.finish(search)
     return [stop.error(query) or result for query, result in enumerate(search.results())]

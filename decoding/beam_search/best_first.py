@@ -25,6 +25,7 @@ from torch import Tensor
 
 from decoding.beam_search.candidates import listed
 from decoding.beam_search.open_nodes import Nodes
+from decoding.beam_search.recorder import Frontier
 from decoding.beam_search.search import Search
 from decoding.language_model import DecodeSession
 
@@ -108,6 +109,10 @@ def _step(search: Search, session: DecodeSession, members: list[int], plan: _Pla
     # Only the rows of queries that take part are looked at.
     found = listed(search.constraint, frontier.states[rows], frontier.logprob[rows], computed)
     found = found.spread(rows, len(search.params))._replace(slot=found.slot + first)
+    if search.recorder is not None:
+        continued = Frontier(plan.depth, first, frontier.states, frontier.logprob)
+        for query, nodes in plan.nodes.items():
+            search.recorder.computed(query, nodes, continued, found)
     if bool(found.final.any()):
         search.finished.take(found, plan.depth + 1)
     search.keep_open(found, found.open_logprob(), plan.depth + 1)

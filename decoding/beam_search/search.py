@@ -15,11 +15,13 @@ from decoding.beam_search.finished import Finished
 from decoding.beam_search.goal import FinishedRows, Goal, Goals
 from decoding.beam_search.open_nodes import Nodes, OpenNodes
 from decoding.beam_search.ranking import Scoring
+from decoding.beam_search.recorder import Frontier, Recorder
 from decoding.beam_search.results import BeamResult
 from decoding.beam_search.written import Written
 from decoding.language_model import DecodeSession
 from decoding.params import BeamParams
 from decoding.stopping import StopPoll
+from decoding.trace import Trace
 from decoding.types import Constraint, Hypothesis
 
 
@@ -40,6 +42,7 @@ class Search:
         num_nodes: Tokens computed behind each prompt. Shape: (Q,), int64.
         num_exact_nodes: Those of them that were computed for open prefixes. Length Q.
         num_steps: Forwards of the batch.
+        recorder: Writes down what is done; None: nobody asked.
     """
 
     def __init__(
@@ -70,8 +73,26 @@ class Search:
         self.num_nodes = torch.zeros(len(params), dtype=torch.int64, device=self.device)
         self.num_exact_nodes = [0] * len(params)
         self.num_steps = 0
+        self.recorder: Recorder | None = None
         if self.open:
             session.keep_levels()
+
+    def record(self, traces: Sequence[Trace | None], counts: bool) -> None:
+        """Write what is done from now on into traces.
+
+        Args:
+            traces: None for queries that are not recorded. Length Q.
+            counts: Whether all tokens that may follow a prefix are looked at.
+
+        Raises:
+            ValueError: there is not one entry per query.
+        """
+        if len(traces) != len(self.params):
+            raise ValueError(f"traces must have one entry per query ({len(self.params)}), got {len(traces)}")
+        recorded = {query: trace for query, trace in enumerate(traces) if trace is not None}
+        if recorded:
+            widths = [p.width for p in self.params]
+            self.recorder = Recorder(self.constraint, widths, self.goals.num_rows, recorded, counts)
 
     def advance(self, candidates: Candidates, take_finished: bool = True) -> tuple[Tensor, Tensor]:
         """Make a step: finished rows into the pool, the likeliest other candidates into the beam.
@@ -84,11 +105,14 @@ class Search:
             (parents, tokens) of the new live prefixes, parent -1 for dead slots. Shapes: (Q, B), int64.
         """
         beams = self.beams
+        before = Frontier(beams.depth, 0, beams.states, beams.logprob)
         if take_finished:
             self.finished.take(candidates, beams.depth + 1)
         selection = beams.advance(candidates)
         beams.count_rejected(selection.rejected, self._counts_rejected)
         stopped = beams.stop_beaten(self.finished.kth_score())
+        if self.recorder is not None:
+            self.recorder.walked(before, candidates, stopped)
         if self.open:
             # What a full list of k rows has beaten may still matter to a goal: it stays open as well.
             refused = selection.refused(candidates)

@@ -28,10 +28,11 @@ def is_wide(search: Search) -> bool:
 def suits_static(search: Search) -> bool:
     """Whether a search can do without waiting for the device, and gains by it.
 
-    Prefixes that are kept to be gone on from are brought to the host, which waits for them.
+    Prefixes that are kept to be gone on from, or that are recorded, are brought to the host, which waits for
+    them.
     """
     static = isinstance(search.constraint, StaticConstraint) and not is_wide(search)
-    return static and search.device.type == "cuda" and not search.open
+    return static and search.device.type == "cuda" and not search.open and search.recorder is None
 
 
 def trimmed_walk(search: Search) -> None:

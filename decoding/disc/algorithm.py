@@ -31,6 +31,7 @@ from decoding.cancellation import CancelToken
 from decoding.counter_rng import uniforms
 from decoding.disc.beam_proposer import BeamProposer
 from decoding.disc.draws import Draws
+from decoding.disc.draws_recorder import check_recordable, record_draws
 from decoding.disc.proposer import ACCEPT, ACCEPT_AGAIN, FIRST, SECOND, DrawBatch, Proposer
 from decoding.disc.results import DiscResult, DiscSample, Key, Verdict, estimate_mass, written_mass
 from decoding.disc.static_proposer import StaticProposer
@@ -40,6 +41,7 @@ from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
+from decoding.trace import Trace
 from decoding.types import Constraint
 
 
@@ -49,6 +51,7 @@ def disc(
     params: Sequence[DiscParams],
     cancel: Sequence[CancelToken | None] | None = None,
     room: Sequence[int | None] | None = None,
+    traces: Sequence[Trace | None] | None = None,
 ) -> list[DiscResult | DecodingCancelledError]:
     """Sample rows of the constraint from P_L restricted to it, for every query of a session.
 
@@ -59,12 +62,15 @@ def disc(
         cancel: Polled before every step; a cancelled query leaves the batch, the others go on.
         room: Most tokens that may be written per query, None for no bound. Rows that do not fit cannot
             be written: the target is then P_L restricted to the rows that fit.
+        traces: What each query's draws are written into, None for none; plain draws that are not rejected
+            early. The results are the same.
 
     Returns:
         One result per query, or the error that ended it.
 
     Raises:
-        ValueError: there is no query, lengths differ, or what must be the same differs between queries.
+        ValueError: there is no query, lengths differ, or what must be the same differs between queries; draws
+            of another kind are to be traced.
         InvalidLogitsError: the model returned NaN or infinite logits, for any of the queries in any phase.
     """
     if not params or len(params) != len(session.root_logits):
@@ -77,10 +83,13 @@ def disc(
             raise ValueError(f"{name} must be the same for all queries of a batch")
     stop = StopPoll(len(params), cancel, room, session.root_logits.device)
     batch = DrawBatch(session, constraint, params, stop, range(len(params)))
-    proposer = _proposer(batch)
+    recorded = check_recordable(params, traces)
+    proposer = TreeProposer(batch, keeps_ways=True) if recorded else _proposer(batch)
     first = _first_phase(batch, proposer)
     wanted = _undecided(batch, first)
     second = _second_phase(batch, proposer, first, wanted) if wanted else []
+    if recorded and isinstance(proposer, TreeProposer):
+        record_draws(batch, proposer, [first, *second[:1]], recorded)
     return _collect(batch, proposer, first, second)
 
 

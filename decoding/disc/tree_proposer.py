@@ -32,10 +32,17 @@ class TreeProposer:
 
     Args:
         batch: The queries.
+        keeps_ways: Whether the ways of the draws are kept.
+
+    Attributes:
+        ways: Where they are, the edge that every draw followed in each level, by call of `run`; of draws that
+            had ended the entry is meaningless. Each of shape (D,), int64.
     """
 
-    def __init__(self, batch: DrawBatch) -> None:
+    def __init__(self, batch: DrawBatch, keeps_ways: bool = False) -> None:
         self._batch = batch
+        self._keeps_ways = keeps_ways
+        self.ways: list[list[Tensor]] = []
         self._adaptive = batch.params[0].adaptive
         self._tree = ExploredTree()
         self._sessions = BranchSessions(batch.session, batch.num_queries)
@@ -43,6 +50,11 @@ class TreeProposer:
             batch.session.keep_levels()
         self.num_steps = 0
         self._nodes = torch.zeros(batch.num_queries, dtype=torch.int64, device=batch.device)
+
+    @property
+    def levels(self) -> list[Level]:
+        """What was computed, by depth; roots are numbered by query."""
+        return self._tree.levels
 
     def nodes_of_queries(self) -> list[int]:
         """Return the tokens computed behind each prompt so far."""
@@ -65,15 +77,19 @@ class TreeProposer:
             self._expand_roots()
         key = hash_key(batch.seed[draws.query], stream, draws.sample, draws.number)
         node = draws.query.clone()  # roots are numbered by query
+        way: list[Tensor] = []
         for depth in range(batch.constraint.max_depth):
             draws.drop(batch.stop.dropped_queries(depth)[draws.query] & draws.running)
             edge = self._sample_step(draws, node, key, depth)
+            if self._keeps_ways:
+                way.append(edge)
             if log_threshold is not None:
                 draws.running &= draws.log_weight - draws.log_bound >= log_threshold
             live = torch.nonzero(draws.running).squeeze(1)
             if not len(live):
                 break
             node[live] = self._follow(draws, live, node[live], edge[live], depth)
+        self.ways.append(way)
         draws.drop(draws.running)  # only a set without rows lets a draw come here
         if self._adaptive:
             self._tree.refresh()

@@ -1,0 +1,239 @@
+"""What a beam search writes down, against the model's own softmax and the set of rows."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+
+import pytest
+
+from decoding import trace as trace_module
+from decoding.beam_search import BeamResult, beam_search
+from decoding.cancellation import CancelToken
+from decoding.params import BeamParams
+from decoding.title_trie import TitleTrie
+from decoding.trace import Trace
+from tests.beam_batches import Batch
+from tests.beam_oracles import Row, at_most, close, score
+from tests.tables_model import VOCAB, Meter, TablesModel
+
+SEEDS = range(12)
+
+
+def traced(batch: Batch, traces: list[Trace | None], meter: Meter | None = None) -> list[BeamResult]:
+    session = batch.model.prefill(meter)
+    results = beam_search(session, batch.constraint(), batch.params, None, batch.room, traces=traces)
+    assert all(isinstance(result, BeamResult) for result in results)
+    return results
+
+
+def prefixes_of(trace: Trace) -> list[Row]:
+    """The tokens of every node, by its place."""
+    written: list[Row] = []
+    for place, node in enumerate(trace.nodes):
+        assert node.parent < place
+        written.append(() if node.parent < 0 else (*written[node.parent], node.token))
+        assert node.depth == len(written[-1])
+    assert len(set(written)) == len(written)
+    return written
+
+
+def following(rows: list[Row]) -> dict[Row, set[int]]:
+    allowed: dict[Row, set[int]] = defaultdict(set)
+    for row in rows:
+        for depth, token in enumerate(row):
+            allowed[row[:depth]].add(token)
+    return allowed
+
+
+def assert_nodes_are_true(batch: Batch, query: int, trace: Trace) -> None:
+    allowed_rows = batch.allowed(query)
+    allowed = following(allowed_rows)
+    written = prefixes_of(trace)
+    below = defaultdict(float)
+    for node, prefix in zip(trace.nodes, written, strict=True):
+        steps = [batch.model.next_logprobs(query, prefix[:d])[t] for d, t in enumerate(prefix)]
+        assert close(node.total_logprob, math.fsum(steps))
+        if node.parent >= 0:
+            assert prefix[-1] in allowed[prefix[:-1]]
+            assert trace.nodes[node.parent].state == "expanded"
+            below[node.parent] += math.exp(node.total_logprob - trace.nodes[node.parent].total_logprob)
+        if node.state == "expanded":
+            after = batch.model.next_logprobs(query, prefix)
+            mass = math.fsum(math.exp(after[token]) for token in allowed[prefix])
+            assert node.valid_mass == pytest.approx(mass, rel=1e-5, abs=1e-9)
+            assert node.num_valid == len(allowed[prefix])
+        else:
+            assert node.valid_mass is None
+            assert node.num_valid is None
+        assert (node.state == "finished") == (prefix in allowed_rows)
+        assert node.row == (batch.rows.index(prefix) if node.state == "finished" else -1)
+    for place, mass in below.items():
+        assert at_most(mass, trace.nodes[place].valid_mass)  # both out of float32 logits
+
+
+def assert_what_was_cut_came_next(batch: Batch, query: int, trace: Trace) -> None:
+    """Of every step as many as were wanted are there, and none that is missing was likelier. Not exact."""
+    allowed, rows = following(batch.allowed(query)), set(batch.allowed(query))
+    written = dict(zip(prefixes_of(trace), trace.nodes, strict=True))
+    for depth in range(batch.max_depth):
+        live = [p for p, node in written.items() if len(p) == depth and node.state == "expanded"]
+        possible = {
+            (*prefix, token): written[prefix].total_logprob + logprob
+            for prefix in live
+            for token in allowed[prefix]
+            if (logprob := batch.model.next_logprobs(query, prefix)[token]) > -math.inf
+            and (*prefix, token) not in rows
+        }
+        there = {prefix: logprob for prefix, logprob in possible.items() if prefix in written}
+        missing = [logprob for prefix, logprob in possible.items() if prefix not in written]
+        assert len(there) == min(len(possible), 3 * batch.params[query].width)
+        assert all(at_most(logprob, min(there.values())) for logprob in missing)
+        going_on = [written[prefix].total_logprob for prefix in there if written[prefix].state == "expanded"]
+        cut = [written[prefix].total_logprob for prefix in there if written[prefix].state == "pruned"]
+        assert len(going_on) <= batch.params[query].width
+        if going_on and cut:
+            assert max(cut) <= min(going_on)
+
+
+def assert_closed_are_no_better(batch: Batch, query: int, trace: Trace, result: BeamResult) -> None:
+    penalty, k = batch.params[query].length_penalty, batch.params[query].k
+    truth = batch.truths()[query].logprob
+    closed = [p for p, n in zip(prefixes_of(trace), trace.nodes, strict=True) if n.state == "closed"]
+    if closed:
+        assert len(result.hypotheses) >= k
+    for prefix in closed:
+        kth = result.hypotheses[k - 1].score(penalty)
+        for row, logprob in truth.items():
+            if row[: len(prefix)] == prefix:
+                assert at_most(score(logprob, len(row), penalty), kth)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_number_is_the_models_own(seed: int) -> None:
+    batch = Batch.random(seed, num_queries=12)
+    traces = [Trace() for _ in batch.params]
+    meter = Meter([0] * 12, keys=[set() for _ in range(12)])
+    results = traced(batch, list(traces), meter)
+    for query, (trace, result) in enumerate(zip(traces, results, strict=True)):
+        assert not trace.is_full
+        assert_nodes_are_true(batch, query, trace)
+        written = prefixes_of(trace)
+        run = {p for p, node in zip(written, trace.nodes, strict=True) if node.state == "expanded"} - {()}
+        # At the end of the room the model has been run, and nobody listens any more.
+        unheard = {p for p in written if len(p) == batch.room[query] and p not in batch.allowed(query)}
+        keys = {batch.model.key(query, prefix) for prefix in run}
+        assert keys <= meter.keys[query] <= keys | {batch.model.key(query, prefix) for prefix in unheard}
+        assert len(run) <= result.num_nodes <= len(run) + len(unheard)
+        finished = {n.row: n.total_logprob for n in trace.nodes if n.state == "finished"}
+        for hypothesis in result.hypotheses:
+            assert finished[hypothesis.row] == hypothesis.logprob
+        assert_closed_are_no_better(batch, query, trace, result)
+        if not batch.params[query].exact:
+            assert_what_was_cut_came_next(batch, query, trace)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_found_does_not_depend_on_who_is_traced(seed: int) -> None:
+    batch = Batch.random(100 + seed, num_queries=12)
+    rng = random.Random(seed)
+    some = [Trace() if rng.random() < 0.5 else None for _ in batch.params]
+    everything = [Trace() for _ in batch.params]
+    plain = batch.search().results
+    assert traced(batch, some) == plain
+    assert traced(batch, list(everything)) == plain
+    assert [None if one is None else whole for one, whole in zip(some, everything, strict=True)] == some
+
+
+def test_a_certified_exact_search_leaves_nothing_merely_pruned() -> None:
+    seen = {"certified": 0, "not": 0}
+    for seed in SEEDS:
+        batch = Batch.random(200 + seed, num_queries=12, exact_share=1.0)
+        traces = [Trace() for _ in batch.params]
+        for trace, result in zip(traces, traced(batch, list(traces)), strict=True):
+            states = [node.state for node in trace.nodes[1:]]
+            seen["certified" if result.certified else "not"] += bool(states)
+            if result.certified and len(result.hypotheses) > 1:
+                assert "pruned" not in states
+    assert min(seen.values()) > 10
+
+
+def test_the_prefixes_that_a_full_list_ended_are_closed() -> None:
+    rows = sorted([(1, 0), (2, 2, 0), (2, 3, 0), (3, 3, 3, 0)])
+    model = TablesModel.random(3, ["usual"])
+    model.tables[:] = -5.0
+    model.tables[:, :, 0] = 0.0  # whatever is written, the end is likeliest behind it
+    trace = Trace()
+    (result,) = beam_search(
+        model.prefill(), TitleTrie.from_rows(rows, VOCAB), [BeamParams(k=1, beam_size=1)], traces=[trace]
+    )
+    assert [h.token_ids for h in result.hypotheses] == [(1, 0)]
+    states = dict(zip(prefixes_of(trace), (node.state for node in trace.nodes), strict=True))
+    assert states == {(): "expanded", (1,): "expanded", (2,): "pruned", (3,): "pruned", (1, 0): "finished"}
+    trace = Trace()
+    beam_search(
+        model.prefill(), TitleTrie.from_rows(rows, VOCAB), [BeamParams(k=1, beam_size=3)], traces=[trace]
+    )
+    states = dict(zip(prefixes_of(trace), (node.state for node in trace.nodes), strict=True))
+    assert {p for p, state in states.items() if state == "closed"} == {(2, 2), (2, 3), (3, 3)}
+
+
+def test_several_searches_share_one_trace() -> None:
+    batch = Batch.random(5, num_queries=6, exact_share=0.0)
+    wider = batch.only(range(6), beam_size=40, k=70)
+    traces = [Trace() for _ in batch.params]
+    traced(batch, list(traces))
+    traced(wider, list(traces))
+    alone = [Trace() for _ in batch.params]
+    traced(wider, list(alone))
+    for query, (both, last) in enumerate(zip(traces, alone, strict=True)):
+        assert_nodes_are_true(batch, query, both)
+        states = dict(zip(prefixes_of(both), (node.state for node in both.nodes), strict=True))
+        assert all(states[p] == n.state for p, n in zip(prefixes_of(last), last.nodes, strict=True))
+
+
+def test_a_cancelled_query_is_not_in_the_way_of_others() -> None:
+    batch = Batch.random(7, num_queries=4)
+    token = CancelToken()
+    token.cancel()
+    traces = [Trace() for _ in batch.params]
+    answers = beam_search(
+        batch.model.prefill(),
+        batch.constraint(),
+        batch.params,
+        [token, None, None, None],
+        batch.room,
+        traces=traces,
+    )
+    alone = traced(batch, [Trace() for _ in batch.params])
+    assert [a.hypotheses for a in answers[1:]] == [a.hypotheses for a in alone[1:]]
+    assert not any(node.state == "expanded" for node in traces[0].nodes)
+
+
+@pytest.mark.parametrize(("most_left", "most"), [(3, 9), (1, 2), (0, 1), (20, 30)])
+def test_a_trace_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch, most_left: int, most: int) -> None:
+    monkeypatch.setattr(trace_module, "MAX_LEFT", most_left)
+    monkeypatch.setattr(trace_module, "MAX_NODES", most)
+    for seed in SEEDS:
+        batch = Batch.random(seed, num_queries=8)
+        traces = [Trace() for _ in batch.params]
+        assert traced(batch, list(traces)) == batch.search().results
+        for query, trace in enumerate(traces):
+            prefixes_of(trace)
+            assert len(trace.nodes) <= max(most, 1)
+            if not trace.is_full:
+                assert_nodes_are_true(batch, query, trace)
+        whole = [Trace() for _ in batch.params]
+        with monkeypatch.context() as unbounded:
+            unbounded.setattr(trace_module, "MAX_LEFT", 10**6)
+            unbounded.setattr(trace_module, "MAX_NODES", 10**6)
+            traced(batch, list(whole))
+        for trace, everything in zip(traces, whole, strict=True):
+            assert trace.is_full == (len(trace.nodes) < len(everything.nodes))
+
+
+def test_one_trace_per_query_is_asked_for() -> None:
+    batch = Batch.random(1, num_queries=2)
+    with pytest.raises(ValueError, match=r"traces must have one entry per query \(2\), got 1"):
+        beam_search(batch.model.prefill(), batch.constraint(), batch.params, traces=[None])
