@@ -1,14 +1,10 @@
-"""The API as JSON over HTTP: routes, who may take them, and what they answer."""
+"""The API as JSON over HTTP, its description, and the explorer page: what stands under which path."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
-from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,58 +12,33 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retrieval.errors import InputError
 from service.configuration.config import ServerConfig
-from service.errors import NotReadyError
-from service.gateway.calls import JSON_TYPE, attended, begin_call, read_message, with_deadline, write_message
+from service.gateway.calls import begin_call
 from service.gateway.endpoints import ENDPOINTS, Endpoint
 from service.gateway.errors import HttpError, error_response
-from service.gateway.static_files import STATIC_DIRECTORY, page_routes, read_files
-from service.methods.call import REQUEST_ID_KEY, Call
+from service.gateway.handlers import Gate, Handler, finished, unary
+from service.gateway.static_files import STATIC_DIRECTORY, StaticFile, file_route, page_routes, read_files
 from service.methods.indexes import IndexMethods
 from service.methods.retrieval import RetrievalMethods
+from service.observability.calls import CallObserver
+from service.observability.metrics import Metrics
+from service.observability.monitoring_app import monitoring_app
+from service.observability.tracing import Tracing
+from service.security.authority import Authority
 from service.security.scopes import Scope
-from service.serving.readiness import Readiness, State
+from service.serving.readiness import Readiness
 
-Method = Callable[[Any, Call], Awaitable[Message]]
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-class Authorizer(Protocol):
-    """Who may call; `security.authority.Authority` is one."""
-
-    def authorize(self, authorization: str | None, scope: Scope) -> object:
-        """Return who calls, or raise UnauthenticatedError or PermissionDeniedError."""
-
-
-class Rendered(Protocol):
-    """What /metrics shows; `observability.metrics.Metrics` is one."""
-
-    def render(self) -> tuple[bytes, str]:
-        """Return the text and its content type."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Gate:
-    """What every request passes."""
-
-    authority: Authorizer | None
-    max_seconds: float
-    max_bytes: int
-
-    def authorize(self, request: Request, scope: Scope | None) -> None:
-        """Refuse who may not do what asks for `scope`."""
-        if self.authority is not None and scope is not None:
-            self.authority.authorize(request.headers.get("authorization"), scope)
+OPENAPI_FILE = Path(__file__).parent / "openapi.json"
 
 
 def make_app(
     retrieval: RetrievalMethods,
     indexes: IndexMethods,
     readiness: Readiness,
-    authority: Authorizer | None,
-    metrics: Rendered | None,
+    authority: Authority | None,
+    metrics: Metrics,
     config: ServerConfig,
+    tracing: Tracing | None = None,
 ) -> Starlette:
     """Return the application that serves the API over HTTP.
 
@@ -76,97 +47,54 @@ def make_app(
         indexes: The methods of IndexService.
         readiness: What /readyz says.
         authority: Who may call; None: everybody.
-        metrics: What /metrics shows; None: there is no such path.
-        config: Limits, and whether the explorer page is served.
+        metrics: Where calls are counted, and what /metrics shows.
+        config: Limits, what is logged, and whether the explorer page is served.
+        tracing: Where spans go; None: there are none.
     """
-    gate = _Gate(authority, config.max_request_seconds, config.max_request_bytes)
+    observer = CallObserver(metrics, config.log, tracing)
+    gate = Gate(authority, observer, config.max_request_seconds, config.max_request_bytes)
     services: dict[str, Any] = {"RetrievalService": retrieval, "IndexService": indexes}
     routes = [
-        Route(
-            endpoint.path.replace("{name}", "{name:path}"),
-            _api(endpoint, _method(services[endpoint.service], endpoint), gate),
-            methods=[endpoint.verb],
-        )
+        _route(endpoint, services[endpoint.service], gate)
         for endpoint in ENDPOINTS
         if hasattr(services[endpoint.service], _snake(endpoint.method))
     ]
-    routes += [Route("/livez", _livez), Route("/readyz", _readyz(readiness))]
-    if metrics is not None:
-        routes.append(Route("/metrics", _metrics(metrics, gate)))
+    document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
+    routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
     if config.http.explorer:
         routes += page_routes(read_files(STATIC_DIRECTORY))
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused})
 
 
-def _method(methods: object, endpoint: Endpoint) -> Method:
-    found: Method = getattr(methods, _snake(endpoint.method))
-    return found
+def _route(endpoint: Endpoint, methods: object, gate: Gate) -> Route:
+    method = getattr(methods, _snake(endpoint.method))
+    # Names of indexes may hold slashes.
+    path = endpoint.path.replace("{name}", "{name:path}")
+    return Route(path, unary(endpoint, method, gate), methods=[endpoint.verb])
 
 
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
 
 
-def _api(endpoint: Endpoint, method: Method, gate: _Gate) -> Handler:
-    """Return the handler of one method of the API."""
-    message_type = GetMessageClass(endpoint.descriptor.input_type)
-
-    async def message_of(request: Request) -> Message:
-        message: Message = message_type()
-        if endpoint.has_body:
-            in_path = bool(request.path_params)
-            message = await read_message(request, message, gate.max_bytes, may_be_empty=in_path)
-        for name, value in request.path_params.items():
-            if getattr(message, name):
-                raise InputError(name, "stands in the path, and must not be in the body")
-            setattr(message, name, value)
-        return message
-
-    async def serve(request: Request) -> Response:
-        call = begin_call(request, gate.max_seconds)
-        try:
-            call = with_deadline(call, request)
-            gate.authorize(request, endpoint.scope)
-            message = await message_of(request)
-            reply = await attended(request, _run(method, message, call), call.deadline)
-            response = Response(await write_message(reply), media_type=JSON_TYPE)
-        except Exception as error:
-            response, _ = error_response(error, call.request_id)
-        except asyncio.CancelledError:  # the server stops and does not wait any longer
-            stopping = NotReadyError(State.DRAINING.value, retry_after_s=1.0)
-            response, _ = error_response(stopping, call.request_id)
-        response.headers[REQUEST_ID_KEY] = call.request_id
-        response.headers["cache-control"] = "no-store"
-        response.headers["x-content-type-options"] = "nosniff"
-        return response
-
-    return serve
+def _watching(metrics: Metrics, readiness: Readiness, gate: Gate) -> list[Route]:
+    """Return what machines watch; here, unlike on a port of its own, /metrics asks for a token."""
+    found = {r.path: r.endpoint for r in monitoring_app(metrics, readiness).routes if isinstance(r, Route)}
+    return [
+        Route("/livez", found["/livez"]),
+        Route("/readyz", found["/readyz"]),
+        Route("/metrics", _guarded(found["/metrics"], gate)),
+    ]
 
 
-async def _run(method: Method, message: Message, call: Call) -> Message:
-    return await method(message, call)
-
-
-async def _livez(request: Request) -> Response:
-    return Response("ok\n", media_type="text/plain")
-
-
-def _readyz(readiness: Readiness) -> Handler:
-    async def serve(request: Request) -> Response:
-        ready = readiness.state is State.READY
-        return Response(f"{readiness.state.value}\n", 200 if ready else 503, media_type="text/plain")
-
-    return serve
-
-
-def _metrics(metrics: Rendered, gate: _Gate) -> Handler:
+def _guarded(handler: Handler, gate: Gate) -> Handler:
     async def serve(request: Request) -> Response:
         try:
             gate.authorize(request, Scope.READ)
         except Exception as error:
-            return error_response(error, begin_call(request, gate.max_seconds).request_id)[0]
-        body, kind = metrics.render()
-        return Response(body, headers={"content-type": kind})
+            request_id = begin_call(request, gate.max_seconds).request_id
+            return finished(error_response(error, request_id)[0], request_id)
+        return await handler(request)
 
     return serve
 
@@ -175,12 +103,11 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Answer what no route takes."""
     if not isinstance(error, HTTPException):
         raise error
+    path = request.url.path[:200]
     if error.status_code == 405:
-        text = f"{request.method} is not what {request.url.path} takes"
+        text = f"{request.method[:20]} is not what {path} takes"
         refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
     else:
-        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {request.url.path}")
-    call = begin_call(request, 1.0)
-    response, _ = error_response(refusal, call.request_id)
-    response.headers[REQUEST_ID_KEY] = call.request_id
-    return response
+        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}")
+    request_id = begin_call(request, 1.0).request_id
+    return finished(error_response(refusal, request_id)[0], request_id)

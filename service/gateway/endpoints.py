@@ -11,6 +11,7 @@ from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.security.scopes import METHOD_SCOPES, Scope
 
+NDJSON_TYPE = "application/x-ndjson"
 _SERVICES = {
     "RetrievalService": pb.DESCRIPTOR.services_by_name["RetrievalService"],
     "IndexService": index_pb.DESCRIPTOR.services_by_name["IndexService"],

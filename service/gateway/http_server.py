@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from service.configuration.config import join_address
 from service.configuration.sections import TlsConfig
 from service.errors import BindError
+from service.security.credentials import ssl_context
 
 _MAX_HEADER_BYTES = 16 * 1024
 # How long a connection may take over the headers of a request, seconds.
@@ -70,9 +70,10 @@ class HttpServer:
 
         Raises:
             BindError: the address cannot be listened on.
+            InputError: a file of `tls` cannot be used.
         """
         self._config.load()
-        self._config.ssl = ssl_context(self._tls)
+        self._config.ssl = ssl_context(self._tls) if self._tls.enabled else None
         try:
             sockets = _listen(self._host, self.port)
         except OSError as error:
@@ -143,20 +144,6 @@ def _listen_on(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket
         listener.close()
         raise
     return listener
-
-
-def ssl_context(tls: TlsConfig) -> ssl.SSLContext | None:
-    """Return how connections are encrypted; None where they are not."""
-    if tls.certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(tls.certificate, tls.key)
-    if tls.client_ca is not None:
-        context.load_verify_locations(tls.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 class _Uvicorn(uvicorn.Server):

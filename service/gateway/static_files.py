@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -78,15 +77,8 @@ def read_files(directory: Path) -> Mapping[str, StaticFile]:
 
 
 def page_routes(files: Mapping[str, StaticFile]) -> list[Route]:
-    """Return `/` for the page and `/static/NAME` for what it is made of."""
-
-    async def page(request: Request) -> Response:
-        return _find(files, _PAGE).response(request)
-
-    async def part(request: Request) -> Response:
-        return _find(files, request.path_params["name"]).response(request)
-
-    return [Route("/", page), Route("/static/{name}", part)]
+    """Return `/` for the page, and a path for each file it is made of."""
+    return [file_route("/" if name == _PAGE else f"/{name}", file) for name, file in files.items()]
 
 
 def file_route(path: str, file: StaticFile) -> Route:
@@ -96,9 +88,3 @@ def file_route(path: str, file: StaticFile) -> Route:
         return file.response(request)
 
     return Route(path, serve)
-
-
-def _find(files: Mapping[str, StaticFile], name: str) -> StaticFile:
-    if name not in files:
-        raise HTTPException(404)
-    return files[name]

@@ -15,6 +15,7 @@ from service.gateway.app import make_app
 from service.gateway.http_server import HttpServer
 from service.methods.indexes import IndexMethods
 from service.methods.retrieval import RetrievalMethods
+from service.observability.metrics import Metrics
 from service.serving.batching import Batcher
 from service.serving.executor import DeviceExecutor
 from service.serving.lanes import Lanes
@@ -41,7 +42,7 @@ class Gateway:
 async def gateway(
     *retrievers: FakeRetriever,
     authority: Any = None,
-    metrics: Any = None,
+    metrics: Metrics | None = None,
     state: State = State.READY,
     **options: Any,
 ) -> AsyncIterator[Gateway]:
@@ -55,7 +56,7 @@ async def gateway(
     await readiness.announce(state)
     retrieval = RetrievalMethods(table, lanes, readiness, config, compiler)
     indexes = IndexMethods(table, readiness)
-    app = make_app(retrieval, indexes, readiness, authority, metrics, config)
+    app = make_app(retrieval, indexes, readiness, authority, metrics or Metrics(), config)
     try:
         yield Gateway(app, lanes, readiness, retrieval, indexes)
     finally:

@@ -1,0 +1,1 @@
+"""The OpenAPI document of the HTTP face, made from the `.proto`: its messages, its comments, its methods."""
