@@ -46,6 +46,7 @@ COMMANDS = {
     "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
     "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
     "health": LazyCommand("service.commands.query", "health_command", "Say whether a server is ready."),
+    "token": LazyCommand("service.commands.token", "token_command", "Make and check bearer tokens."),
     "link": LazyCommand("retrieval.linking.cli", "link_command", "Link mentions of a file to entities."),
     "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve, query the sample."),
 }

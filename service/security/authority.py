@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from service.errors import PermissionDeniedError, UnauthenticatedError
 from service.security.scopes import Scope
 from service.security.tokens import MAX_CHARACTERS, watch_token_file
 
+_LOG = logging.getLogger(__name__)
 _SCHEME = "bearer"
 
 
@@ -54,8 +56,13 @@ class Authority:
         configured authority.
         """
         hosts = [config.host, *([config.http.host] if config.http.port is not None else [])]
-        trusted = config.tls.client_ca is not None or all(is_loopback(host) for host in hosts)
-        return cls(config.auth, admin_without_token=trusted)
+        here_only = all(is_loopback(host) for host in hosts)
+        if config.auth.token_file is not None and not here_only and not config.tls.enabled:
+            _LOG.warning(
+                "tokens are sent to this server unencrypted: who can listen on the network can use them; "
+                "encrypt with tls.certificate and tls.key"
+            )
+        return cls(config.auth, admin_without_token=here_only or config.tls.client_ca is not None)
 
     @property
     def requires_tokens(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,27 @@ def test_without_tokens_reloading_is_for_who_is_trusted_to_connect(
     else:
         with pytest.raises(PermissionDeniedError, match=r"start it with auth\.token_file or tls\.client_ca"):
             authority.authorize(None, Scope.ADMIN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"http": HttpConfig(host="0.0.0.0", port=0)}, True),
+        ({"http": HttpConfig(host="0.0.0.0", port=None)}, False),
+        ({"host": "0.0.0.0", "tls": TlsConfig(Path("c.pem"), Path("k.pem"))}, False),
+        ({"host": "0.0.0.0", "auth": AuthConfig()}, False),
+    ],
+)
+def test_tokens_that_travel_unencrypted_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], warned: bool
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"read {READ}\n")
+    path.chmod(0o600)
+    Authority.of(replace(CONFIG, **{"insecure": True, "auth": AuthConfig(path), **changes}))
+    assert ["unencrypted" in record.getMessage() for record in caplog.records] == [True] * warned
 
 
 def test_every_method_of_the_api_says_what_it_asks_for() -> None:

@@ -1,0 +1,42 @@
+"""`genret token`: make bearer tokens, and check the file they lie in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from retrieval.options import SHOWN
+from service.security.scopes import Scope
+from service.security.tokens import line_of, new_token, read_token_file
+
+
+@click.group("token")
+def token_command() -> None:
+    """Make bearer tokens, and check the file of `genret serve --token-file`."""
+
+
+@token_command.command("new")
+@click.option(
+    "--scope",
+    type=click.Choice([scope.value for scope in Scope]),
+    default=Scope.READ.value,
+    help="What it allows: read answers and indexes, or admin, which may reload indexes as well.",
+    **SHOWN,
+)
+def new_command(scope: str) -> None:
+    """Print a fresh token, and below it the line that makes it live in a server's token file.
+
+    The token is for its user and is not stored anywhere. The line holds its SHA-256 only.
+    """
+    token = new_token()
+    click.echo(token)
+    click.echo(line_of(Scope(scope), token))
+
+
+@token_command.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+def check_command(file: Path) -> None:
+    """Say which tokens of FILE are live, by scope and fingerprint; fail if a server would refuse it."""
+    for token in read_token_file(file).tokens:
+        click.echo(f"{token.scope.value} {token.fingerprint}")
