@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -78,6 +79,7 @@ class FieldType:
     rule: Rule | None
 
 
+@cache
 def fields_of(owner: type) -> Mapping[str, FieldType]:
     """Return what a dataclass declares of its fields, by name."""
     hints = get_type_hints(owner, include_extras=True)
@@ -90,7 +92,8 @@ def check_fields(instance: Any) -> None:
     Raises:
         InputError: names the first field that breaks it.
     """
-    for name, declared in fields_of(type(instance)).items():
+    owner: Any = type(instance)
+    for name, declared in fields_of(owner).items():
         value = getattr(instance, name)
         if declared.rule is None or (value is None and declared.optional):
             continue
