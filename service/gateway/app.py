@@ -18,6 +18,7 @@ from service.gateway.endpoints import ENDPOINTS, Endpoint
 from service.gateway.errors import HttpError, error_response
 from service.gateway.handlers import Gate, Handler, finished, unary
 from service.gateway.static_files import STATIC_DIRECTORY, StaticFile, file_route, page_routes, read_files
+from service.gateway.streams import stream
 from service.methods.indexes import IndexMethods
 from service.methods.retrieval import RetrievalMethods
 from service.observability.calls import CallObserver
@@ -70,7 +71,8 @@ def _route(endpoint: Endpoint, methods: object, gate: Gate) -> Route:
     method = getattr(methods, _snake(endpoint.method))
     # Names of indexes may hold slashes.
     path = endpoint.path.replace("{name}", "{name:path}")
-    return Route(path, unary(endpoint, method, gate), methods=[endpoint.verb])
+    handler = (stream if endpoint.is_stream else unary)(endpoint, method, gate)
+    return Route(path, handler, methods=[endpoint.verb])
 
 
 def _snake(name: str) -> str:

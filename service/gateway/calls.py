@@ -78,7 +78,7 @@ async def read_message(request: Request, message: M, max_bytes: int, may_be_empt
         raise DecodingCancelledError("the client left") from None
     if not body and may_be_empty:
         return message
-    _check_type(request)
+    check_type(request, JSON_TYPE)
     if len(body) > _INLINE_BYTES:
         return await asyncio.to_thread(message_from_json, body, message)
     return message_from_json(body, message)
@@ -104,7 +104,7 @@ async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: flo
         DeadlineExceededError: the time is over.
     """
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_until_gone(request))
+    leaving = asyncio.create_task(until_gone(request))
     try:
         await asyncio.wait(
             {working, leaving},
@@ -122,7 +122,8 @@ async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: flo
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def _until_gone(request: Request) -> None:
+async def until_gone(request: Request) -> None:
+    """Return when the client of a request, whose body has been read, has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -156,11 +157,16 @@ async def _discard(request: Request) -> None:
         return
 
 
-def _check_type(request: Request) -> None:
+def check_type(request: Request, expected: str) -> None:
+    """Refuse a body that is not declared to be of the expected type, in UTF-8 and not compressed.
+
+    Raises:
+        HttpError: it is not.
+    """
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     name, _, charset = parameters.strip().lower().partition("=")
     is_utf8 = not name or (name == "charset" and charset.strip('"') == "utf-8")
-    if kind.strip().lower() != JSON_TYPE or not is_utf8:
-        raise HttpError(415, StatusCode.INVALID_ARGUMENT, f"the content-type must be {JSON_TYPE}, in UTF-8")
+    if kind.strip().lower() != expected or not is_utf8:
+        raise HttpError(415, StatusCode.INVALID_ARGUMENT, f"the content-type must be {expected}, in UTF-8")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HttpError(415, StatusCode.INVALID_ARGUMENT, "the body must not be compressed")

@@ -58,6 +58,7 @@ class Endpoint:
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/retrieve", "RetrievalService", "Retrieve"),
     Endpoint("POST", "/v1/batchRetrieve", "RetrievalService", "BatchRetrieve"),
+    Endpoint("POST", "/v1/retrieveStream", "RetrievalService", "RetrieveStream", is_stream=True),
     Endpoint("POST", "/v1/link", "RetrievalService", "Link"),
     Endpoint("POST", "/v1/answer", "RetrievalService", "Answer"),
     Endpoint("GET", "/v1/indexes", "IndexService", "ListIndexes", has_body=False),
