@@ -1,0 +1,165 @@
+"""RetrieveStream over HTTP: a message a line in, an answer a line out, both while the other goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from decoding.errors import DecodingCancelledError
+from retrieval.errors import InputError
+from service.errors import MalformedMessageError
+from service.gateway.calls import check_type, until_gone
+from service.gateway.endpoints import NDJSON_TYPE, Endpoint
+from service.gateway.handlers import Gate, Handler, finished, refusal
+from service.methods.call import Call
+from service.observability.calls import ObservedCall
+from service.wire.json import message_from_json, message_to_json
+from service.wire.logged import queries_of
+
+StreamMethod = Callable[[AsyncIterator[Any], Call, Callable[[Any], Awaitable[None]]], Awaitable[None]]
+
+
+def stream(endpoint: Endpoint, method: StreamMethod, gate: Gate) -> Handler:
+    """Return the handler of a method that takes a stream of messages and gives one."""
+
+    async def serve(request: Request) -> Response:
+        return _Exchange(endpoint, method, gate, request)
+
+    return serve
+
+
+class _Exchange(Response):
+    """A reply that is written while its request is read."""
+
+    def __init__(self, endpoint: Endpoint, method: StreamMethod, gate: Gate, request: Request) -> None:
+        super().__init__(media_type=NDJSON_TYPE)
+        del self.headers["content-length"]
+        self._endpoint = endpoint
+        self._method = method
+        self._gate = gate
+        self._request = request
+        self._begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the call to its end."""
+        async with self._gate.admit(self._request, self._endpoint) as (call, observed):
+            finished(self, call.request_id)
+            try:
+                self._gate.authorize(self._request, self._endpoint.scope)
+                check_type(self._request, NDJSON_TYPE)
+                # The limit on time is that of each query, not of the stream.
+                await self._exchange(replace(call, deadline=math.inf), observed, send)
+            except (Exception, asyncio.CancelledError) as error:
+                reply = refusal(error, call, observed)
+                if not self._begun:
+                    await reply(scope, receive, send)
+                    return
+                # The status is out: the reason is the last line, told from answers by having no id.
+                await self._write(bytes(reply.body), send)
+            await self._begin(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _exchange(self, call: Call, observed: ObservedCall, send: Send) -> None:
+        lines = _Lines(self._request, self._gate.max_bytes)
+        wants_queries = self._gate.observer.wants_queries
+        message_type = GetMessageClass(self._endpoint.descriptor.input_type)
+
+        async def messages() -> AsyncIterator[Message]:
+            async for number, line in lines:
+                message = _parsed(line, message_type(), number)
+                if wants_queries:
+                    observed.note_queries(queries_of(message))
+                yield message
+
+        async def write(answer: Message) -> None:
+            await self._write(message_to_json(answer), send)
+
+        working = asyncio.ensure_future(self._method(messages(), call, write))
+        leaving = asyncio.create_task(lines.until_client_gone())
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise DecodingCancelledError("the client left")
+            working.result()
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _begin(self, send: Send) -> None:
+        if not self._begun:
+            self._begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+    async def _write(self, line: bytes, send: Send) -> None:
+        await self._begin(send)
+        await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
+
+
+class _Lines:
+    """The lines of a body as they come, with their numbers from 1; blank ones are left out.
+
+    Args:
+        request: Whose body it is.
+        max_bytes: Longest line.
+    """
+
+    def __init__(self, request: Request, max_bytes: int) -> None:
+        self._request = request
+        self._max_bytes = max_bytes
+        self._all_read = asyncio.Event()
+        self._gone = False
+
+    async def until_client_gone(self) -> None:
+        """Return when the client has left. Only one may listen to it, so the body comes first."""
+        await self._all_read.wait()
+        if not self._gone:
+            await until_gone(self._request)
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, bytes]]:
+        number = 0
+        held = b""
+        async for chunk in self._chunks():
+            *whole, held = (held + chunk).split(b"\n")
+            for line in whole:
+                number += 1
+                self._check_length(line, number)
+                if line.strip():
+                    yield number, line
+            self._check_length(held, number + 1)
+        if held.strip():
+            yield number + 1, held
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            event = await self._request.receive()
+            self._gone = event["type"] == "http.disconnect"
+            if self._gone:
+                self._all_read.set()
+                raise DecodingCancelledError("the client left")
+            yield event.get("body", b"")
+            if not event.get("more_body", False):
+                self._all_read.set()
+                return
+
+    def _check_length(self, line: bytes, number: int) -> None:
+        if len(line) > self._max_bytes:
+            raise MalformedMessageError(f"line {number} is longer than {self._max_bytes} bytes")
+
+
+def _parsed(line: bytes, message: Message, number: int) -> Message:
+    try:
+        return message_from_json(line, message)
+    except MalformedMessageError as error:
+        raise MalformedMessageError(f"line {number}: {error}") from None
+    except InputError as error:
+        raise InputError(error.field, f"{error.message} (line {number})") from None
