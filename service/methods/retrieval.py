@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import AsyncIterator
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.errors import InputError
-from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import ServerConfig
 from service.errors import OverloadedError
 from service.methods.call import Call
 from service.methods.failures import failure_status
+from service.methods.linking import Linker
+from service.methods.queries import Queries, expected
+from service.methods.streams import Streams, Write
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.admission import estimate_tokens
 from service.serving.executor import DeviceExecutor
@@ -19,14 +21,9 @@ from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness
 from service.serving.served import IndexTable, ServedIndex
 from service.wire.answers import answer_request_from_proto, answer_to_proto, wire_error
-from service.wire.replies import reply_to_proto
-from service.wire.requests import request_from_proto
 
-# Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
-_INLINE_QUERY_CHARS = 2000
 # One that is known takes microseconds, a new one seconds at worst.
 _MAX_COMPILING = 256
-T = TypeVar("T")
 
 
 class RetrievalMethods:
@@ -38,6 +35,9 @@ class RetrievalMethods:
         readiness: Whether requests are taken.
         config: Limits.
         compiler: Where schemas are compiled, one at a time: off the event loop and off the device.
+
+    Attributes:
+        streams: The streams that are open.
     """
 
     def __init__(
@@ -54,21 +54,34 @@ class RetrievalMethods:
         self._num_compiling = 0
         self._readiness = readiness
         self._config = config
+        self._queries = Queries(indexes, lanes, config.max_request_seconds)
+        self._linker = Linker(indexes, self._queries)
+        self.streams = Streams(self._queries.answer_patiently)
 
     async def retrieve(self, request: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
         """Answer one query."""
         self._readiness.check()
-        return await self._retrieve(request, call)
+        return await self._queries.answer(request, call)
 
     async def batch_retrieve(self, request: pb.BatchRetrieveRequest, call: Call) -> pb.BatchRetrieveResponse:
         """Answer several queries, each with its own status."""
         self._readiness.check()
-        if len(request.requests) > self._config.max_batch_items:
-            raise InputError(
-                "requests", f"at most {self._config.max_batch_items}, got {len(request.requests)}"
-            )
+        self._check_items("requests", len(request.requests))
         results = await asyncio.gather(*(self._item(item, call) for item in request.requests))
         return pb.BatchRetrieveResponse(results=results)
+
+    async def retrieve_stream(
+        self, requests: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
+    ) -> None:
+        """Answer queries as they come; see `Streams.serve`."""
+        self._readiness.check()
+        await self.streams.serve(requests, call, write)
+
+    async def link(self, request: pb.LinkRequest, call: Call) -> pb.LinkResponse:
+        """Link several mentions, each with its own status."""
+        self._readiness.check()
+        self._check_items("mentions", len(request.mentions))
+        return await self._linker.link(request, call)
 
     async def answer(self, request: pb.AnswerRequest, call: Call) -> pb.AnswerResponse:
         """Answer one query with JSON."""
@@ -80,18 +93,13 @@ class RetrievalMethods:
 
     async def _item(self, request: pb.RetrieveRequest, call: Call) -> pb.BatchRetrieveResult:
         try:
-            return pb.BatchRetrieveResult(response=await self._retrieve(request, call))
+            return pb.BatchRetrieveResult(response=await self._queries.answer(request, call))
         except Exception as error:
             return pb.BatchRetrieveResult(error=failure_status(error, call.request_id))
 
-    async def _retrieve(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        with self._indexes.use(message.index) as served:
-            request = request_from_proto(message)
-            tokens = estimate_tokens(request, await _prompt_tokens(served, request))
-            batcher = self._lanes.of(served.description.device).batcher
-            answer = await batcher.submit(served.retriever, request, tokens, call.cancel_token())
-            result = expected(RetrievalResult, answer.result)
-            return reply_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
+    def _check_items(self, field: str, number: int) -> None:
+        if number > self._config.max_batch_items:
+            raise InputError(field, f"at most {self._config.max_batch_items}, got {number}")
 
     async def _answer(self, message: pb.AnswerRequest, call: Call) -> pb.AnswerResponse:
         with self._indexes.use(message.index) as served:
@@ -113,16 +121,3 @@ class RetrievalMethods:
             return await self._compiler.run(served.retriever.prepare_answer, request)
         finally:
             self._num_compiling -= 1
-
-
-async def _prompt_tokens(served: ServedIndex, request: RetrieveRequest) -> int:
-    if len(request.query) <= _INLINE_QUERY_CHARS:
-        return served.retriever.prompt_tokens(request)
-    return await asyncio.to_thread(served.retriever.prompt_tokens, request)
-
-
-def expected(kind: type[T], result: object) -> T:
-    """Return a result that is of the kind its request was; anything else is a bug."""
-    if not isinstance(result, kind):
-        raise TypeError(f"the retriever gave a {type(result).__name__} for a {kind.__name__}")
-    return result

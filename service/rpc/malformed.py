@@ -53,12 +53,12 @@ def _tolerant(parse: Callable[[bytes], Any], method: str) -> Callable[[bytes], A
     return deserialize
 
 
+def _error(message: _Malformed) -> MalformedMessageError:
+    return MalformedMessageError(f"the bytes are not a valid request of {message.method}")
+
+
 async def _refuse(message: _Malformed, context: Any) -> None:
-    await refuse(
-        context,
-        MalformedMessageError(f"the bytes are not a valid request of {message.method}"),
-        request_id="",
-    )
+    await refuse(context, _error(message), request_id="")
 
 
 def _wrap_unary_unary(behaviour: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,21 +85,30 @@ def _wrap_unary_stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_stream_stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
-    async def checked(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for request in requests:
-            if isinstance(request, _Malformed):
-                await _refuse(request, context)
-            yield request
-
     async def call(requests: AsyncIterator[Any], context: Any) -> Any:
-        result = behaviour(checked(requests, context), context)
-        if hasattr(result, "__aiter__"):
-            async for response in result:
-                await context.write(response)
-        else:
-            await result
+        try:
+            result = behaviour(_checked(requests), context)
+            if hasattr(result, "__aiter__"):
+                async for response in result:
+                    await context.write(response)
+            else:
+                await result
+        except MalformedMessageError as error:  # unless the method refuses it itself
+            await refuse(context, error, request_id="")
 
     return call
+
+
+async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yield the requests of a stream up to the first that could not be parsed.
+
+    Raises:
+        MalformedMessageError: there is one.
+    """
+    async for request in requests:
+        if isinstance(request, _Malformed):
+            raise _error(request)
+        yield request
 
 
 _WRAPPERS = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from service.methods.call import REQUEST_ID_KEY, Call
@@ -52,6 +53,21 @@ class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
         """Answer several queries, each with its own status."""
         return await _unary(self._methods.batch_retrieve, request, context, self._max_seconds)
 
+    async def RetrieveStream(  # noqa: N802
+        self, requests: AsyncIterator[pb.RetrieveStreamRequest], context: Any
+    ) -> None:
+        """Answer queries as they come; the limit on time is that of each query, not of the stream."""
+        call = call_of(context, math.inf)
+        context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
+        try:
+            await self._methods.retrieve_stream(requests, call, context.write)
+        except Exception as error:
+            await refuse(context, error, call.request_id)
+
+    async def Link(self, request: pb.LinkRequest, context: Any) -> pb.LinkResponse:  # noqa: N802
+        """Link several mentions, each with its own status."""
+        return await _unary(self._methods.link, request, context, self._max_seconds)
+
     async def Answer(self, request: pb.AnswerRequest, context: Any) -> pb.AnswerResponse:  # noqa: N802
         """Answer one query with JSON."""
         return await _unary(self._methods.answer, request, context, self._max_seconds)
@@ -80,3 +96,9 @@ class IndexServicer(index_grpc.IndexServiceServicer):
     ) -> index_pb.GetIndexResponse:
         """Describe one index."""
         return await _unary(self._methods.get_index, request, context, self._max_seconds)
+
+    async def ReloadIndex(  # noqa: N802
+        self, request: index_pb.ReloadIndexRequest, context: Any
+    ) -> index_pb.ReloadIndexResponse:
+        """Serve the live version of an index."""
+        return await _unary(self._methods.reload_index, request, context, self._max_seconds)

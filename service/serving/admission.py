@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import QueueLimits
@@ -47,6 +49,7 @@ class Admission:
         self._requests = 0
         self._tokens = 0
         self._tokens_per_s: float | None = None
+        self._tells: list[Callable[[], None]] = []
 
     @property
     def num_requests(self) -> int:
@@ -58,6 +61,16 @@ class Admission:
         """Their work, tokens."""
         return self._tokens
 
+    def fits(self, tokens: int) -> bool:
+        """Whether a request of so much work would be admitted now."""
+        if self._requests >= self._limits.max_requests:
+            return False
+        return not self._requests or self._tokens + tokens <= self._limits.max_tokens
+
+    def on_release(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called whenever something has been released."""
+        self._tells.append(tell)
+
     def admit(self, tokens: int) -> None:
         """Take a request's work in; `release` must follow once.
 
@@ -65,20 +78,22 @@ class Admission:
             OverloadedError: a limit would be passed. A request larger than the whole limit is taken when
                 nothing else is there, as it could never be served otherwise.
         """
-        if self._requests >= self._limits.max_requests:
-            held = f"{self._requests} requests, at most {self._limits.max_requests}"
-        elif self._requests and self._tokens + tokens > self._limits.max_tokens:
-            held = f"{self._tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
-        else:
+        if self.fits(tokens):
             self._requests += 1
             self._tokens += tokens
             return
+        if self._requests >= self._limits.max_requests:
+            held = f"{self._requests} requests, at most {self._limits.max_requests}"
+        else:
+            held = f"{self._tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
         raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s())
 
     def release(self, tokens: int) -> None:
         """Give back what `admit` took."""
         self._requests -= 1
         self._tokens -= tokens
+        for tell in self._tells:
+            tell()
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn the device's speed from a batch that ran."""

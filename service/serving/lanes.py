@@ -9,6 +9,7 @@ from service.serving.admission import Admission
 from service.serving.batching import Batcher
 from service.serving.executor import DeviceExecutor
 from service.serving.observer import LaneObserver, ObserverOf, silent
+from service.serving.patience import Patience
 
 
 class Lane:
@@ -25,6 +26,7 @@ class Lane:
         executor: The only thread that runs its models.
         admission: What was accepted and is not finished.
         batcher: Its queue.
+        patience: Where the work of streams waits for room in it.
     """
 
     def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: LaneObserver) -> None:
@@ -32,6 +34,7 @@ class Lane:
         self.executor = DeviceExecutor(device)
         self.admission = Admission(queue)
         self.batcher = Batcher(self.executor, batch, self.admission, observer)
+        self.patience = Patience(self.admission, queue)
 
 
 class Lanes:

@@ -1,0 +1,317 @@
+"""RetrieveStream over a real connection: order, errors, backpressure, cancellation, drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import grpc
+import pytest
+
+from retrieval.errors import InputError
+from service.configuration.config import BatchLimits, QueueLimits
+from service.methods.streams import MAX_IN_FLIGHT
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from tests.service.asynchronous import asynchronous
+from tests.service.fake_retriever import FakeRetriever
+from tests.service.running_server import Running, failure, running, unpack, until
+
+METHOD = "/genret.v1.RetrievalService/RetrieveStream"
+
+
+def item(name: str, query: str = "hamlet", **fields: Any) -> pb.RetrieveStreamRequest:
+    return pb.RetrieveStreamRequest(id=name, request=pb.RetrieveRequest(query=query, **fields))
+
+
+async def collect(call: Any) -> dict[str, pb.RetrieveStreamResponse]:
+    answers: dict[str, pb.RetrieveStreamResponse] = {}
+    while (answer := await call.read()) is not grpc.aio.EOF:
+        answers[answer.id] = answer
+    return answers
+
+
+def in_flight(api: Running) -> int:
+    return sum(lane.admission.num_requests for lane in api.server.lanes.all())
+
+
+@asynchronous
+async def test_every_query_is_answered_under_its_id() -> None:
+    async with running(FakeRetriever()) as api:
+        names = [f"n{i}" for i in range(200)]
+        call = api.stub.RetrieveStream(iter([item(n, f"query {n}") for n in names]), timeout=20)
+        answers = await collect(call)
+        assert set(answers) == set(names)
+        for name, answer in answers.items():
+            assert answer.response.candidates[0].title == f"title of query {name}"
+        assert await call.code() == grpc.StatusCode.OK
+
+
+@asynchronous
+async def test_answers_come_as_they_are_ready() -> None:
+    slow, fast = FakeRetriever(), FakeRetriever()
+    slow.hold.clear()
+    async with running(slow, fast, batch=BatchLimits(max_delay_ms=0)) as api:
+        call = api.stub.RetrieveStream(timeout=20)
+        await call.write(item("slow", index="fake"))
+        await asyncio.to_thread(slow.running.wait, 10)
+        await call.write(item("bad", ""))
+        refused = await call.read()
+        assert (refused.id, refused.error.code) == ("bad", grpc.StatusCode.INVALID_ARGUMENT.value[0])
+        slow.hold.set()
+        await call.write(item("fast", index="fake1"))
+        await call.done_writing()
+        assert set(await collect(call)) == {"slow", "fast"}
+
+
+@asynchronous
+async def test_what_fails_alone_is_an_answer_with_a_status() -> None:
+    fake = FakeRetriever(
+        errors={"broken": InputError("filter", "no such column")}, bugs={"bug": ValueError("x")}
+    )
+    async with running(fake) as api:
+        queries = [
+            item("ok"),
+            item("blank", " "),
+            item("unknown", index="nowhere"),
+            item("broken", "broken"),
+            item("bug", "bug"),
+            item("k" * 256),
+            item("k" * 257),
+            item("é" * 129),
+        ]
+        answers = await collect(api.stub.RetrieveStream(iter(queries), timeout=20))
+        codes = {name: answer.error.code for name, answer in answers.items()}
+        code = grpc.StatusCode
+        assert codes == {
+            "ok": 0,
+            "blank": code.INVALID_ARGUMENT.value[0],
+            "unknown": code.NOT_FOUND.value[0],
+            "broken": code.INVALID_ARGUMENT.value[0],
+            "bug": code.INTERNAL.value[0],
+            "k" * 256: 0,
+            "k" * 257: code.INVALID_ARGUMENT.value[0],
+            "é" * 129: code.INVALID_ARGUMENT.value[0],
+        }
+        details = unpack(answers["k" * 257].error)
+        assert details["BadRequest"].field_violations[0].field == "id"
+        assert "ValueError" not in answers["bug"].error.message
+
+
+@asynchronous
+async def test_an_empty_stream_ends() -> None:
+    async with running(FakeRetriever()) as api:
+        assert await collect(api.stub.RetrieveStream(iter([]), timeout=20)) == {}
+
+
+@asynchronous
+async def test_half_closing_finishes_what_is_in_flight() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with running(fake) as api:
+        call = api.stub.RetrieveStream(timeout=20)
+        for i in range(5):
+            await call.write(item(str(i)))
+        await call.done_writing()
+        await until(lambda: in_flight(api) == 5)
+        fake.hold.set()
+        assert set(await collect(call)) == set("01234")
+
+
+@asynchronous
+async def test_so_many_queries_of_a_stream_are_in_flight_and_no_more() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with running(fake) as api:
+        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(3 * MAX_IN_FLIGHT)]), timeout=30)
+        await until(lambda: in_flight(api) == MAX_IN_FLIGHT)
+        await asyncio.sleep(0.1)
+        assert in_flight(api) == MAX_IN_FLIGHT
+        fake.hold.set()
+        assert len(await collect(call)) == 3 * MAX_IN_FLIGHT
+
+
+@asynchronous
+async def test_a_client_that_never_reads_holds_up_only_itself() -> None:
+    fake = FakeRetriever()
+    big = "big " * 20 + "x" * 200_000
+    async with running(fake) as api, grpc.aio.insecure_channel(api.server.address) as channel:
+        deaf = pb_grpc.RetrievalServiceStub(channel).RetrieveStream()
+        written = 0
+
+        async def write() -> None:
+            nonlocal written
+            while True:
+                await deaf.write(item(str(written), big))
+                written += 1
+
+        writing = asyncio.create_task(write())
+        answered = 0
+
+        async def settled() -> bool:
+            nonlocal answered
+            before, answered = answered, sum(len(batch) for batch in fake.batches)
+            return 0 < before == answered
+
+        async with asyncio.timeout(60):
+            while not await settled():
+                # Others work as if it were not there.
+                assert (await api.retrieve("other")).candidates
+                others = await collect(api.stub.RetrieveStream(iter([item("a"), item("b")]), timeout=20))
+                assert set(others) == {"a", "b"}
+                await asyncio.sleep(0.5)
+        assert not writing.done(), "it cannot go on writing either"
+        stalled = [query for batch in fake.batches for query in batch if query == big]
+        assert MAX_IN_FLIGHT <= len(stalled) <= 2 * MAX_IN_FLIGHT
+        assert in_flight(api) == 0, "answers that nobody reads hold no place in the queue"
+        writing.cancel()
+        deaf.cancel()
+        assert (await api.retrieve("afterwards")).candidates
+
+
+@asynchronous
+async def test_a_full_queue_makes_a_stream_wait() -> None:
+    fake = FakeRetriever()
+    fake.seconds = 0.005
+    options = {"queue": QueueLimits(max_requests=4), "batch": BatchLimits(max_size=2)}
+    async with running(fake, **options) as api:
+        names = [str(i) for i in range(60)]
+        answers = await collect(api.stub.RetrieveStream(iter([item(n) for n in names]), timeout=30))
+        assert set(answers) == set(names)
+        assert all(answer.WhichOneof("outcome") == "response" for answer in answers.values())
+
+
+@asynchronous
+async def test_streams_leave_room_for_single_calls() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with running(fake, queue=QueueLimits(max_requests=4)) as api:
+        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=30)
+        await until(lambda: in_flight(api) == 2)
+        single = asyncio.ensure_future(api.retrieve("single"))
+        await until(lambda: in_flight(api) == 3)
+        fake.hold.set()
+        assert (await single).candidates
+        assert len(await collect(call)) == 40
+
+
+@asynchronous
+async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    options = {"queue": QueueLimits(max_requests=8), "batch": BatchLimits(max_size=2)}
+    async with running(fake, **options) as api:
+        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=30)
+        lane = (await lanes_of(api))[0]
+        await until(lambda: fake.running.is_set() and lane.patience.num_waiting > 0)
+        call.cancel()
+        await until(lambda: in_flight(api) == 0 and lane.patience.num_waiting == 0)
+        assert fake.stopped_by, "decoding noticed"
+        assert api.waiting == 0
+        fake.hold.set()
+        assert (await api.retrieve()).candidates
+
+
+async def lanes_of(api: Running) -> list[Any]:
+    await until(lambda: bool(api.server.lanes.all()))
+    return api.server.lanes.all()
+
+
+@asynchronous
+async def test_the_deadline_of_the_stream_ends_it() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with running(fake) as api:
+        call = api.stub.RetrieveStream(timeout=0.3)
+        await call.write(item("a"))
+        error, _ = await failure(refused_at_the_end(call))
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: in_flight(api) == 0)
+
+
+async def refused_at_the_end(call: Any) -> None:
+    """Read to the end; what is answered on the way has run out of time."""
+    for answer in (await collect(call)).values():
+        assert answer.error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+
+
+@asynchronous
+async def test_the_limit_on_time_is_that_of_a_query() -> None:
+    fake = FakeRetriever()
+    async with running(fake, max_request_seconds=0.4) as api:
+        call = api.stub.RetrieveStream(timeout=20)
+        for i in range(4):  # longer than the limit in the sum
+            await call.write(item(str(i)))
+            assert (await call.read()).response.candidates
+            await asyncio.sleep(0.15)
+        fake.hold.clear()
+        await call.write(item("late"))
+        late = await call.read()
+        assert late.error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+        fake.hold.set()
+        await call.write(item("next"))
+        assert (await call.read()).response.candidates
+        await call.done_writing()
+        assert await call.code() == grpc.StatusCode.OK
+
+
+@asynchronous
+async def test_garbage_ends_the_stream_behind_what_was_asked_before_it() -> None:
+    async with running(FakeRetriever()) as api:
+        good = item("good").SerializeToString()
+        call = api.channel.stream_stream(METHOD)(iter([good, b"\xff\xff\xff"]), timeout=20)
+        answers = []
+
+        async def read() -> None:
+            async for raw in call:
+                answers.append(pb.RetrieveStreamResponse.FromString(raw))
+
+        error, details = await failure(read())
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert f"not a valid request of {METHOD}" in str(error.details())
+        assert "BadRequest" in details
+        assert [answer.id for answer in answers] == ["good"]
+
+
+@asynchronous
+async def test_a_server_that_is_warming_up_refuses_a_stream() -> None:
+    async with running(FakeRetriever(), load=False) as api:
+        error, details = await failure(
+            refused_at_the_end(api.stub.RetrieveStream(iter([item("a")]), timeout=20))
+        )
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        assert "RetryInfo" in details
+
+
+@asynchronous
+async def test_draining_answers_what_a_stream_has_in_flight_and_ends_it() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with running(fake) as api:
+        call = api.stub.RetrieveStream(timeout=20)
+        for i in range(3):
+            await call.write(item(str(i)))
+        await until(lambda: in_flight(api) == 3)
+        draining = asyncio.create_task(api.server.drain())
+        await asyncio.sleep(0.05)
+        fake.hold.set()
+        answers = [await call.read() for _ in range(3)]
+        assert {answer.id for answer in answers} == set("012")
+        error, details = await failure(refused_at_the_end(call))
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        assert details["RetryInfo"].retry_delay.ToMilliseconds() > 0
+        await draining
+
+
+@pytest.mark.parametrize("names", [["same", "same"], ["", ""]])
+@asynchronous
+async def test_ids_need_not_be_unique(names: Iterable[str]) -> None:
+    async with running(FakeRetriever()) as api:
+
+        async def queries() -> AsyncIterator[pb.RetrieveStreamRequest]:
+            for name in names:
+                yield item(name)
+
+        answers = [answer async for answer in api.stub.RetrieveStream(queries(), timeout=20)]
+        assert [answer.id for answer in answers] == list(names)
