@@ -7,7 +7,8 @@ methods' `Call` for its id, and by what notes findings about the call. Tasks tha
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -62,6 +63,16 @@ _CURRENT: ContextVar[CallScope | None] = ContextVar("genret_call", default=None)
 def enter(scope: CallScope) -> None:
     """Make `scope` that of the running task, to its end. For tasks that serve one call each."""
     _CURRENT.set(scope)
+
+
+@contextmanager
+def entered(scope: CallScope) -> Iterator[CallScope]:
+    """Make `scope` that of the block."""
+    token = _CURRENT.set(scope)
+    try:
+        yield scope
+    finally:
+        _CURRENT.reset(token)
 
 
 def current_scope() -> CallScope | None:

@@ -1,0 +1,144 @@
+"""Logs on stderr: lines for people, or one JSON object a line for machines.
+
+Nothing that comes from outside can begin a line of its own: line ends in messages are escaped, tracebacks are
+indented in text and quoted in JSON. Every record made while a call is served carries the call's id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+from service.configuration.sections import LogConfig
+from service.observability.calls import REQUEST_LOGGER
+from service.observability.escaping import escaped
+from service.observability.scope import current_scope
+
+# What a record has by itself; the rest of its attributes was given as `extra`.
+_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "request_id"}
+# A logger of uvicorn's that repeats the message in colours.
+_REPEATED = frozenset(("color_message",))
+_INDENT = "    "
+
+
+def configure(config: LogConfig, stream: TextIO | None = None) -> None:
+    """Send all records and Python's warnings to stderr. May be called again: the last call counts.
+
+    Args:
+        config: From which level, and in which format.
+        stream: Written to instead of stderr.
+    """
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonFormatter() if config.format == "json" else TextFormatter())
+    handler.set_name(__name__)
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if h.get_name() == __name__]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(config.level.upper())
+    # Whoever asks for request lines gets them, however little they want to read otherwise.
+    logging.getLogger(REQUEST_LOGGER).setLevel(logging.INFO if config.requests else logging.NOTSET)
+    logging.captureWarnings(True)
+    _tame_uvicorn()
+
+
+def _tame_uvicorn() -> None:
+    """Let uvicorn's records go where all others go; its access log would repeat the request lines."""
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+        logger = logging.getLogger(name)
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+
+
+class TextFormatter(logging.Formatter):
+    """`TIME LEVEL LOGGER [REQUEST] MESSAGE name=value ...`; a traceback follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text."""
+        request_id = _request_id(record)
+        parts = [_time(record), record.levelname, escaped(record.name)]
+        if request_id:
+            parts.append(f"[{escaped(request_id)}]")
+        parts.append(escaped(record.getMessage()))
+        parts += [f"{escaped(name)}={_shown(value)}" for name, value in _extra(record).items()]
+        lines = [" ".join(parts), *_exception(record).splitlines()]
+        return f"\n{_INDENT}".join([lines[0], *(escaped(line) for line in lines[1:])])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object: time, level, logger, message, request_id, exception, and what else was given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as a line of JSON."""
+        entry: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        request_id = _request_id(record)
+        if request_id:
+            entry["request_id"] = request_id
+        exception = _exception(record)
+        if exception:
+            entry["exception"] = exception
+        for name, value in _extra(record).items():
+            entry.setdefault(name, _plain(value))
+        # ASCII alone: no reader takes U+2028 for the end of a line, and half a surrogate has a form.
+        return json.dumps(entry, ensure_ascii=True)
+
+
+def _time(record: logging.LogRecord) -> str:
+    """Return when a record was made: RFC 3339, UTC, with microseconds."""
+    made = datetime.fromtimestamp(record.created, UTC)
+    return made.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _request_id(record: logging.LogRecord) -> str:
+    given = record.__dict__.get("request_id")
+    if given:
+        return str(given)
+    scope = current_scope()
+    return "" if scope is None else scope.request_id
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    return {
+        name: value for name, value in record.__dict__.items() if name not in _OWN and name not in _REPEATED
+    }
+
+
+def _exception(record: logging.LogRecord) -> str:
+    parts = []
+    if record.exc_info and record.exc_info[0] is not None:
+        parts.append(logging.Formatter().formatException(record.exc_info))
+    elif record.exc_text:
+        parts.append(record.exc_text)
+    if record.stack_info:
+        parts.append(record.stack_info)
+    return "\n".join(parts)
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it; its text where JSON has none, as for NaN and objects."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def _shown(value: object) -> str:
+    """Return a value as one word, quoted where it is none."""
+    text = value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
+    if isinstance(value, str) and (not text or any(c in ' "=' or not c.isprintable() for c in text)):
+        text = json.dumps(text, ensure_ascii=False)
+    return escaped(text)
