@@ -8,6 +8,7 @@ GenretError
     ├── MalformedMessageError   the bytes of a request are not the message the method takes
     ├── UnauthenticatedError    no token, or a wrong one
     ├── PermissionDeniedError   the token does not allow the method
+    ├── UnservableIndexError    an index opens, but nothing can be asked of it
     ├── BindError           the address cannot be listened on
     └── CallError           a call of the client failed (code, message)
 """
@@ -71,6 +72,10 @@ class NotReadyError(ServiceError):
 
 class MalformedMessageError(ServiceError):
     """The bytes of a request do not parse as the message its method takes."""
+
+
+class UnservableIndexError(ServiceError):
+    """An index that can be opened cannot be served: it is empty, or a named schema does not fit it."""
 
 
 class BindError(ServiceError):

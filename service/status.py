@@ -31,6 +31,7 @@ from service.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
     UnknownIndexError,
+    UnservableIndexError,
 )
 
 DOMAIN = "genret"
@@ -127,6 +128,11 @@ TABLE: tuple[Row, ...] = (
         StatusCode.FAILED_PRECONDITION,
         lambda e: (Precondition("INDEX", "index", "the index is not there"),),
         lambda e: "the index is not there",  # its text names a path of the server
+    ),
+    Row(
+        UnservableIndexError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("INDEX", "index", str(e)),),
     ),
     Row(
         IndexMismatchError,

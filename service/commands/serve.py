@@ -77,20 +77,12 @@ def _serve(config: ServerConfig) -> None:
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _signals_before_the_server():
+        from service.serving.life import serve_until_signalled
         from service.serving.loading import IndexOpener
-        from service.serving.server import Server, serve_until_signalled
-
-        opener = IndexOpener(
-            config.models[0],
-            filter_cache_bytes=config.filter_cache_mib * 2**20,
-            grammar_cache_bytes=config.grammar_cache_mib * 2**20,
-            schemas=config.schemas,
-        )
+        from service.serving.server import Server
 
         async def run() -> signal.Signals | None:
-            return await serve_until_signalled(
-                Server(config, opener.open, config.models[0].device, opener.name_schemas), _say_ready
-            )
+            return await serve_until_signalled(Server(config, IndexOpener.of(config)), _say_ready)
 
         stopped_early = asyncio.run(run())
         _say_stopped()

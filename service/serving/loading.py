@@ -1,113 +1,121 @@
-"""Open indexes with their model for serving. The only module of the service that starts torch."""
+"""Open indexes with their models for serving. With `models` the only module that starts torch."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from retrieval.errors import InputError, SourceError
+from retrieval.index.reader import read_manifest
+from retrieval.index.versions import read_version, version_dir
 from service.configuration.config import (
     DEFAULT_FILTER_CACHE_MIB,
     DEFAULT_GRAMMAR_CACHE_MIB,
     IndexSpec,
     SchemaSpec,
+    ServerConfig,
 )
 from service.configuration.schema_file import read_schema
 from service.configuration.sections import ModelSpec
-from service.serving.responder import Responder
-from service.serving.served import IndexDescription, ServedIndex
-
-if TYPE_CHECKING:
-    from retrieval.retriever import Retriever
+from service.errors import UnservableIndexError
+from service.serving.models import ServedModel
+from service.serving.served import ServedIndex
 
 _LOG = logging.getLogger(__name__)
 
 
 class IndexOpener:
-    """Opens indexes for one model, which is loaded with the first of them and shared by all.
+    """Opens indexes (`service.serving.opener.Opener`). Each model is loaded once, with its first index.
+
+    A schema that requests may name is compiled for every model whose indexes it fits, at least one. To
+    requests for an index of another model its name is unknown.
 
     Args:
-        model: Which checkpoint, and where it runs.
+        *models: Which checkpoints, and where they run; indexes name them.
         filter_cache_bytes: Bound on the memory of the filters kept of each index.
-        grammar_cache_bytes: Bound on the memory of the grammars kept.
+        grammar_cache_bytes: Bound on the memory of the grammars kept of each model.
         schemas: Schemas that requests may name.
     """
 
     def __init__(
         self,
-        model: ModelSpec,
+        *models: ModelSpec,
         filter_cache_bytes: int = DEFAULT_FILTER_CACHE_MIB * 2**20,
         grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_MIB * 2**20,
         schemas: Sequence[SchemaSpec] = (),
     ) -> None:
-        self._model = model
-        self._filter_cache_bytes = filter_cache_bytes
-        self._grammar_cache_bytes = grammar_cache_bytes
+        self._models = {
+            spec.name: ServedModel(spec, filter_cache_bytes, grammar_cache_bytes) for spec in models
+        }
         self._schemas = tuple(schemas)
-        self._first: Retriever | None = None
+        self._model_of: dict[str, ServedModel] = {}
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> IndexOpener:
+        """Return the opener of a server."""
+        return cls(
+            *config.models,
+            filter_cache_bytes=config.filter_cache_mib * 2**20,
+            grammar_cache_bytes=config.grammar_cache_mib * 2**20,
+            schemas=config.schemas,
+        )
+
+    def live_version(self, spec: IndexSpec) -> str:
+        """Return the version that the index's directory holds now; see `Opener`."""
+        return version_dir(spec.path).name
 
     def open(self, spec: IndexSpec) -> ServedIndex:
-        """Open an index and check that it fits the model. Blocks for as long as that takes.
+        """Open an index and check that it fits its model; see `Opener`.
 
         Raises:
+            InputError: there is no such model.
+            UnservableIndexError: the index is empty, or a named schema cannot be used with it.
             GenretError: the index or the model cannot be used, or they do not fit together.
         """
-        retriever = self._open(spec)
-        index = retriever.index
-        description = IndexDescription(
-            name=spec.name,
-            version=index.version,
-            digest=index.digest,
-            num_rows=index.num_rows,
-            num_entities=index.num_entities,
-            model=self._model.display_name,
-            device=str(retriever.model.device),
-        )
-        _LOG.info(
-            "index %r: version %s from %s; model %s on %s; the trie is walked by %s kernels",
-            spec.name,
-            index.version,
-            spec.path,
-            description.model,
-            description.device,
-            retriever.trie.kernels_name,
-        )
-        return ServedIndex(description, Responder(retriever))
+        model = self._models.get(spec.model)
+        if model is None:
+            known = ", ".join(map(repr, self._models)) or "none"
+            raise InputError("index", f"{spec.name!r} names the model {spec.model!r}; known: {known}")
+        counts = read_version(spec.path, lambda folder: read_manifest(folder)[0].counts)
+        if not counts.rows or not counts.entities:
+            raise UnservableIndexError(f"the index {spec.name!r} is empty: no title can be found in it")
+        served = model.open(spec)
+        self._model_of[spec.name] = model
+        return served
 
-    def name_schemas(self) -> None:
-        """Compile the schemas that requests may name. To be called when all indexes are open.
+    def publish(self, opened: ServedIndex) -> list[ServedIndex]:
+        """Let requests use an index, and schemas of the same model's indexes name it; see `Opener`."""
+        return self._model_of[opened.description.name].publish(opened)
+
+    def retire(self, served: ServedIndex) -> Callable[[], None] | None:
+        """Give up what nobody uses any more; see `Opener`."""
+        return self._model_of[served.description.name].retire(served)
+
+    def finish(self) -> None:
+        """Compile the schemas that requests may name. To be called when all indexes are published.
 
         Raises:
             GenretError: a schema cannot be read or cannot be used; names its file.
         """
-        if self._first is None:
-            return
         for spec in self._schemas:
-            text = read_schema(spec.path)
-            try:
-                self._first.answerer.name_schema(spec.name, text)
-            except InputError as error:
-                raise SourceError(f"{spec.path}: {error.message}") from error
+            self._name_schema(spec)
         if self._schemas:
-            stats = self._first.answerer.stats
-            _LOG.info("%d schemas compiled, %d bytes of grammars", len(self._schemas), stats.held_bytes)
+            held = sum(model.held_grammar_bytes for model in self._models.values())
+            _LOG.info("%d schemas compiled, %d bytes of grammars", len(self._schemas), held)
 
-    def _open(self, spec: IndexSpec) -> Retriever:
-        if self._first is not None:
-            return self._first.open_another(spec.path, name=spec.name)
-        from retrieval.retriever import Retriever
-
-        model = self._model
-        self._first = Retriever.open(
-            spec.path,
-            model.checkpoint,
-            device=model.device,
-            dtype=model.dtype,
-            num_threads=model.num_threads,
-            filter_cache_bytes=self._filter_cache_bytes,
-            grammar_cache_bytes=self._grammar_cache_bytes,
-            draft_model=model.draft,
-            name=spec.name,
-        )
-        return self._first
+    def _name_schema(self, spec: SchemaSpec) -> None:
+        text = read_schema(spec.path)
+        refusals: list[tuple[str, InputError]] = []
+        used = set(self._model_of.values())
+        models = {name: model for name, model in self._models.items() if model in used}
+        for name, model in models.items():
+            try:
+                model.name_schema(spec.name, text)
+            except InputError as error:
+                refusals.append((name, error))
+        if len(refusals) == len(models) and refusals:
+            raise SourceError(f"{spec.path}: {refusals[0][1].message}") from refusals[0][1]
+        for name, refusal in refusals:
+            _LOG.warning(
+                "the schema %r cannot be used with the model %r: %s", spec.name, name, refusal.message
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from decoding.cancellation import CancelToken
@@ -13,6 +13,8 @@ from service.serving.caches import CacheCounts
 from service.serving.served import Outcome, Request
 
 if TYPE_CHECKING:
+    from retrieval.answers.answerer import AnswerJob
+    from retrieval.answers.index_set import IndexSet
     from retrieval.retriever import Retriever
 
 
@@ -21,13 +23,15 @@ class Responder:
 
     Args:
         retriever: Answers for one index.
+        indexes: Those that schemas of its requests may name; None: those that they may name when asked.
 
     Attributes:
         retriever: As given.
     """
 
-    def __init__(self, retriever: Retriever) -> None:
+    def __init__(self, retriever: Retriever, indexes: IndexSet | None = None) -> None:
         self.retriever = retriever
+        self._indexes = indexes
 
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the length of the request's prompt; see `Retriever.prompt_tokens`."""
@@ -39,7 +43,7 @@ class Responder:
 
     def prepare_answer(self, request: AnswerRequest) -> int:
         """Compile the request's schema, unless it is known, and return the length of its prompt."""
-        return len(self.retriever.answerer.job(request, titles=self.retriever.name).prompt)
+        return len(self._job(request).prompt)
 
     def respond(
         self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
@@ -56,7 +60,7 @@ class Responder:
         for i, request in enumerate(requests):
             if isinstance(request, AnswerRequest):
                 try:
-                    jobs[i] = answerer.job(request, tokens[i], self.retriever.name)
+                    jobs[i] = self._job(request, tokens[i])
                 except GenretError as error:
                     outcomes[i] = error
         if jobs:
@@ -74,6 +78,10 @@ class Responder:
         # Who waits for a compilation that another request began has not found the grammar in the cache.
         return CacheCounts(stats.hits, stats.compilations + stats.waits, stats.evictions, stats.held_bytes)
 
-    def warm_up(self) -> None:
-        """Do everything that makes a first request slower than the next."""
-        self.retriever.warm_up()
+    def warm_up_steps(self) -> Iterator[Callable[[], object]]:
+        """Return what makes a first request slower than the next, one query each."""
+        return self.retriever.warm_up_steps()
+
+    def _job(self, request: AnswerRequest, cancel: CancelToken | None = None) -> AnswerJob:
+        name = self.retriever.name
+        return self.retriever.answerer.job(request, cancel, name, self._indexes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,8 +47,11 @@ class ServedRetriever(Protocol):
     ) -> Sequence[Outcome]:
         """Answer every request, in order; errors of single requests are values. Blocks."""
 
-    def warm_up(self) -> None:
-        """Do everything that makes a first request slower than the next. Blocks."""
+    def warm_up_steps(self) -> Iterable[Callable[[], object]]:
+        """Return what makes a first request slower than the next, in pieces that each block for a while.
+
+        Other requests may be answered between two of them.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,23 @@ class ServedIndex:
 
 
 class IndexTable:
-    """The indexes of a server by name. The first one added is the default."""
+    """The indexes of a server by name. The first one added is the default. Lives on one event loop."""
 
     def __init__(self) -> None:
         self._served: dict[str, ServedIndex] = {}
+        self._users: Counter[ServedIndex] = Counter()
+        self._free: Callable[[ServedIndex], None] = _keep
+
+    def on_free(self, tell: Callable[[ServedIndex], None]) -> None:
+        """Have `tell` called with every index that was replaced, when its last request has left."""
+        self._free = tell
 
     def put(self, served: ServedIndex) -> None:
         """Add an index, or replace the one of the same name; its place stays."""
+        replaced = self._served.get(served.description.name)
         self._served[served.description.name] = served
+        if replaced is not None and replaced is not served and replaced not in self._users:
+            self._free(replaced)
 
     def resolve(self, name: str) -> ServedIndex:
         """Return the index called `name`, the default one for an empty name.
@@ -119,7 +132,21 @@ class IndexTable:
         Raises:
             UnknownIndexError: there is none.
         """
-        yield self.resolve(name)
+        served = self.resolve(name)
+        self._users[served] += 1
+        try:
+            yield served
+        finally:
+            self._users[served] -= 1
+            if not self._users[served]:
+                del self._users[served]
+                if self._served[served.description.name] is not served:
+                    self._free(served)
+
+    @property
+    def num_replaced(self) -> int:
+        """Indexes that were replaced and are still used by requests."""
+        return sum(self._served[served.description.name] is not served for served in self._users)
 
     def describe(self) -> list[IndexDescription]:
         """Return every index, the default one first."""
@@ -127,3 +154,7 @@ class IndexTable:
 
     def __len__(self) -> int:
         return len(self._served)
+
+
+def _keep(served: ServedIndex) -> None:
+    """Let whoever holds an index do with it as they like."""

@@ -20,7 +20,7 @@ from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.loading import IndexOpener
 from service.serving.served import ServedIndex
 from tests.checkpoints import make_index as make_other_index
-from tests.service.running_server import Running, failure, retriever_of, running, until
+from tests.service.running_server import Running, failure, open_all, retriever_of, running, until
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 TITLE = {"type": "string", "x-genret-index": "titles"}
@@ -58,11 +58,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serve
         schemas=[SchemaSpec("entity", schema)],
     )
     films = make_other_index(folder / "films", checkpoint, "title\tentity_id\nAlien\tF1\nVertigo\tF2\n")
-    served = {
-        "tiny": opener.open(IndexSpec("tiny", make_index(folder / "index", checkpoint))),
-        "films": opener.open(IndexSpec("films", films)),
-    }
-    opener.name_schemas()
+    tiny = make_index(folder / "index", checkpoint)
+    served = open_all(opener, IndexSpec("tiny", tiny), IndexSpec("films", films))
     yield served
     for index in served.values():
         retriever_of(index).close()

@@ -21,7 +21,7 @@ from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.server import Server
 from tests.service.fake_retriever import FakeRetriever, served
-from tests.service.running_server import failure, make_config, running, unpack, until
+from tests.service.running_server import TableOpener, failure, make_config, running, unpack, until
 
 StatusCode = grpc.StatusCode
 READINESS = "genret.v1.RetrievalService"
@@ -451,7 +451,7 @@ def test_a_port_in_use_is_an_error_that_names_the_address() -> None:
     async def scenario() -> None:
         async with running(FakeRetriever()) as api:
             config = make_config(port=api.server.port)
-            second = Server(config, lambda spec: served(FakeRetriever()))
+            second = Server(config, TableOpener({"fake": served(FakeRetriever())}))
             with pytest.raises(BindError, match=rf"127\.0\.0\.1:{api.server.port}: .*in use"):
                 await second.start()
             await second.drain()
@@ -462,7 +462,8 @@ def test_a_port_in_use_is_an_error_that_names_the_address() -> None:
 
 def test_a_host_that_does_not_exist_is_named() -> None:
     async def scenario() -> None:
-        server = Server(make_config(host="host.invalid", insecure=True), lambda spec: served(FakeRetriever()))
+        opener = TableOpener({"fake": served(FakeRetriever())})
+        server = Server(make_config(host="host.invalid", insecure=True), opener)
         with pytest.raises(BindError, match=r"cannot listen on host\.invalid:0"):
             await server.start()
         await server.drain()
@@ -472,10 +473,7 @@ def test_a_host_that_does_not_exist_is_named() -> None:
 
 def test_an_index_that_cannot_be_opened_leaves_the_server_not_ready() -> None:
     async def scenario() -> None:
-        def refuse(spec: object) -> Any:
-            raise IndexMismatchError("another tokenizer")
-
-        server = Server(make_config(), refuse)
+        server = Server(make_config(), TableOpener({"fake": IndexMismatchError("another tokenizer")}))
         await server.start()
         with pytest.raises(IndexMismatchError):
             await server.load()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from decoding.cancellation import CancelToken
@@ -67,7 +67,10 @@ class FakeRetriever:
             raise InputError("schema", "no JSON")
         return self.prompt_tokens(request)
 
-    def warm_up(self) -> None:
+    def warm_up_steps(self) -> Iterator[Callable[[], object]]:
+        yield self._warm_up
+
+    def _warm_up(self) -> None:
         self.num_warm_ups += 1
 
     def respond(

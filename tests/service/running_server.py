@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from retrieval.retriever import Retriever
 from service.configuration.config import IndexSpec, ServerConfig
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.serving.loading import IndexOpener
 from service.serving.responder import Responder
 from service.serving.served import ServedIndex
 from service.serving.server import Server
@@ -55,6 +57,48 @@ def make_config(*names: str, **options: Any) -> ServerConfig:
     return replace(ServerConfig(indexes=specs, port=0, drain_seconds=10), **options)
 
 
+class TableOpener:
+    """Opens what a test has put into a table by then, or raises it."""
+
+    def __init__(self, table: Mapping[str, ServedIndex | Exception]) -> None:
+        self.table = table
+        self.opened: list[ServedIndex] = []
+        self.retired: list[ServedIndex] = []
+        self.released: list[ServedIndex] = []
+
+    def live_version(self, spec: IndexSpec) -> str:
+        return self._look(spec).description.version
+
+    def open(self, spec: IndexSpec) -> ServedIndex:
+        self.opened.append(self._look(spec))
+        return self.opened[-1]
+
+    def publish(self, opened: ServedIndex) -> Sequence[ServedIndex]:
+        return [opened]
+
+    def retire(self, served: ServedIndex) -> Callable[[], None]:
+        self.retired.append(served)
+        return partial(self.released.append, served)
+
+    def finish(self) -> None:
+        pass
+
+    def _look(self, spec: IndexSpec) -> ServedIndex:
+        found = self.table[spec.name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def open_all(opener: IndexOpener, *specs: IndexSpec) -> dict[str, ServedIndex]:
+    """Open indexes as a server does; those that answer then, by name."""
+    found: dict[str, ServedIndex] = {}
+    for spec in specs:
+        found |= {served.description.name: served for served in opener.publish(opener.open(spec))}
+    opener.finish()
+    return {spec.name: found[spec.name] for spec in specs}
+
+
 @asynccontextmanager
 async def running(
     *retrievers: FakeRetriever,
@@ -63,7 +107,7 @@ async def running(
     **options: Any,
 ) -> AsyncIterator[Running]:
     table = indexes or {f"fake{i or ''}": served(r, f"fake{i or ''}") for i, r in enumerate(retrievers)}
-    server = Server(make_config(*table, **options), lambda spec: table[spec.name], device="test")
+    server = Server(make_config(*table, **options), TableOpener(table))
     await server.start()
     try:
         if load:
