@@ -26,6 +26,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from decoding.architectures import check_supported
+from decoding.checkpoint_files import refuse_foreign_file_name, refuse_foreign_weights
 from decoding.errors import ModelLoadError
 
 DTYPES = {
@@ -106,6 +107,7 @@ def load_weights(
         ModelLoadError: weights missing or broken, or the device cannot take them.
     """
     name = str(path_or_hub_id)
+    refuse_foreign_file_name(getattr(config, "transformers_weights", None))
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
         with _without_progress_bar():
@@ -198,6 +200,7 @@ def _refuse_unsuitable_directory(path: Path, named_as_path: bool) -> None:
         return
     if not (path / "config.json").is_file():
         raise ModelLoadError(f"{path} holds no config.json, so it is no model directory")
+    refuse_foreign_weights(path)
     if any(path.glob("*.safetensors")):
         return
     pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern))

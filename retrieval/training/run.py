@@ -237,9 +237,11 @@ def load_model(path_or_id: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     try:
-        config = AutoConfig.from_pretrained(path_or_id)
+        config = AutoConfig.from_pretrained(path_or_id, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        return kind.from_pretrained(path_or_id, dtype=torch.float32, use_safetensors=True)
+        return kind.from_pretrained(
+            path_or_id, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:  # what transformers raises for missing or foreign files
         raise ModelError(f"{path_or_id}: cannot be loaded for training: {error}") from error
 

@@ -1,0 +1,108 @@
+"""No module of the packages unpickles, evaluates text as code or runs a shell; read from syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("retrieval", "decoding", "index_builder", "service")
+MODULES = {
+    "pickle", "_pickle", "dill", "cloudpickle", "jsonpickle", "joblib", "shelve", "marshal", "yaml",
+}  # fmt: skip
+BUILTINS = {"eval", "exec", "compile", "__import__"}
+CALLS = {
+    "torch.load", "torch.jit.load", "torch.hub.load", "torch.package", "os.system", "os.popen",
+    "pandas.read_pickle", "yaml.load", "builtins.eval", "builtins.exec",
+}  # fmt: skip
+# Keyword arguments that make a harmless call one that runs what it reads.
+ARGUMENTS = {"allow_pickle": True, "shell": True, "weights_only": False, "use_safetensors": False}
+
+
+def findings(source: str) -> list[str]:
+    """Name what is dangerous in a module, by line."""
+    tree = ast.parse(source)
+    aliases = dict(_aliases(tree))
+    return [f"line {line}: {what}" for node in ast.walk(tree) for line, what in _dangers(node, aliases)]
+
+
+def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((name.asname, name.name) for name in node.names if name.asname)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((name.asname or name.name, f"{node.module}.{name.name}") for name in node.names)
+
+
+def _dangers(node: ast.AST, aliases: dict[str, str]) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.Import):
+        yield from ((node.lineno, f"import {n.name}") for n in node.names if _top(n.name) in MODULES)
+    elif isinstance(node, ast.ImportFrom) and _top(node.module or "") in MODULES:
+        yield node.lineno, f"from {node.module} import"
+    elif isinstance(node, ast.Call):
+        called = _dotted(node.func, aliases)
+        if called in BUILTINS or called in CALLS:
+            yield node.lineno, f"{called}()"
+        for keyword in node.keywords:
+            value = keyword.value
+            dangerous = keyword.arg in ARGUMENTS and isinstance(value, ast.Constant)
+            if dangerous and value.value is ARGUMENTS[keyword.arg]:
+                yield node.lineno, f"{keyword.arg}={value.value}"
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value, aliases)}.{node.attr}"
+    return ""
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_runs_what_it_reads(package: str) -> None:
+    paths = [path for path in sources() if path.relative_to(ROOT).parts[0] == package]
+    assert len(paths) > 10
+    found = {str(path.relative_to(ROOT)): findings(path.read_text("utf-8")) for path in paths}
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "import os, pickle as p",
+        "from pickle import loads",
+        "import joblib.memory",
+        "def f():\n    from yaml import load",
+        "eval('1')",
+        "exec(text)",
+        "import torch\ntorch.load(path)",
+        "import torch as t\nt.load(path)",
+        "from torch import load\nload(path)",
+        "from torch import load as harmless\nharmless(path)",
+        "import numpy as np\nnp.load(path, allow_pickle=True)",
+        "import subprocess\nsubprocess.run(text, shell=True)",
+        "model.from_pretrained(path, use_safetensors=False)",
+    ],
+)
+def test_what_is_dangerous_is_found(source: str) -> None:
+    assert findings(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["model.eval()", "matcher.compile()", "import json\njson.load(file)", "np.load(p, allow_pickle=False)"],
+)
+def test_what_is_harmless_is_not(source: str) -> None:
+    assert findings(source) == []
