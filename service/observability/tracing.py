@@ -83,6 +83,7 @@ class Tracing:
 
         self._provider = provider
         self._tracer = provider.get_tracer(_SERVICE, version)
+        self._stopped = False
         self._propagator = TraceContextTextMapPropagator()
 
     def server_span(
@@ -127,6 +128,9 @@ class Tracing:
         Args:
             timeout_s: Longest wait, seconds.
         """
+        if self._stopped:
+            return
+        self._stopped = True
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def shut_down() -> None:

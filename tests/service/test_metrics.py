@@ -1,50 +1,283 @@
-"""Metrics: their names follow the conventions, and they say what happened."""
+"""Metrics: their names follow the conventions, their labels are bounded, and they say what happened."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from decoding.cancellation import CancelToken
+from decoding.errors import DeadlineExceededError
+from retrieval.answers.types import AnswerRequest
+from retrieval.types import RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
+from service.errors import NotReadyError, OverloadedError
 from service.observability.buckets import geometric
 from service.observability.lanes import LaneObservations
 from service.observability.metrics import Metrics
 from service.observability.state import ServerState
+from service.serving.caches import CacheCounts
 from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.running_server import until
 
 
-def watched(*indexes: Any) -> tuple[Metrics, Readiness]:
+class Scraped:
+    """What a scrape shows."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        text, self.content_type = metrics.render()
+        self.families = {f.name: f for f in text_string_to_metric_families(text.decode())}
+        self.samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+    def __call__(self, metric: str, /, **labels: str) -> float:
+        return self.samples.get((metric, tuple(sorted(labels.items()))), 0.0)
+
+
+class CachingFake(FakeRetriever):
+    def filter_cache(self) -> CacheCounts:
+        return CacheCounts(hits=5, misses=2, evictions=1, held_bytes=300)
+
+    def grammar_cache(self) -> CacheCounts:
+        return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
+
+
+@asynccontextmanager
+async def watched(
+    *retrievers: FakeRetriever, **queue: Any
+) -> AsyncIterator[tuple[Metrics, Lanes, Readiness]]:
     metrics, readiness, table = Metrics(), Readiness([]), IndexTable()
-    for index in indexes:
-        table.put(index)
-    lanes = Lanes(BatchLimits(), QueueLimits(), lambda device: LaneObservations(metrics, device))
+    for i, retriever in enumerate(retrievers):
+        table.put(served(retriever, f"index{i}"))
+    lanes = Lanes(BatchLimits(), QueueLimits(**queue), lambda device: LaneObservations(metrics, device))
     metrics.watch(ServerState("1.2.3", readiness, lanes, table))
-    return metrics, readiness
-
-
-def families(metrics: Metrics) -> dict[str, Any]:
-    text, _ = metrics.render()
-    return {family.name: family for family in text_string_to_metric_families(text.decode())}
+    try:
+        yield metrics, lanes, readiness
+    finally:
+        for retriever in retrievers:
+            retriever.hold.set()
+        await lanes.close()
 
 
 def test_names_follow_the_conventions() -> None:
-    metrics, _ = watched(served(FakeRetriever()))
-    found = families(metrics)
-    assert len(found) > 30
-    for name, family in found.items():
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name
-        assert family.documentation.strip(), name
-        if name.startswith("genret_"):
-            assert family.documentation.endswith("."), name
-            assert not name.endswith(("_ms", "_mib", "_count", "_sum", "_bucket", "_total")), name
-        if "seconds" in name.split("_"):
-            assert name.endswith("_seconds"), name
-        assert not any(sample.name.endswith("_created") for sample in family.samples)
+    async def scenario() -> None:
+        async with watched(CachingFake()) as (metrics, lanes, _):
+            lanes.of("cpu")
+            found = Scraped(metrics).families
+        assert len(found) > 40
+        for name, family in found.items():
+            assert re.fullmatch(r"(genret|process|python)_[a-z0-9_]*", name), name
+            assert family.documentation.strip(), name
+            assert not any(sample.name.endswith("_created") for sample in family.samples)
+            assert not name.endswith(("_ms", "_millis", "_kib", "_mib", "_count", "_sum", "_bucket")), name
+            if name.startswith("genret_"):
+                assert family.documentation.endswith("."), name
+            words = name.split("_")
+            assert all(unit not in words or words[-1] == unit for unit in ("seconds", "bytes")), name
+            for sample in family.samples:
+                assert all(re.fullmatch(r"[a-z_]+", label) for label in sample.labels), name
+                assert family.type != "counter" or sample.name.endswith("_total"), name
+
+    asyncio.run(scenario())
+
+
+def test_every_label_has_bounded_values_without_clients_in_them() -> None:
+    allowed = {"method", "code", "device", "finish_reason", "reason", "stage", "index", "outcome", "model"}
+    allowed |= {"name", "version", "digest", "generation", "le", "implementation", "major", "minor"}
+
+    async def scenario() -> None:
+        async with watched(CachingFake()) as (metrics, lanes, _):
+            lanes.of("cpu")
+            labels = {label for _, pairs in Scraped(metrics).samples for label, _ in pairs}
+            assert labels <= allowed
+
+    asyncio.run(scenario())
+
+
+def test_what_exists_anyway_is_read_at_the_scrape() -> None:
+    async def scenario() -> None:
+        first, second = CachingFake(), CachingFake()
+        async with watched(first, second) as (metrics, lanes, readiness):
+            assert Scraped(metrics)("genret_ready") == 0
+            await readiness.announce(State.READY)
+            first.hold.clear()
+            batcher = lanes.of("cpu").batcher
+            token = CancelToken()
+            running = asyncio.create_task(batcher.submit(first, RetrieveRequest("a"), 10, token))
+            await until(first.running.is_set)
+            waiting = asyncio.create_task(batcher.submit(first, RetrieveRequest("b"), 7, token))
+            await until(lambda: batcher.num_waiting == 1)
+            seen = Scraped(metrics)
+            assert seen("genret_ready") == 1
+            assert seen("genret_queue_depth", device="cpu") == 1
+            assert seen("genret_queue_tokens", device="cpu") == 17
+            assert seen("genret_build_info", version="1.2.3") == 1
+            index = {
+                "name": "index0",
+                "version": "v1",
+                "digest": "d1",
+                "model": "fake-model",
+                "device": "cpu",
+            }
+            assert seen("genret_index_info", **index) == 1
+            assert seen("genret_index_rows", name="index1") == 30
+            assert seen("genret_index_entities", name="index1") == 20
+            assert ("genret_index_loaded_timestamp_seconds", (("name", "index1"),)) in seen.samples
+            assert seen("genret_filter_cache_hits_total", index="index0") == 5
+            assert seen("genret_filter_cache_misses_total", index="index1") == 2
+            assert seen("genret_filter_cache_evictions_total", index="index1") == 1
+            assert seen("genret_filter_cache_held_bytes", index="index1") == 300
+            assert seen("genret_grammar_cache_hits_total", model="fake-model") == 7
+            assert seen("genret_grammar_cache_misses_total", model="fake-model") == 3
+            assert seen("genret_grammar_cache_held_bytes", model="fake-model") == 4000
+            await readiness.announce(State.DRAINING)
+            first.hold.set()
+            await asyncio.gather(running, waiting)
+            seen = Scraped(metrics)
+            assert (seen("genret_ready"), seen("genret_queue_depth", device="cpu")) == (0, 0)
+            assert seen("genret_queue_tokens", device="cpu") == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        async with watched(fake) as (metrics, lanes, _):
+            batcher = lanes.of("cpu").batcher
+            for request in (
+                RetrieveRequest("a"),
+                RetrieveRequest("nothing"),
+                RetrieveRequest("b", method="disc", min_mass=0.9),
+                AnswerRequest("c", schema="{}"),
+            ):
+                await batcher.submit(fake, request, 100, CancelToken())
+            seen = Scraped(metrics)
+        assert seen("genret_results_total", method="beam", finish_reason="ok") == 1
+        assert seen("genret_results_total", method="beam", finish_reason="no_match") == 1
+        assert seen("genret_results_total", method="disc", finish_reason="abstained") == 1
+        assert seen("genret_results_total", method="json_greedy", finish_reason="ok") == 1
+        assert seen("genret_batch_size_count") == seen("genret_batch_size_sum") == 4
+        assert seen("genret_batch_tokens_sum") == 400
+        assert seen("genret_batch_seconds_count", device="cpu") == 4
+        assert seen("genret_queue_wait_seconds_count") == 4
+        assert seen("genret_prefill_seconds_sum") == pytest.approx(0.002)
+        assert seen("genret_decode_seconds_sum") == pytest.approx(0.004)
+        assert seen("genret_decode_steps_total") == 4 + 5
+        assert seen("genret_model_tokens_total") == 11 + 9
+        assert seen("genret_kv_peak_bytes_sum") == 2000
+
+    asyncio.run(scenario())
+
+
+def test_refusals_are_counted_by_their_reason() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever(bugs={"huge": MemoryError()})
+        async with watched(fake, max_requests=1) as (metrics, lanes, _):
+            batcher = lanes.of("cpu").batcher
+            with pytest.raises(OverloadedError):
+                await batcher.submit(fake, RetrieveRequest("huge"), 1, CancelToken())
+            fake.hold.clear()
+            fake.running.clear()
+            running = asyncio.create_task(batcher.submit(fake, RetrieveRequest("a"), 1, CancelToken()))
+            await until(fake.running.is_set)
+            with pytest.raises(OverloadedError):
+                await batcher.submit(fake, RetrieveRequest("b"), 1, CancelToken())
+            await lanes.close()
+            with pytest.raises(NotReadyError):
+                await running
+            with pytest.raises(NotReadyError):
+                await batcher.submit(fake, RetrieveRequest("c"), 1, CancelToken())
+            seen = Scraped(metrics)
+        assert seen("genret_rejected_total", reason="memory_full") == 1
+        assert seen("genret_rejected_total", reason="queue_full") == 1
+        assert seen("genret_rejected_total", reason="shutting_down") == 2
+
+    asyncio.run(scenario())
+
+
+def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        async with watched(fake) as (metrics, lanes, _):
+            batcher = lanes.of("cpu").batcher
+            with pytest.raises(DeadlineExceededError):
+                await batcher.submit(fake, RetrieveRequest("late"), 1, CancelToken(time.monotonic() - 1))
+            fake.hold.clear()
+            running = asyncio.create_task(batcher.submit(fake, RetrieveRequest("a"), 1, CancelToken()))
+            await until(fake.running.is_set)
+            waiting = asyncio.create_task(batcher.submit(fake, RetrieveRequest("b"), 1, CancelToken()))
+            hurried = CancelToken(time.monotonic() + 0.1)
+            expired = asyncio.create_task(batcher.submit(fake, RetrieveRequest("c"), 1, hurried))
+            await until(lambda: batcher.num_waiting == 2)
+            waiting.cancel()
+            await until(lambda: time.monotonic() > (hurried.deadline or 0))
+            running.cancel()
+            ended = await asyncio.gather(running, waiting, expired, return_exceptions=True)
+            assert [type(error) for error in ended] == [
+                asyncio.CancelledError,
+                asyncio.CancelledError,
+                DeadlineExceededError,
+            ]
+            fake.running.clear()
+            soon = CancelToken(time.monotonic() + 0.2)
+            with pytest.raises(DeadlineExceededError):
+                await batcher.submit(fake, RetrieveRequest("d"), 1, soon)
+            seen = Scraped(metrics)
+        assert {s: seen("genret_cancelled_total", stage=s) for s in ("queue", "running")} == {
+            "queue": 1,
+            "running": 1,
+        }
+        stages = ("arrival", "queue", "running")
+        assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [1, 1, 1]
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        async with watched(fake) as (metrics, lanes, _):
+            fake.hold.clear()
+            token = CancelToken(time.monotonic() + 30)
+            running = asyncio.create_task(
+                lanes.of("cpu").batcher.submit(fake, RetrieveRequest("a"), 1, token)
+            )
+            await until(fake.running.is_set)
+            token.deadline = time.monotonic() + 0.02
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            seen = Scraped(metrics)
+        assert seen("genret_cancelled_total", stage="running") == 0
+        assert seen("genret_deadline_exceeded_total", stage="running") == 1
+
+    asyncio.run(scenario())
+
+
+def test_servers_in_one_process_count_apart() -> None:
+    one, other = Metrics(), Metrics()
+    one.requests.labels("Retrieve", "OK").inc()
+    assert Scraped(one)("genret_requests_total", method="Retrieve", code="OK") == 1
+    assert Scraped(other)("genret_requests_total", method="Retrieve", code="OK") == 0
+    assert Scraped(one).content_type.startswith("text/plain")
+
+
+def test_buckets_grow_by_a_factor() -> None:
+    assert geometric(0.0001, 2, 4) == (0.0001, 0.0002, 0.0004, 0.0008)
+    bounds = geometric(1e-4, 2.0, 22)
+    assert bounds[-1] > 120, "a call that takes its longest is in a bucket"
+    for bad in ((0, 2, 1), (1, 1, 1), (1, 2, 0)):
+        with pytest.raises(ValueError, match="expected"):
+            geometric(*bad)
