@@ -108,7 +108,7 @@ async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: flo
     try:
         await asyncio.wait(
             {working, leaving},
-            timeout=max(0.0, deadline - time.monotonic()),
+            timeout=None if math.isinf(deadline) else max(0.0, deadline - time.monotonic()),
             return_when=asyncio.FIRST_COMPLETED,
         )
         if working.done():

@@ -29,6 +29,7 @@ class Endpoint:
         method: Name of its method.
         has_body: Whether the other fields of the request come in a body.
         is_stream: Whether bodies are streams of messages, one a line.
+        is_limited: Whether the server's longest time of a call holds for it.
     """
 
     verb: Literal["GET", "POST"]
@@ -37,6 +38,7 @@ class Endpoint:
     method: str
     has_body: bool = True
     is_stream: bool = False
+    is_limited: bool = True
 
     @property
     def descriptor(self) -> MethodDescriptor:
@@ -58,10 +60,12 @@ class Endpoint:
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/retrieve", "RetrievalService", "Retrieve"),
     Endpoint("POST", "/v1/batchRetrieve", "RetrievalService", "BatchRetrieve"),
-    Endpoint("POST", "/v1/retrieveStream", "RetrievalService", "RetrieveStream", is_stream=True),
+    Endpoint(
+        "POST", "/v1/retrieveStream", "RetrievalService", "RetrieveStream", is_stream=True, is_limited=False
+    ),
     Endpoint("POST", "/v1/link", "RetrievalService", "Link"),
     Endpoint("POST", "/v1/answer", "RetrievalService", "Answer"),
     Endpoint("GET", "/v1/indexes", "IndexService", "ListIndexes", has_body=False),
-    Endpoint("POST", "/v1/indexes/{name}:reload", "IndexService", "ReloadIndex"),
+    Endpoint("POST", "/v1/indexes/{name}:reload", "IndexService", "ReloadIndex", is_limited=False),
     Endpoint("GET", "/v1/indexes/{name}", "IndexService", "GetIndex", has_body=False),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class Gate:
     @asynccontextmanager
     async def admit(self, request: Request, endpoint: Endpoint) -> AsyncIterator[tuple[Call, ObservedCall]]:
         """Observe a call from here to the end of the block."""
-        call = begin_call(request, self.max_seconds)
+        call = begin_call(request, self.max_seconds if endpoint.is_limited else math.inf)
         peer = request.client.host if request.client is not None else ""
         scope = CallScope(call.request_id, endpoint.method, peer)
         enter(scope)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -17,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from decoding.errors import DecodingCancelledError
 from retrieval.errors import InputError
 from service.errors import MalformedMessageError
-from service.gateway.calls import check_type, until_gone
+from service.gateway.calls import check_type
 from service.gateway.endpoints import NDJSON_TYPE, Endpoint
 from service.gateway.handlers import Gate, Handler, finished, refusal
 from service.methods.call import Call
@@ -25,6 +23,8 @@ from service.observability.calls import ObservedCall
 from service.wire.json import message_from_json, message_to_json
 from service.wire.logged import queries_of
 
+# Of a body that is sent faster than it is answered, bytes.
+_READ_AHEAD_BYTES = 256 * 1024
 StreamMethod = Callable[[AsyncIterator[Any], Call, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
@@ -56,8 +56,7 @@ class _Exchange(Response):
             try:
                 self._gate.authorize(self._request, self._endpoint.scope)
                 check_type(self._request, NDJSON_TYPE)
-                # The limit on time is that of each query, not of the stream.
-                await self._exchange(replace(call, deadline=math.inf), observed, send)
+                await self._exchange(call, observed, send)
             except (Exception, asyncio.CancelledError) as error:
                 reply = refusal(error, call, observed)
                 if not self._begun:
@@ -84,7 +83,7 @@ class _Exchange(Response):
             await self._write(message_to_json(answer), send)
 
         working = asyncio.ensure_future(self._method(messages(), call, write))
-        leaving = asyncio.create_task(lines.until_client_gone())
+        leaving = asyncio.create_task(lines.read_until_client_gone())
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
@@ -116,43 +115,49 @@ class _Lines:
     def __init__(self, request: Request, max_bytes: int) -> None:
         self._request = request
         self._max_bytes = max_bytes
-        self._all_read = asyncio.Event()
-        self._gone = False
+        self._held = bytearray()
+        self._is_whole = False
+        self._news = asyncio.Event()
+        self._wanted = asyncio.Event()
 
-    async def until_client_gone(self) -> None:
-        """Return when the client has left. Only one may listen to it, so the body comes first."""
-        await self._all_read.wait()
-        if not self._gone:
-            await until_gone(self._request)
+    async def read_until_client_gone(self) -> None:
+        """Read the body, some of it ahead of what is wanted, and return when the client has left.
+
+        That the client left is known only behind what it sent: while a reader does not want a longer body,
+        nobody learns of it.
+        """
+        while (event := await self._request.receive())["type"] != "http.disconnect":
+            self._held += event.get("body", b"")
+            self._is_whole = not event.get("more_body", False)
+            self._news.set()
+            if len(self._held) > _READ_AHEAD_BYTES and not self._is_whole:
+                self._wanted.clear()
+                await self._wanted.wait()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, bytes]]:
-        number = 0
-        held = b""
-        async for chunk in self._chunks():
-            *whole, held = (held + chunk).split(b"\n")
-            for line in whole:
-                number += 1
-                self._check_length(line, number)
-                if line.strip():
-                    yield number, line
-            self._check_length(held, number + 1)
-        if held.strip():
-            yield number + 1, held
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
+        number = 1
+        seen = 0  # bytes of the line that are known to hold no end
         while True:
-            event = await self._request.receive()
-            self._gone = event["type"] == "http.disconnect"
-            if self._gone:
-                self._all_read.set()
-                raise DecodingCancelledError("the client left")
-            yield event.get("body", b"")
-            if not event.get("more_body", False):
-                self._all_read.set()
+            end = self._held.find(b"\n", seen)
+            if end < 0 and not self._is_whole:
+                seen = len(self._held)
+                self._check_length(seen, number)
+                self._news.clear()
+                self._wanted.set()
+                await self._news.wait()
+                continue
+            size = len(self._held) if end < 0 else end
+            self._check_length(size, number)
+            line = bytes(self._held[:size])
+            del self._held[: size + 1]
+            if line.strip():
+                yield number, line
+            if end < 0:
                 return
+            number, seen = number + 1, 0
 
-    def _check_length(self, line: bytes, number: int) -> None:
-        if len(line) > self._max_bytes:
+    def _check_length(self, size: int, number: int) -> None:
+        if size > self._max_bytes:
             raise MalformedMessageError(f"line {number} is longer than {self._max_bytes} bytes")
 
 

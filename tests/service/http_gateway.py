@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from starlette.applications import Starlette
@@ -20,9 +22,24 @@ from service.serving.batching import Batcher
 from service.serving.executor import DeviceExecutor
 from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness, State
+from service.serving.reload import Reloaded, Reloader
 from service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import make_config
+
+
+class FakeReloader:
+    """Finds a version `v0` that was served before, and that `v1` of now came after."""
+
+    def __init__(self, indexes: IndexTable) -> None:
+        self._indexes = indexes
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def reload(self, name: str, force: bool = False) -> Reloaded:
+        description = self._indexes.resolve(name).description
+        await self.hold.wait()
+        return Reloaded(description, "v0", reloaded=force)
 
 
 @dataclass
@@ -32,6 +49,7 @@ class Gateway:
     readiness: Readiness
     retrieval: RetrievalMethods
     indexes: IndexMethods
+    reloader: FakeReloader
 
     @property
     def batcher(self) -> Batcher:
@@ -55,10 +73,11 @@ async def gateway(
     lanes, compiler, readiness = Lanes(config.batch, config.queue), DeviceExecutor("schemas"), Readiness(())
     await readiness.announce(state)
     retrieval = RetrievalMethods(table, lanes, readiness, config, compiler)
-    indexes = IndexMethods(table, readiness)
+    reloader = FakeReloader(table)
+    indexes = IndexMethods(table, readiness, cast(Reloader, reloader))
     app = make_app(retrieval, indexes, readiness, authority, metrics or Metrics(), config)
     try:
-        yield Gateway(app, lanes, readiness, retrieval, indexes)
+        yield Gateway(app, lanes, readiness, retrieval, indexes, reloader)
     finally:
         for retriever in retrievers:
             retriever.hold.set()
@@ -85,3 +104,17 @@ async def http_client(*retrievers: FakeRetriever, **options: Any) -> AsyncIterat
         httpx.AsyncClient(base_url=f"http://{server.address}", timeout=20, trust_env=False) as client,
     ):
         yield client
+
+
+@asynccontextmanager
+async def raw_connection(
+    port: int, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which a test says what it likes."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):  # the other side may have been quicker
+            await writer.wait_closed()

@@ -1,0 +1,336 @@
+"""The HTTP face over fake retrievers: what it answers, what it refuses, and what clients leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.configuration.config import QueueLimits
+from service.configuration.sections import AuthConfig, HttpConfig
+from service.gateway.errors import HTTP_STATUS
+from service.observability.metrics import Metrics
+from service.security.authority import Authority
+from service.serving.readiness import State
+from service.status import TABLE
+from tests.service.asynchronous import asynchronous
+from tests.service.fake_retriever import FakeRetriever
+from tests.service.http_gateway import gateway, http_client, listening
+from tests.service.running_server import until
+
+SECRET = "s3cret-" + "x" * 40
+ADMIN = "adm1n-" + "y" * 40
+
+
+def detail(reply: httpx.Response, name: str) -> Any:
+    found = [
+        d for d in reply.json()["error"]["details"] if d["@type"] == f"type.googleapis.com/google.rpc.{name}"
+    ]
+    assert len(found) == 1, reply.text
+    return found[0]
+
+
+def code_of(reply: httpx.Response) -> tuple[int, str]:
+    error = reply.json()["error"]
+    assert error["code"] == reply.status_code
+    assert reply.headers["content-type"] == "application/json"
+    return reply.status_code, error["status"]
+
+
+@asynchronous
+async def test_a_query_is_answered() -> None:
+    async with http_client() as client:
+        reply = await client.post("/v1/retrieve", json={"query": "hamlet", "k": 2})
+    assert reply.status_code == 200
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["cache-control"] == "no-store"
+    assert re.fullmatch("[0-9a-f]{32}", reply.headers["x-request-id"])
+    assert "server" not in reply.headers
+    answer = reply.json()
+    assert [c["entity_id"] for c in answer["candidates"]] == ["Q0", "Q1"]
+    assert answer["candidates"][0]["metadata"]["year"] == {"int_value": "1600"}
+    assert answer["index"] == {"name": "fake", "version": "v1", "digest": "d1"}
+    assert answer["kv_usage"]["peak_bytes"] == "1000"
+
+
+@asynchronous
+async def test_each_query_of_a_batch_has_its_own_outcome() -> None:
+    body = {"requests": [{"query": "a"}, {"query": " "}, {"query": "b", "index": "other"}]}
+    async with http_client() as client:
+        reply = await client.post("/v1/batchRetrieve", json=body)
+    good, blank, lost = reply.json()["results"]
+    assert good["response"]["candidates"]
+    assert blank["error"]["code"] == 3
+    assert blank["error"]["details"][0]["field_violations"][0]["field"] == "query"
+    assert lost["error"]["code"] == 5
+
+
+@asynchronous
+async def test_a_json_answer_is_written() -> None:
+    async with http_client() as client:
+        reply = await client.post("/v1/answer", json={"query": "x", "schemaJson": "{}"})
+        neither = await client.post("/v1/answer", json={"query": "x"})
+    assert json.loads(reply.json()["json"]) == {"title": "Hamlet"}
+    assert reply.json()["entities"][0]["entities"][0]["entity_id"] == "Q1"
+    assert code_of(neither) == (400, "INVALID_ARGUMENT")
+
+
+@asynchronous
+async def test_indexes_are_listed_and_found_by_their_names() -> None:
+    async with http_client(FakeRetriever(), FakeRetriever()) as client:
+        listed = (await client.get("/v1/indexes")).json()["indexes"]
+        found = (await client.get("/v1/indexes/fake1")).json()["index"]
+        lost = await client.get("/v1/indexes/a%2Fb")
+        assert (await client.head("/v1/indexes")).status_code == 200
+    assert [(i["name"], i["is_default"]) for i in listed] == [("fake", True), ("fake1", False)]
+    assert (found["name"], found["num_rows"]) == ("fake1", "30")
+    assert code_of(lost) == (404, "NOT_FOUND")
+    assert detail(lost, "ResourceInfo")["resource_name"] == "a/b"
+
+
+@asynchronous
+async def test_a_field_that_is_wrong_is_named() -> None:
+    async with http_client() as client:
+        reply = await client.post("/v1/retrieve", json={"query": "x", "k": 0})
+        unknown = await client.post("/v1/retrieve", json={"query": "x", "limit": 1})
+    assert code_of(reply) == (400, "INVALID_ARGUMENT")
+    assert detail(reply, "BadRequest")["field_violations"][0]["field"] == "k"
+    assert detail(unknown, "BadRequest")["field_violations"][0]["field"] == "limit"
+
+
+BAD_BODIES = [
+    b"",
+    b"nonsense",
+    b"[1]",
+    b'{"query": "\\ud800"}',
+    b'{"\\udfff": 1}',
+    b'{"query": "\xff"}',
+    b'{"query": "x", "k": NaN}',
+    b'{"query": "x", "query": "y"}',
+    b"[" * 200_000,
+    b'{"query":' * 200_000,
+    b'{"k": ' + b"1" * 10_000 + b"}",
+    b"\x00",
+]
+
+
+@asynchronous
+async def test_bodies_that_are_no_requests_are_refused() -> None:
+    headers = {"content-type": "application/json; charset=UTF-8"}
+    async with http_client() as client:
+        for body in BAD_BODIES:
+            reply = await client.post("/v1/retrieve", content=body, headers=headers)
+            assert code_of(reply) == (400, "INVALID_ARGUMENT"), body[:40]
+        assert (await client.post("/v1/retrieve", json={"query": "x"})).status_code == 200
+
+
+@asynchronous
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json; charset=latin-1"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ],
+)
+async def test_bodies_that_are_not_declared_as_json_are_refused(headers: dict[str, str]) -> None:
+    async with http_client() as client:
+        reply = await client.post("/v1/retrieve", content=b'{"query": "x"}', headers=headers)
+    assert code_of(reply) == (415, "INVALID_ARGUMENT")
+
+
+@asynchronous
+async def test_bodies_above_the_limit_are_refused_however_they_are_sent() -> None:
+    async def chunks() -> Any:
+        for _ in range(30):
+            yield b" " * 1000
+
+    headers = {"content-type": "application/json"}
+    async with http_client(max_request_bytes=20_000) as client:
+        announced = await client.post("/v1/retrieve", content=b" " * 30_000, headers=headers)
+        chunked = await client.post("/v1/retrieve", content=chunks(), headers=headers)
+        body = json.dumps({"query": "x"}).encode().ljust(20_000)
+        fits = await client.post("/v1/retrieve", content=body, headers=headers)
+    for reply in (announced, chunked):
+        assert code_of(reply) == (413, "INVALID_ARGUMENT")
+        assert reply.json()["error"]["message"] == "the body is larger than 20000 bytes"
+    assert fits.status_code == 200
+
+
+@asynchronous
+async def test_what_no_route_takes_is_refused_in_the_same_form() -> None:
+    async with http_client() as client:
+        assert code_of(await client.get("/v2/retrieve")) == (404, "NOT_FOUND")
+        assert code_of(await client.get("/..%2f..%2fetc/passwd")) == (404, "NOT_FOUND")
+        wrong = await client.get("/v1/retrieve")
+        assert code_of(wrong) == (405, "UNIMPLEMENTED")
+        assert wrong.headers["allow"] == "POST"
+        assert code_of(await client.request("TRACE", "/v1/indexes")) == (405, "UNIMPLEMENTED")
+
+
+@asynchronous
+async def test_a_full_queue_says_when_to_come_again_and_lets_go_of_clients_that_left() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    limits = QueueLimits(max_requests=2)
+    async with gateway(fake, queue=limits) as face, listening(face.app) as server:
+        url = f"http://{server.address}"
+        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client:
+            running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "first"}))
+            await until(fake.running.is_set)
+            waiting = asyncio.create_task(client.post("/v1/retrieve", json={"query": "second"}))
+            await until(lambda: face.batcher.num_waiting == 1)
+            refused = await client.post("/v1/retrieve", json={"query": "third"})
+            assert code_of(refused) == (429, "RESOURCE_EXHAUSTED")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert detail(refused, "ErrorInfo")["reason"] == "QUEUE_FULL"
+            assert re.fullmatch(r"[0-9.]+s", detail(refused, "RetryInfo")["retry_delay"])
+
+            waiting.cancel()
+            await until(lambda: face.batcher.num_waiting == 0)
+            running.cancel()
+            await until(lambda: bool(fake.stopped_by))
+            fake.hold.set()
+            assert (await client.post("/v1/retrieve", json={"query": "fourth"})).status_code == 200
+    assert fake.batches == [["first"], ["fourth"]], "nobody waited for the second any more"
+
+
+@asynchronous
+async def test_a_deadline_ends_a_call_and_frees_its_place() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with gateway(fake) as face, listening(face.app) as server:
+        url = f"http://{server.address}"
+        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client:
+            late = await client.post(
+                "/v1/retrieve", json={"query": "x"}, headers={"x-request-timeout-seconds": "0.05"}
+            )
+            assert code_of(late) == (504, "DEADLINE_EXCEEDED")
+            await until(lambda: bool(fake.stopped_by))
+
+
+@asynchronous
+@pytest.mark.parametrize("sent", ["", "soon", "0", "-1", "nan", "inf", "1_0", "1e999", "0x10", "٣"])
+async def test_a_deadline_that_is_no_number_is_refused(sent: str) -> None:
+    async with http_client() as client:
+        headers = {"x-request-timeout-seconds": sent.encode()}
+        reply = await client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
+    assert code_of(reply) == (400, "INVALID_ARGUMENT")
+    violation = detail(reply, "BadRequest")["field_violations"][0]
+    assert violation["field"] == "x-request-timeout-seconds"
+
+
+@asynchronous
+async def test_the_longest_a_call_may_take_is_the_servers_choice() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with http_client(fake, max_request_seconds=0.05) as client:
+        reply = await client.post(
+            "/v1/retrieve", json={"query": "x"}, headers={"x-request-timeout-seconds": "60"}
+        )
+    assert code_of(reply) == (504, "DEADLINE_EXCEEDED")
+
+
+@asynchronous
+async def test_request_ids_come_back_and_bugs_tell_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeRetriever(bugs={"boom": RuntimeError("secret internals")})
+    async with http_client(fake) as client:
+        headers = {"x-request-id": "mine-1"}
+        reply = await client.post("/v1/retrieve", json={"query": "boom"}, headers=headers)
+        other = await client.get("/v1/indexes", headers={"x-request-id": "bad id\x80".encode("latin-1")})
+    assert code_of(reply) == (500, "INTERNAL")
+    assert reply.headers["x-request-id"] == "mine-1"
+    assert reply.json()["error"]["message"] == "internal error; request id mine-1"
+    assert "secret" not in reply.text
+    assert "secret internals" in caplog.text
+    assert re.fullmatch("[0-9a-f]{32}", other.headers["x-request-id"])
+
+
+@asynchronous
+async def test_a_server_that_warms_up_says_so() -> None:
+    async with http_client(state=State.WARMING) as client:
+        reply = await client.post("/v1/retrieve", json={"query": "x"})
+        assert code_of(reply) == (503, "UNAVAILABLE")
+        assert reply.headers["retry-after"] == "1"
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+
+
+def make_authority(folder: Path) -> Authority:
+    tokens = folder / "tokens"
+    tokens.write_text(f"read {SECRET}\nadmin {ADMIN}\n", encoding="utf-8")
+    tokens.chmod(0o600)
+    return Authority(AuthConfig(token_file=tokens))
+
+
+@asynchronous
+async def test_tokens_are_asked_for_where_the_server_has_some(tmp_path: Path) -> None:
+    def bearer(token: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {token}"}
+
+    async with http_client(authority=make_authority(tmp_path)) as client:
+        for path in ("/v1/indexes", "/v1/indexes/fake", "/metrics"):
+            refused = await client.get(path)
+            assert code_of(refused) == (401, "UNAUTHENTICATED"), path
+            assert refused.headers["www-authenticate"].startswith("Bearer")
+            assert (await client.get(path, headers=bearer("wrong" * 10))).status_code == 401
+            assert (await client.get(path, headers=bearer(SECRET))).status_code == 200
+        bad = await client.post("/v1/retrieve", content=b"not even JSON")
+        assert bad.status_code == 401, "who may not call learns nothing of what is wrong"
+        twice = [("authorization", f"Bearer {SECRET}"), ("authorization", "Bearer x")]
+        assert (await client.get("/v1/indexes", headers=twice)).status_code == 401
+        for path in ("/livez", "/readyz", "/openapi.json", "/"):
+            assert (await client.get(path)).status_code == 200, path
+
+
+@asynchronous
+async def test_calls_are_counted_under_the_names_they_have_in_grpc() -> None:
+    metrics = Metrics()
+    async with http_client(metrics=metrics) as client:
+        await client.post("/v1/retrieve", json={"query": "x"})
+        await client.post("/v1/retrieve", json={"query": " "})
+        await client.get("/v1/indexes/nope")
+        await client.get("/nowhere")
+        shown = await client.get("/metrics")
+    assert shown.headers["content-type"].startswith("text/plain")
+    for labels in (
+        'method="Retrieve",code="OK"',
+        'method="Retrieve",code="INVALID_ARGUMENT"',
+        'method="GetIndex",code="NOT_FOUND"',
+    ):
+        name, code = re.findall('"(.*?)"', labels)
+        assert metrics.registry.get_sample_value("genret_requests_total", {"method": name, "code": code}) == 1
+    assert 'genret_requests_total{code="OK",method="Retrieve"} 1.0' in shown.text
+
+
+def test_every_status_of_the_table_has_its_place_in_http() -> None:
+    assert {row.code for row in TABLE} <= set(HTTP_STATUS)
+
+
+@asynchronous
+async def test_the_page_may_fetch_nothing_from_elsewhere_and_is_sent_once() -> None:
+    async with http_client() as client:
+        page = await client.get("/")
+        again = await client.get("/", headers={"if-none-match": page.headers["etag"]})
+        script = await client.get("/explorer.js")
+        document = await client.get("/openapi.json")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "unsafe" not in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert (again.status_code, again.content) == (304, b"")
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert document.json()["openapi"] == "3.1.0"
+
+
+@asynchronous
+async def test_the_page_can_be_left_out() -> None:
+    async with http_client(http=HttpConfig(explorer=False)) as client:
+        assert code_of(await client.get("/")) == (404, "NOT_FOUND")
