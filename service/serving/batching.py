@@ -189,6 +189,7 @@ class Batcher:
                 self._arrival.clear()
             if batch:
                 await self._execute(batch)
+            del batch  # while nothing comes it would keep a version of an index that was replaced
 
     async def _wait_until_full(self) -> None:
         """Return when no companions of the next batch are expected, or its head has waited long enough."""
