@@ -20,6 +20,9 @@ from typing import Literal
 
 from retrieval.errors import GenretError, IndexNotFoundError
 
+_OVERLOADS = frozenset({"QUEUE_FULL", "MEMORY_FULL"})
+MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+
 
 class ServiceError(GenretError):
     """Base of the errors raised on purpose by `service`."""
@@ -89,12 +92,33 @@ class CallError(ServiceError):
         code: Name of the gRPC status code, e.g. "UNAVAILABLE".
         message: What the server said, or what kept the client from reaching it.
         retry_after_s: When the server asks to be tried again, seconds, or None.
+        reason: What exactly, for programs: "QUEUE_FULL", "INDEX_CORRUPT", ...; `MESSAGE_TOO_LARGE` where a
+            message passes the limit of either side. Empty where nothing is said.
+        field_violations: Fields of the request that were refused, each with what is wrong with it.
+        request_id: Name of the call in the server's log.
     """
 
-    def __init__(self, code: str, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        reason: str = "",
+        field_violations: tuple[tuple[str, str], ...] = (),
+        request_id: str = "",
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.retry_after_s = retry_after_s
+        self.reason = reason
+        self.field_violations = field_violations
+        self.request_id = request_id
+
+    @property
+    def is_overload(self) -> bool:
+        """Whether the server has too much to do; RESOURCE_EXHAUSTED alone also means too large a message."""
+        return self.reason in _OVERLOADS
 
 
 class UnauthenticatedError(ServiceError):

@@ -1,1 +1,77 @@
-"""The client library: what a program needs to ask a server."""
+"""The client library: what a program needs to ask a server.
+
+    from retrieval import RetrieveRequest
+    from service.client import CallError, RetrievalClient
+
+    with RetrievalClient("127.0.0.1:50051", timeout_s=5) as client:
+        reply = client.retrieve(RetrieveRequest("author of hamlet", k=3))
+        print(reply.result.candidates[0].title)
+
+        try:
+            client.retrieve(RetrieveRequest("author of hamlet", filter="kind ="))
+        except CallError as error:
+            print(error.code, error.field_violations)
+
+        queries = (RetrieveRequest(line) for line in open("queries.txt"))  # as long as you like
+        for request, answer in client.retrieve_stream(queries):  # as they are ready, in any order
+            if not isinstance(answer, CallError):
+                print(request.query, answer.result.candidates)
+
+`AsyncRetrievalClient` has the same methods for asyncio. Over TLS, with a token:
+
+    RetrievalClient("genret.example:443", tls=True, token=os.environ["GENRET_TOKEN"])
+
+UNAVAILABLE is retried by gRPC's own service config, of a stream only before its first answer; nothing else
+is, because nothing else is safe to repeat blindly: an error with `is_overload` says in `retry_after_s` when
+to come back, and the caller decides.
+
+Names are exported lazily: importing this package does not import gRPC.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.client.async_client import AsyncRetrievalClient
+    from service.client.calls import LIVENESS, READINESS
+    from service.client.options import ClientOptions
+    from service.client.reply import AnswerReply, IndexInfo, IndexRef, ReloadReply, Reply
+    from service.client.sync_client import RetrievalClient
+    from service.errors import CallError
+
+_EXPORTS = {
+    "AnswerReply": "service.client.reply",
+    "AsyncRetrievalClient": "service.client.async_client",
+    "CallError": "service.errors",
+    "ClientOptions": "service.client.options",
+    "IndexInfo": "service.client.reply",
+    "IndexRef": "service.client.reply",
+    "LIVENESS": "service.client.calls",
+    "READINESS": "service.client.calls",
+    "ReloadReply": "service.client.reply",
+    "Reply": "service.client.reply",
+    "RetrievalClient": "service.client.sync_client",
+}
+
+__all__ = [
+    "LIVENESS",
+    "READINESS",
+    "AnswerReply",
+    "AsyncRetrievalClient",
+    "CallError",
+    "ClientOptions",
+    "IndexInfo",
+    "IndexRef",
+    "ReloadReply",
+    "Reply",
+    "RetrievalClient",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import an exported name."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_EXPORTS[name]), name)

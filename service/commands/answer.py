@@ -20,7 +20,7 @@ from service.commands.usage import usage_error
 from service.configuration.schema_file import read_schema
 
 if TYPE_CHECKING:
-    from service.client.client import RetrievalClient
+    from service.client import RetrievalClient
     from service.client.reply import AnswerReply
     from service.errors import CallError
 
@@ -202,10 +202,10 @@ def answer_command(
     check_timeout(timeout)
     if any(text != "-" and not text.strip() for text in queries):
         raise click.UsageError("query: must not be empty")
-    from service.client.client import RetrievalClient
+    from service.client import RetrievalClient
 
     failed = 0
-    with RetrievalClient(address, timeout) as client:
+    with RetrievalClient(address, timeout_s=timeout) as client:
         for batch in batches(queries, 1):
             for text in batch:
                 reply = _ask(client, make(text), index, schema_file)

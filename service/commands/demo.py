@@ -25,7 +25,7 @@ from retrieval.errors import GenretError
 
 if TYPE_CHECKING:
     from retrieval.types import RetrievalResult
-    from service.client.client import RetrievalClient
+    from service.client import RetrievalClient
     from service.client.reply import AnswerReply
 
 QUERIES = (
@@ -66,7 +66,7 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
 
     Two of them are answered as JSON, too.
     """
-    from service.client.client import RetrievalClient
+    from service.client import RetrievalClient
 
     with _folder(folder) as place:
         index = place / "sample.index"

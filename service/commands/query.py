@@ -20,7 +20,7 @@ from service.commands.query_input import batches, most_items
 from service.commands.usage import usage_error
 
 if TYPE_CHECKING:
-    from service.client.client import RetrievalClient
+    from service.client import RetrievalClient
     from service.client.reply import Reply
     from service.errors import CallError
 
@@ -179,10 +179,10 @@ def query_command(
         raise usage_error(error) from error
     if any(text != "-" and not text.strip() for text in queries):
         raise click.UsageError("query: must not be empty")
-    from service.client.client import RetrievalClient
+    from service.client import RetrievalClient
 
     printer = _Printer(as_json_lines, min_mass)
-    with RetrievalClient(address, timeout) as client:
+    with RetrievalClient(address, timeout_s=timeout) as client:
         for batch in batches(queries, most_items(allowed or (), denied)):
             for text, reply in zip(batch, _ask(client, [make(t) for t in batch], index), strict=True):
                 printer.show(text, reply)
@@ -196,10 +196,10 @@ def query_command(
 @click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **SHOWN)
 def health_command(address: str, live: bool, timeout: float) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
-    from service.client.client import LIVENESS, READINESS, RetrievalClient
+    from service.client import LIVENESS, READINESS, RetrievalClient
 
     check_timeout(timeout)
-    with RetrievalClient(address, timeout) as client:
+    with RetrievalClient(address, timeout_s=timeout) as client:
         status = client.health(LIVENESS if live else READINESS)
     click.echo(status)
     if status != "SERVING":

@@ -68,11 +68,13 @@ def link_request_to_proto(
     )
 
 
-def link_reply_from_proto(mentions: Sequence[Mention], message: pb.LinkResponse) -> list[Reply | CallError]:
+def link_reply_from_proto(
+    mentions: Sequence[Mention], message: pb.LinkResponse, request_id: str = ""
+) -> list[Reply | CallError]:
     """Return the answers and errors of mentions, in their order; a result's query is the mention's text."""
     return [
         reply_from_proto(mention.mention, result.response)
         if result.WhichOneof("outcome") == "response"
-        else error_from_status(result.error)
+        else error_from_status(result.error, request_id)
         for mention, result in zip(mentions, message.results, strict=True)
     ]

@@ -80,13 +80,13 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
 
 
 def batch_reply_from_proto(
-    queries: Sequence[str], message: pb.BatchRetrieveResponse
+    queries: Sequence[str], message: pb.BatchRetrieveResponse, request_id: str = ""
 ) -> list[Reply | CallError]:
     """Return the answers and errors of a batch, in the order of its queries."""
     return [
         reply_from_proto(query, result.response)
         if result.WhichOneof("outcome") == "response"
-        else error_from_status(result.error)
+        else error_from_status(result.error, request_id)
         for query, result in zip(queries, message.results, strict=True)
     ]
 

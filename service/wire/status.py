@@ -21,6 +21,7 @@ from service.status import (
 
 # Errors travel in HTTP/2 trailers, which clients cap at 8 KiB, and a message may quote what was sent.
 _MAX_TEXT_CHARS = 500
+_CODE_NAMES = {code.value[0]: code.name for code in StatusCode}
 WireStatus = status_pb2.Status
 
 
@@ -32,15 +33,27 @@ def failure_to_proto(failure: Failure) -> status_pb2.Status:
     return status
 
 
-def error_from_status(status: status_pb2.Status) -> CallError:
-    """Return the client's error for a `google.rpc.Status`."""
-    retry_after_s = None
+def error_from_status(status: status_pb2.Status, request_id: str = "") -> CallError:
+    """Return the client's error for a `google.rpc.Status`.
+
+    Args:
+        status: What the server said.
+        request_id: Name of the call in the server's log.
+    """
+    retry = error_details_pb2.RetryInfo()
+    info = error_details_pb2.ErrorInfo()
+    bad = error_details_pb2.BadRequest()
     for packed in status.details:
-        info = error_details_pb2.RetryInfo()
-        if packed.Is(info.DESCRIPTOR) and packed.Unpack(info):
-            retry_after_s = info.retry_delay.ToNanoseconds() / 1e9
-    names = {code.value[0]: code.name for code in StatusCode}
-    return CallError(names.get(status.code, "UNKNOWN"), status.message, retry_after_s)
+        for detail in (retry, info, bad):
+            packed.Unpack(detail)  # leaves it as it is where it is of another type
+    return CallError(
+        _CODE_NAMES.get(status.code, "UNKNOWN"),
+        status.message,
+        retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None,
+        reason=info.reason,
+        field_violations=tuple((found.field, found.description) for found in bad.field_violations),
+        request_id=request_id,
+    )
 
 
 def status_from_bytes(raw: bytes) -> status_pb2.Status | None:

@@ -30,8 +30,10 @@ def stream_request_to_proto(name: str, request: RetrieveRequest, index: str = ""
     return pb.RetrieveStreamRequest(id=name, request=request_to_proto(request, index))
 
 
-def stream_reply_from_proto(query: str, message: pb.RetrieveStreamResponse) -> Reply | CallError:
+def stream_reply_from_proto(
+    query: str, message: pb.RetrieveStreamResponse, request_id: str = ""
+) -> Reply | CallError:
     """Return the library's form of an answer to `query`."""
     if message.WhichOneof("outcome") == "response":
         return reply_from_proto(query, message.response)
-    return error_from_status(message.error)
+    return error_from_status(message.error, request_id)

@@ -7,7 +7,8 @@ from click.testing import CliRunner
 
 from retrieval.errors import InputError
 from retrieval.types import RetrieveRequest
-from service.client.client import RetrievalClient
+from service.client import RetrievalClient
+from service.client.failures import failed_call
 from service.configuration.config import check_address
 from service.errors import CallError
 from service.main import cli
@@ -84,8 +85,8 @@ class _Refused:
     ],
 )
 def test_errors_of_the_transport_name_the_address(code: str, details: str, message: str) -> None:
-    with RetrievalClient("nohost:1") as client:
-        assert str(client._error_of(_Refused(code, details))) == message
+    error = failed_call(_Refused(code, details), "nohost:1", 60, "id")
+    assert (str(error), error.request_id, error.reason) == (message, "id", "")
 
 
 def test_a_host_that_does_not_exist() -> None:

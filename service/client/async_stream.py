@@ -1,0 +1,94 @@
+"""A stream of queries on an event loop: an iterable goes in, answers come out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from typing import Any
+
+import grpc
+
+from retrieval.types import RetrieveRequest
+from service.client.outstanding import Answered, Outstanding
+from service.errors import CallError
+
+Requests = Iterable[RetrieveRequest] | AsyncIterable[RetrieveRequest]
+
+
+class AsyncSender:
+    """Hands queries to gRPC while few enough are outstanding.
+
+    Args:
+        requests: The queries.
+        outstanding: Where they wait for their answers.
+        max_in_flight: Most of them that wait.
+    """
+
+    def __init__(self, requests: Requests, outstanding: Outstanding, max_in_flight: int) -> None:
+        self._requests = requests
+        self._outstanding = outstanding
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self.error: Exception | None = None
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """Yield what is to be sent. An error of the iterable ends the sending and is kept."""
+        queries = _asynchronously(self._requests)
+        while True:
+            await self._slots.acquire()
+            try:
+                request = await anext(queries, None)
+            except Exception as error:  # gRPC would log it and cancel the call without saying why
+                self.error = error
+                return
+            if request is None:
+                return
+            yield self._outstanding.ask(request)
+
+    def answered(self, message: Any) -> Answered:
+        """Return an answer with its query, and let the next query go."""
+        answered = self._outstanding.answer(message)
+        self._slots.release()
+        return answered
+
+
+async def exchange(
+    sender: AsyncSender,
+    outstanding: Outstanding,
+    start: Callable[[AsyncIterator[Any]], Any],
+    failed: Callable[[grpc.aio.AioRpcError], CallError],
+) -> AsyncIterator[Answered]:
+    """Yield answers as they come; see `AsyncRetrievalClient.retrieve_stream`.
+
+    Args:
+        sender: What is sent.
+        outstanding: Where queries wait.
+        start: Starts the call with an iterator of messages.
+        failed: Makes the client's error of gRPC's.
+    """
+    failure: CallError | None = None
+    call = start(sender.messages())
+    try:
+        async for message in call:
+            yield sender.answered(message)
+    except grpc.aio.AioRpcError as error:
+        failure = failed(error)
+    finally:
+        call.cancel()
+    left = outstanding.rest()
+    if left and failure is None:
+        failure = outstanding.unanswered()
+    if failure is not None:
+        for request in left:
+            yield request, failure
+        raise failure
+    if sender.error is not None:
+        raise sender.error
+
+
+async def _asynchronously(requests: Requests) -> AsyncIterator[RetrieveRequest]:
+    if isinstance(requests, AsyncIterable):
+        async for request in requests:
+            yield request
+    else:
+        for request in requests:
+            yield request

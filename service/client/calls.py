@@ -1,0 +1,144 @@
+"""The calls a client can make, whichever way it waits for them: what is sent, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from grpc_health.v1 import health_pb2
+
+from retrieval.answers.types import AnswerRequest
+from retrieval.request_options import RequestOptions, with_options
+from retrieval.types import Mention, RetrieveRequest
+from service.client.channel import Stubs
+from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply
+from service.errors import CallError
+from service.wire.answers import answer_from_proto, answer_request_to_proto
+from service.wire.indexes import (
+    get_index_to_proto,
+    index_from_proto,
+    indexes_from_proto,
+    list_indexes_to_proto,
+    reload_from_proto,
+    reload_index_to_proto,
+)
+from service.wire.linking import link_reply_from_proto, link_request_to_proto
+from service.wire.replies import batch_reply_from_proto, reply_from_proto
+from service.wire.requests import batch_request_to_proto, request_to_proto
+
+READINESS = "genret.v1.RetrievalService"
+LIVENESS = ""
+UNKNOWN_SERVICE = "SERVICE_UNKNOWN"
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryCall(Generic[T_co]):
+    """One question, one answer.
+
+    Attributes:
+        method: Picks the stub's method.
+        message: What is sent.
+        parse: Makes the answer of the message that comes back and the call's request id.
+    """
+
+    method: Callable[[Stubs], Any]
+    message: Any
+    parse: Callable[[Any, str], T_co]
+
+
+def retrieve(request: RetrieveRequest, index: str) -> UnaryCall[Reply]:
+    """Answer one query."""
+    return UnaryCall(
+        lambda stubs: stubs.retrieval.Retrieve,
+        request_to_proto(request, index),
+        lambda message, _: reply_from_proto(request.query, message),
+    )
+
+
+def retrieve_batch(requests: Sequence[RetrieveRequest], index: str) -> UnaryCall[list[Reply | CallError]]:
+    """Answer several queries."""
+    queries = [request.query for request in requests]
+    return UnaryCall(
+        lambda stubs: stubs.retrieval.BatchRetrieve,
+        batch_request_to_proto(requests, index),
+        lambda message, request_id: batch_reply_from_proto(queries, message, request_id),
+    )
+
+
+def link(
+    mentions: Sequence[Mention], k: int, method: str, index: str, options: RequestOptions
+) -> UnaryCall[list[Reply | CallError]]:
+    """Link mentions, all with the same options.
+
+    Raises:
+        InputError: an option is out of range.
+    """
+    return UnaryCall(
+        lambda stubs: stubs.retrieval.Link,
+        link_request_to_proto(mentions, with_options(k, method, None, options), index),
+        lambda message, request_id: link_reply_from_proto(mentions, message, request_id),
+    )
+
+
+def answer(request: AnswerRequest, index: str) -> UnaryCall[AnswerReply]:
+    """Answer one query with JSON."""
+    return UnaryCall(
+        lambda stubs: stubs.retrieval.Answer,
+        answer_request_to_proto(request, index),
+        lambda message, _: answer_from_proto(request.query, message),
+    )
+
+
+def list_indexes() -> UnaryCall[list[IndexInfo]]:
+    """Describe every index."""
+    return UnaryCall(
+        lambda stubs: stubs.indexes.ListIndexes,
+        list_indexes_to_proto(),
+        lambda message, _: indexes_from_proto(message),
+    )
+
+
+def get_index(name: str) -> UnaryCall[IndexInfo]:
+    """Describe one index."""
+    return UnaryCall(
+        lambda stubs: stubs.indexes.GetIndex,
+        get_index_to_proto(name),
+        lambda message, _: index_from_proto(message.index),
+    )
+
+
+def reload_index(name: str, force: bool) -> UnaryCall[ReloadReply]:
+    """Serve the live version of an index."""
+    return UnaryCall(
+        lambda stubs: stubs.indexes.ReloadIndex,
+        reload_index_to_proto(name, force),
+        lambda message, _: reload_from_proto(message),
+    )
+
+
+def health(service: str) -> UnaryCall[str]:
+    """Ask for the health of a service."""
+    return UnaryCall(
+        lambda stubs: stubs.health.Check,
+        health_pb2.HealthCheckRequest(service=service),
+        lambda message, _: status_name(message),
+    )
+
+
+def status_name(message: Any) -> str:
+    """Return what a health check's answer says."""
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(message.status))
+
+
+def watch_request() -> Any:
+    """Return the request for every change of a server's readiness."""
+    return health_pb2.HealthCheckRequest(service=READINESS)
+
+
+def never_ready(address: str, timeout_s: float, request_id: str) -> CallError:
+    """Return the error of a server that did not become ready in time."""
+    return CallError(
+        "DEADLINE_EXCEEDED", f"{address} was not ready within {timeout_s:g} s", request_id=request_id
+    )

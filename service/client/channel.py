@@ -1,0 +1,127 @@
+"""The connection of a client: credentials, gRPC's own options and the stubs of the services."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from retrieval.errors import InputError
+from service.client.options import ClientOptions
+from service.methods.call import REQUEST_ID_KEY, sane_request_id
+from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+
+_SERVICE_CONFIG = {
+    "methodConfig": [
+        {
+            "name": [{"service": "genret.v1.RetrievalService"}, {"service": "genret.v1.IndexService"}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+_KEEPALIVE_TIMEOUT_MS = 10_000
+# gRPC's own go from 1 s to 2 minutes: whoever waits for a server that starts would hear of it late.
+_FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Stubs:
+    """The services of a server over one channel.
+
+    Args:
+        channel: A `grpc.Channel` or a `grpc.aio.Channel`.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        retrieval: Any = pb_grpc.RetrievalServiceStub  # generated, so untyped
+        indexes: Any = index_grpc.IndexServiceStub
+        self.retrieval = retrieval(channel)
+        self.indexes = indexes(channel)
+        self.health = health_pb2_grpc.HealthStub(channel)
+
+
+def open_channel(transport: Any, address: str, options: ClientOptions) -> Any:
+    """Open a channel; nothing connects before the first call.
+
+    Args:
+        transport: `grpc` or `grpc.aio`.
+        address: `host:port` of the server.
+        options: How to connect.
+
+    Raises:
+        InputError: a PEM file cannot be read.
+    """
+    arguments = {"options": _arguments(options), "compression": _compression(options)}
+    if options.encrypted:
+        return transport.secure_channel(address, _credentials(options), **arguments)
+    return transport.insecure_channel(address, **arguments)
+
+
+def metadata(options: ClientOptions, request_id: str) -> Metadata:
+    """Return what is sent beside a call's message."""
+    pairs = [(REQUEST_ID_KEY, request_id)]
+    if options.token is not None:
+        pairs.append(("authorization", f"Bearer {options.token}"))
+    return tuple(pairs)
+
+
+def request_id_of(given: str) -> str:
+    """Return the id of a call: the given one, or a new one for none.
+
+    Raises:
+        InputError: a server would not take it.
+    """
+    sane = sane_request_id(given)
+    if given and sane != given:
+        raise InputError("request_id", f"must be 1 to 128 of A-Z a-z 0-9 . _ : / -, got {given!r}")
+    return sane
+
+
+def _compression(options: ClientOptions) -> grpc.Compression:
+    return grpc.Compression.Gzip if options.gzip else grpc.Compression.NoCompression
+
+
+def _arguments(options: ClientOptions) -> list[tuple[str, str | int]]:
+    arguments: list[tuple[str, str | int]] = [
+        ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+        ("grpc.max_receive_message_length", options.max_reply_bytes),
+        ("grpc.initial_reconnect_backoff_ms", _FIRST_BACKOFF_MS),
+        ("grpc.min_reconnect_backoff_ms", _FIRST_BACKOFF_MS),
+        ("grpc.max_reconnect_backoff_ms", _LAST_BACKOFF_MS),
+    ]
+    if options.tls_server_name is not None:
+        arguments.append(("grpc.ssl_target_name_override", options.tls_server_name))
+    if options.keepalive_s is not None:
+        arguments.append(("grpc.keepalive_time_ms", int(options.keepalive_s * 1000)))
+        arguments.append(("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS))
+    return arguments
+
+
+def _credentials(options: ClientOptions) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        root_certificates=_pem("tls_ca", options.tls_ca),
+        private_key=_pem("tls_key", options.tls_key),
+        certificate_chain=_pem("tls_certificate", options.tls_certificate),
+    )
+
+
+def _pem(name: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(name, f"{path}: {error.strerror or error}") from error
+    if b"-----BEGIN " not in text:
+        raise InputError(name, f"{path}: not a PEM file")
+    return text
