@@ -13,7 +13,8 @@ export function metadataText(value) {
 export function metadataPairs(metadata) {
   return Object.entries(metadata ?? {})
     .map(([column, value]) => [column, metadataText(value)])
-    .filter(([, text]) => text !== "");
+    .filter(([, text]) => text !== "")
+    .sort(([one], [other]) => one.localeCompare(other)); // a map of the wire has no order
 }
 
 /**

@@ -5,7 +5,7 @@ import { count, decimal } from "./numbers.js";
 
 /** Make the table; `onPick(draw)` is told which draw was picked. */
 export function drawsTable(draws, onPick) {
-  const samples = Map.groupBy ? Map.groupBy(draws, (draw) => draw.sample) : grouped(draws);
+  const samples = bySample(draws);
   const width = Math.max(...[...samples.values()].map((row) => row.length));
   const buttons = [];
   const body = [...samples].map(([sample, row]) => {
@@ -23,7 +23,7 @@ export function drawsTable(draws, onPick) {
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Draws of every sample" }, table);
 }
 
-function grouped(draws) {
+function bySample(draws) {
   const samples = new Map();
   for (const draw of draws) {
     samples.set(draw.sample, [...(samples.get(draw.sample) ?? []), draw]);
@@ -31,29 +31,41 @@ function grouped(draws) {
   return samples;
 }
 
-function caption(draws, numSamples) {
-  const accepted = draws.filter((draw) => draw.accepted).length;
-  const weighed = draws.filter((draw) => draw.chosen && !draw.accepted).length;
-  const rest = weighed === 0 ? "" : ` For ${count(weighed, "sample")} no draw was accepted, and one was chosen by weight.`;
-  return `${count(numSamples, "sample")}, ${count(draws.length, "draw")}: ${accepted} accepted, ${draws.length - accepted} rejected.${rest}`;
+/** Whether a draw is of the second phase, which accepts nothing and chooses by weight. */
+function isSecond(draw) {
+  return draw.chosen ? !draw.accepted : draw.acceptance === 0 && draw.validMass > 0;
 }
 
+function caption(draws, numSamples) {
+  const second = draws.filter(isSecond).length;
+  const accepted = draws.filter((draw) => draw.accepted).length;
+  const rejected = draws.length - accepted - second;
+  const weighed = draws.filter((draw) => draw.chosen && !draw.accepted).length;
+  const rest = second === 0 ? "" : ` For ${count(weighed, "sample")} none was accepted: one of ${count(second, "further draw")} was chosen by weight.`;
+  return `${count(numSamples, "sample")}: ${count(accepted, "draw")} accepted, ${rejected} rejected.${rest}`;
+}
+
+/** [name, words, mark] of what became of a draw. */
 function outcome(draw) {
   if (draw.accepted) {
-    return ["accepted", "✓"];
+    return ["accepted", `accepted, chance ${decimal(draw.acceptance)}`, "✓"];
   }
-  return draw.chosen ? ["chosen by weight", "◆"] : ["rejected", "✗"];
+  if (isSecond(draw)) {
+    const weight = `weight ${decimal(draw.validMass)}`;
+    return draw.chosen ? ["weighed", `chosen by weight, ${weight}`, "◆"] : ["rejected", `not chosen, ${weight}`, "◇"];
+  }
+  return ["rejected", `rejected, chance ${decimal(draw.acceptance)}`, "✗"];
 }
 
 function drawButton(draw, buttons, onPick) {
-  const [words, mark] = outcome(draw);
+  const [name, words, mark] = outcome(draw);
   const made = button(
     [
       make("span", { class: "mark", "aria-hidden": "true" }, mark),
       make("span", { class: "drawn-title" }, draw.end.prefix || "nothing"),
-      make("span", { class: "drawn-chance" }, `${words}, accepted with ${decimal(draw.acceptance)}`),
+      make("span", { class: "drawn-chance" }, words),
     ],
-    { class: "draw", "data-outcome": draw.accepted ? "accepted" : draw.chosen ? "weighed" : "rejected", "aria-pressed": "false" },
+    { class: "draw", "data-outcome": name, "aria-pressed": "false" },
     () => {
       for (const other of buttons) {
         other.setAttribute("aria-pressed", String(other === made));

@@ -95,15 +95,10 @@ export function pathTo(end) {
 
 /** Whether nobody went on from here: it, and all like it beside it, are drawn as one. */
 export function isLeftOut(made) {
-  return (made.state === "pruned" || made.state === "closed") && made.children.length === 0 && made.bestRank === Infinity;
+  return (made.state === "pruned" || made.state === "closed") && made.children.length === 0 && !leadsSomewhere(made);
 }
 
 /** Whether a place leads to something that is shown beside the tree: a candidate or a draw. */
 export function leadsSomewhere(made) {
   return made.bestRank !== Infinity || made.numDraws > 0;
-}
-
-/** Number of finished titles at a place and below it. */
-export function countFinished(made) {
-  return (made.state === "finished" ? 1 : 0) + made.children.reduce((sum, child) => sum + countFinished(child), 0);
 }

@@ -1,0 +1,239 @@
+"""Answers for the explorer page that a test knows every figure of, and a server that gives them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+from retrieval.errors import InputError
+from service.configuration.config import ServerConfig
+from service.configuration.sections import HttpConfig, TlsConfig
+from service.errors import OverloadedError
+from service.gateway.app import make_app
+from service.gateway.http_server import HttpServer
+from service.methods.call import Call
+from service.observability.metrics import Metrics
+from service.pb.genret.v1 import index_service_pb2 as index_pb
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.security.authority import Authority
+from service.serving.readiness import Readiness
+from tests.service.running_server import make_config
+
+ATTACK = '<img src=x onerror="window.attacked=true">'
+_INDEX = pb.IndexRef(name="plays", version="20260101", digest="sha256:abc")
+_TIMINGS = pb.Timings(queue_ms=0.5, prefill_ms=4, decode_ms=12.5, total_ms=18)
+E, P, F = (
+    pb.EXPLANATION_STATE_EXPANDED,
+    pb.EXPLANATION_STATE_PRUNED,
+    pb.EXPLANATION_STATE_FINISHED,
+)
+
+
+def _node(
+    parent: int | None,
+    depth: int,
+    text: str,
+    probability: float,
+    state: int,
+    valid: float | None = None,
+    rank: int | None = None,
+) -> pb.ExplanationNode:
+    return pb.ExplanationNode(
+        parent=parent,
+        depth=depth,
+        token_id=depth * 10,
+        text=text,
+        logprob=math.log(probability),
+        total_logprob=math.log(probability) * max(depth, 1),
+        valid_mass=valid,
+        num_valid=None if valid is None else 3,
+        state=state,  # type: ignore[arg-type]
+        candidate_rank=rank,
+    )
+
+
+def _nodes() -> list[pb.ExplanationNode]:
+    """Hamlet and the attack are titles; "Mac" was walked in vain, "Oth" and "Ju" were left."""
+    return [
+        _node(None, 0, "", 1, E, 0.9),
+        _node(0, 1, "Ham", 0.5, E, 0.75),
+        _node(0, 1, "Oth", 0.1, P),
+        _node(0, 1, "Ju", 0.05, P),
+        _node(0, 1, ATTACK, 0.25, E, 0.5),
+        _node(1, 2, "let", 0.75, E, 1),
+        _node(5, 3, "</s>", 1, F, rank=1),
+        _node(4, 2, "</s>", 0.5, F, rank=2),
+        _node(0, 1, "Mac", 0.05, E, 0.01),
+        _node(8, 2, "beth", 0.01, P),
+    ]
+
+
+def _candidate(rank: int, title: str, entity_id: str, logprob: float) -> pb.Candidate:
+    kind = pb.MetadataValue(string_value=f"<b>{title}</b>")
+    year = pb.MetadataValue(int_value=2**60 + 1)
+    metadata = {"kind": kind, "year": year, "none": pb.MetadataValue()}
+    return pb.Candidate(
+        rank=rank,
+        title=title,
+        entity_id=entity_id,
+        surface=title if rank == 1 else "another name",
+        logprob=logprob,
+        score=logprob,
+        metadata=metadata,
+    )
+
+
+def beam_answer() -> pb.RetrieveResponse:
+    return pb.RetrieveResponse(
+        candidates=[
+            _candidate(1, "Hamlet", "Q1", math.log(0.375)),
+            _candidate(2, ATTACK, "Q<2>", math.log(0.125)),
+        ],
+        finish_reason=pb.FINISH_REASON_OK,
+        method=pb.RETRIEVAL_METHOD_BEAM,
+        certified=True,
+        num_steps=3,
+        num_nodes=6,
+        timings=_TIMINGS,
+        index=_INDEX,
+        kv_usage=pb.KvUsage(peak_bytes=2048, per_branch_bytes=8192, saved_bytes=6144),
+        explanation=pb.Explanation(nodes=_nodes()),
+    )
+
+
+def disc_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
+    answer = beam_answer()
+    answer.method = pb.RETRIEVAL_METHOD_DISC
+    answer.ClearField("certified")
+    answer.mass, answer.mass_stderr = 0.5, 0.05
+    answer.mass_lower_bound, answer.mass_upper_bound = 0.25, 0.75
+    answer.seed = request.seed if request.HasField("seed") else 7
+    answer.num_draws, answer.num_accepted = 4, 1
+    answer.candidates[0].probability, answer.candidates[1].probability = 0.5, 0.5
+    for sample, draw, node, valid, chance, accepted, chosen in (
+        (0, 0, 7, 0.45, 0.45, False, False),
+        (0, 1, 6, 0.675, 0.675, True, True),
+        (1, 0, 7, 0.45, 0.45, False, False),
+        (1, 1, 7, 0.45, 0.0, False, True),
+    ):
+        answer.explanation.draws.add(
+            sample=sample,
+            draw=draw,
+            node=node,
+            valid_mass=valid,
+            acceptance_probability=chance,
+            accepted=accepted,
+            chosen=chosen,
+        )
+    return answer
+
+
+def empty_answer(abstained: bool) -> pb.RetrieveResponse:
+    return pb.RetrieveResponse(
+        finish_reason=pb.FINISH_REASON_NO_MATCH,
+        method=pb.RETRIEVAL_METHOD_DISC if abstained else pb.RETRIEVAL_METHOD_BEAM,
+        abstained=abstained,
+        timings=_TIMINGS,
+        index=_INDEX,
+    )
+
+
+class CannedRetrieval:
+    """Answers by what the query says; `requests` are the messages that came."""
+
+    def __init__(self) -> None:
+        self.requests: list[pb.RetrieveRequest | pb.AnswerRequest] = []
+        self.cancelled = threading.Event()
+
+    async def retrieve(self, request: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
+        self.requests.append(request)
+        if not request.query:
+            raise InputError("query", "must not be blank")
+        if request.filter.startswith("kid"):
+            raise InputError("filter", "no column 'kid' <i>here</i>")
+        match request.query:
+            case "nothing":
+                return empty_answer(abstained=False)
+            case "unsure":
+                return empty_answer(abstained=True)
+            case "overload":
+                raise OverloadedError("QUEUE_FULL", "the queue is full", retry_after_s=1.5)
+            case "slow":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.cancelled.set()
+        if request.method == pb.RETRIEVAL_METHOD_DISC:
+            return disc_answer(request)
+        return beam_answer()
+
+    async def answer(self, request: pb.AnswerRequest, call: Call) -> pb.AnswerResponse:
+        self.requests.append(request)
+        if "{" not in request.schema_json:
+            raise InputError("schema_json", "no JSON: line 1 column 1")
+        entity = pb.Entity(
+            entity_id="Q1", title="Hamlet", metadata={"year": pb.MetadataValue(int_value=1603)}
+        )
+        return pb.AnswerResponse(
+            json='{"title": "Hamlet", "n": 12345678901234567890.10, "s": "a,{b}", "e": []}',
+            entities=[pb.AnswerEntity(pointer="/title", index="titles", title="Hamlet", entities=[entity])],
+            logprob=-3.25,
+            method=pb.ANSWER_METHOD_GREEDY,
+            num_tokens=9,
+            num_forced=4,
+            num_forwards=5,
+            timings=_TIMINGS,
+            index=_INDEX,
+        )
+
+
+class CannedIndexes:
+    """Two indexes, the first with columns."""
+
+    async def list_indexes(
+        self, request: index_pb.ListIndexesRequest, call: Call
+    ) -> index_pb.ListIndexesResponse:
+        columns = [index_pb.Column(name="kind", type="string"), index_pb.Column(name="my year", type="int")]
+        plays = index_pb.Index(
+            name="plays",
+            version="20260101",
+            num_rows=30,
+            num_entities=20,
+            model="tiny",
+            device="cpu",
+            is_default=True,
+            columns=columns,
+        )
+        return index_pb.ListIndexesResponse(indexes=[plays, index_pb.Index(name="other")])
+
+
+@contextlib.contextmanager
+def canned_server(retrieval: CannedRetrieval, authority: Authority | None = None) -> Iterator[str]:
+    """The gateway over canned answers, on a thread of its own; yields its URL."""
+    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        config: ServerConfig = replace(make_config("plays"), http=HttpConfig(port=0))
+        app = make_app(retrieval, CannedIndexes(), Readiness(()), authority, Metrics(), config)  # type: ignore[arg-type]
+        server = HttpServer(app, "127.0.0.1", 0, TlsConfig())
+        await server.start()
+        urls.append(f"http://{server.address}/")
+        ready.set()
+        await stop.wait()
+        await server.stop(0)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="explorer-server")
+    thread.start()
+    try:
+        if not ready.wait(30):
+            raise RuntimeError("the server did not start")
+        yield urls[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()

@@ -1,0 +1,303 @@
+"""The explorer page in a real browser, over the real gateway with answers whose every figure is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from tests.e2e.explorer_answers import ATTACK, CannedRetrieval, canned_server
+from tests.e2e.headless_browser import Page, headless_page
+
+
+@pytest.fixture(scope="module")
+def retrieval() -> CannedRetrieval:
+    return CannedRetrieval()
+
+
+@pytest.fixture(scope="module")
+def url(retrieval: CannedRetrieval) -> Iterator[str]:
+    with canned_server(retrieval) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with headless_page(tmp_path_factory.mktemp("profile"), "--window-size=1280,900") as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page, url: str) -> Iterator[Page]:
+    """The page, open; afterwards nothing was complained of and nobody else was asked."""
+    browser.open(url)
+    browser.until(lambda: len(browser.all("#index option")) == 2, "the indexes")
+    browser.log()
+    yield browser
+    # The browser notes every HTTP status above 399; those belong to tests of errors.
+    said = [entry for entry in browser.log() if "status of 4" not in entry["message"]]
+    assert said == []
+    assert {urlsplit(name).netloc for name in browser.fetched()} <= {urlsplit(url).netloc}
+
+
+def ask(page: Page, query: str) -> None:
+    box = page.one("#query")
+    box.clear()
+    box.send_keys(query, Keys.ENTER)
+
+
+def test_search_by_keyboard_alone_shows_the_candidates(page: Page, retrieval: CannedRetrieval) -> None:
+    assert page.focused("id") == "query"
+    page.press("prince of denmark", Keys.ENTER)
+    page.wait_text("#status", "2 candidates in 18 ms.")
+    request = retrieval.requests[-1]
+    assert (request.query, request.index) == ("prince of denmark", "plays")
+    assert isinstance(request, pb.RetrieveRequest)
+    assert request.explain
+    assert page.texts(".candidate h3") == ["Hamlet", ATTACK]
+    assert page.texts(".how-likely strong") == ["38 %", "13 %"]
+    assert "written as another name" in page.texts(".ids")[1]
+    assert page.text('[data-rank="1"] .metadata') == "kind<b>Hamlet</b>year1152921504606846977"
+    assert page.text("[data-verdict=certified]").startswith("Proven")
+    figures = page.text(".figures")
+    for shown in (
+        "queue 0.5 ms",
+        "prefill 4.0 ms",
+        "decode 13 ms",
+        "20260101",
+        "sha256:abc",
+        "3 decode steps",
+    ):
+        assert shown in figures
+
+
+def test_markup_in_titles_and_tokens_stays_text(page: Page) -> None:
+    ask(page, "x")
+    page.wait_text("#status", "2 candidates")
+    assert ATTACK in page.texts(".candidate h3")
+    assert ATTACK.replace(" ", "␣") in page.texts(".tree .token")
+    assert page.all("#results img") == page.all("#results b") == []
+    assert page.driver.execute_script("return window.attacked") is None
+
+
+def test_the_tree_is_walked_with_the_arrow_keys(page: Page) -> None:
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
+    page.tab_to("[role=treeitem]")
+
+    def label() -> str:
+        return page.focused("aria-label") or ""
+
+    assert label() == "End of the query; 90 % of what follows is valid, 3 valid tokens; the model starts here"
+    page.press(Keys.ARROW_RIGHT)
+    assert label().startswith("Token “Ham”, 50 %; 75 % of what follows is valid")
+    page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert label() == "End of “Hamlet”, 100 %; a title ends here, candidate 1"
+    assert "“Hamlet”" in page.text(".detail")
+    page.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert label().startswith("Token “let”")
+    assert page.focused("aria-expanded") == "false"
+    page.press(Keys.END)
+    assert label() == "2 left, at most 10 %"
+    page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert label() == "Token “Oth”, 10 %; seen, and left for better ones"
+    page.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ARROW_UP)
+    assert label().startswith("Token “Mac”")
+    assert label().endswith("no candidate came of it")
+    page.press(Keys.HOME)
+    assert label().startswith("End of the query")
+    assert len(page.all('.tree [tabindex="0"]')) == 1
+    assert page.all(".tree [role=treeitem]:not([aria-label])") == []
+
+
+def test_the_two_parts_of_a_bar_are_the_masses(page: Page) -> None:
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
+    ratio = page.driver.execute_script(
+        "const bar = document.querySelector('[data-state=expanded] [data-state=expanded] .mass');"
+        "return [...bar.children].map((part) => part.getBoundingClientRect().width / bar.clientWidth)"
+    )
+    assert ratio == pytest.approx([0.75, 0.25], abs=0.02)
+
+
+def test_a_candidate_is_shown_in_the_tree_and_a_title_of_the_tree_among_the_candidates(page: Page) -> None:
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
+    page.all(".candidate button")[1].click()
+    assert page.texts("[data-marked] > .card > .token") == ["query", ATTACK.replace(" ", "␣"), "end"]
+    assert page.one(".candidate[aria-current]").get_attribute("data-rank") == "2"
+    page.one('[aria-label^="End of “Hamlet”"] > .card').click()
+    assert page.one(".candidate[aria-current]").get_attribute("data-rank") == "1"
+    assert page.one("[role=treeitem][aria-selected]").get_attribute("aria-label") is not None
+
+
+def test_draws_are_told_apart_and_lead_to_their_paths(page: Page, retrieval: CannedRetrieval) -> None:
+    page.driver.find_element("css selector", "[value=RETRIEVAL_METHOD_DISC]").click()
+    page.one("#seed").send_keys(str(2**62 + 1))
+    page.one("#num_samples").send_keys("2")
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
+    request = retrieval.requests[-1]
+    assert isinstance(request, pb.RetrieveRequest)
+    assert (request.seed, request.num_samples) == (2**62 + 1, 2)
+    assert page.texts(".drawn-chance") == [
+        "rejected, chance 0.45",
+        "accepted, chance 0.68",
+        "rejected, chance 0.45",
+        "chosen by weight, weight 0.45",
+    ]
+    assert page.text(".draws caption") == (
+        "2 samples: 1 draw accepted, 2 rejected. For 1 sample none was accepted: one of 1 further draw was "
+        "chosen by weight."
+    )
+    assert page.texts("tbody .mark") == ["✗", "✓", "✗", "◆"]
+    page.all(".draw")[1].send_keys(Keys.ENTER)
+    assert page.texts("[data-marked] > .card > .token") == ["query", "Ham", "let", "end"]
+    assert page.all(".draw")[1].get_attribute("aria-pressed") == "true"
+    assert "0.50 ± 0.05, and surely between 0.25 and 0.75" in page.text("[data-verdict=mass]")
+    assert page.texts(".how-likely p:first-child") == ["50 % of samples", "50 % of samples"]
+    assert str(2**62 + 1) in page.text(".figures")
+
+
+@pytest.mark.parametrize(
+    ("query", "verdict", "words"),
+    [
+        ("nothing", "no-match", "No match: nothing in the catalogue answers this query (NO_MATCH)."),
+        (
+            "unsure",
+            "abstained",
+            "less likely to be in the catalogue than was asked for (abstained, NO_MATCH)",
+        ),
+    ],
+)
+def test_an_empty_answer_is_said_in_words(page: Page, query: str, verdict: str, words: str) -> None:
+    ask(page, query)
+    page.until(lambda: page.all(f"[data-verdict={verdict}]"), "the verdict")
+    assert words in page.text(f"[data-verdict={verdict}]")
+    assert page.all(".candidate") == page.all(".tree") == []
+
+
+def test_an_error_stands_at_its_field_and_goes_with_the_next_query(page: Page) -> None:
+    page.one("#more-search summary").click()
+    page.all(".column")[2].click()
+    assert page.one("#filter").get_attribute("value") == "kind"
+    page.press(Keys.BACKSPACE, Keys.BACKSPACE, "d = 'x'")
+    page.one("#more-search summary").click()
+    ask(page, "prince")
+    page.wait_text("#filter-error", "no column 'kid' <i>here</i>")
+    assert page.focused("id") == "filter"
+    assert page.focused("aria-invalid") == "true"
+    assert page.text("#failure") == ""
+    page.one("#filter").clear()
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
+    assert page.text("#filter-error") == ""
+    ask(page, "")
+    page.wait_text("#query-error", "must not be blank")
+
+
+def test_a_number_that_is_none_is_not_sent(page: Page, retrieval: CannedRetrieval) -> None:
+    num_requests = len(retrieval.requests)
+    page.one("#k").send_keys("2.5")
+    ask(page, "prince")
+    page.wait_text("#k-error", "must be a whole number, got 2.5")
+    assert len(retrieval.requests) == num_requests
+
+
+def test_an_overloaded_server_says_when_to_come_back(page: Page) -> None:
+    ask(page, "overload")
+    page.wait_text("#failure", "RESOURCE_EXHAUSTED: the queue is full Worth another try in 1.5 s.")
+
+
+def test_escape_gives_a_query_up_and_a_new_query_takes_its_place(
+    page: Page, retrieval: CannedRetrieval
+) -> None:
+    retrieval.cancelled.clear()
+    ask(page, "slow")
+    page.wait_text("#status", "Asking…")
+    assert page.one("#stop").is_displayed()
+    page.press(Keys.ESCAPE)
+    page.wait_text("#status", "Stopped.")
+    assert retrieval.cancelled.wait(10)
+    assert not page.one("#stop").is_displayed()
+    retrieval.cancelled.clear()
+    ask(page, "slow")
+    page.wait_text("#status", "Asking…")
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
+    assert retrieval.cancelled.wait(10)
+
+
+def test_the_address_carries_the_query_and_the_back_button_returns_to_it(page: Page, url: str) -> None:
+    page.one("#k").send_keys("3")
+    ask(page, "prince & co")
+    page.wait_text("#status", "2 candidates")
+    first = page.driver.current_url
+    assert "query=prince+%26+co" in first
+    assert "k=3" in first
+    ask(page, "nothing")
+    page.wait_text("#status", "Nothing in the catalogue matches")
+    page.driver.back()
+    page.wait_text("#status", "2 candidates")
+    assert page.one("#query").get_attribute("value") == "prince & co"
+    page.open(first)
+    page.wait_text("#status", "2 candidates")
+    assert page.one("#k").get_attribute("value") == "3"
+    page.open(f"{url}#query=x&index=gone")
+    page.wait_text("#index-error", "this server has no index “gone”")
+
+
+def test_json_answers_with_the_entities_behind_their_titles(page: Page, retrieval: CannedRetrieval) -> None:
+    page.tab_to("#tab-search")
+    page.press(Keys.ARROW_RIGHT)
+    assert page.focused("id") == "tab-json"
+    ask(page, "prince")
+    page.wait_text("#status", "An answer is there.")
+    assert page.text(".json").splitlines() == [
+        "{",
+        '  "title": "Hamlet",',
+        '  "n": 12345678901234567890.10,',
+        '  "s": "a,{b}",',
+        '  "e": []',
+        "}",
+    ]
+    assert page.texts(".entities tbody td") == ["/title", "Hamlet", "Q1", "year: 1603", "titles"]
+    request = retrieval.requests[-1]
+    assert isinstance(request, pb.AnswerRequest)
+    assert "x-genret-index" in request.schema_json
+    box = page.one("#schema_json")
+    box.clear()
+    box.send_keys("no schema")
+    ask(page, "prince")
+    page.wait_text("#schema_json-error", "no JSON: line 1 column 1")
+    assert page.focused("id") == "schema_json"
+
+
+@pytest.mark.parametrize("width", [360, 390, 768, 1920])
+def test_nothing_overflows_the_window(page: Page, width: int) -> None:
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+    )
+    try:
+        page.driver.find_element("css selector", "[value=RETRIEVAL_METHOD_DISC]").click()
+        ask(page, "prince")
+        page.wait_text("#status", "2 candidates")
+        wide = page.driver.execute_script("return document.documentElement.scrollWidth")
+        assert wide <= width
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_page_may_not_run_what_stands_in_it(page: Page) -> None:
+    """The policy that the gateway sends is in force, and the page lives with it."""
+    page.driver.execute_script(
+        "const script = document.createElement('script'); script.textContent = 'window.attacked = true';"
+        "document.body.append(script)"
+    )
+    (violation,) = page.log()
+    assert "Content Security Policy" in violation["message"]
+    assert page.driver.execute_script("return window.attacked") is None

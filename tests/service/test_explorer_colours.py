@@ -1,0 +1,76 @@
+"""Text on the explorer page can be read: contrast of at least 4.5 in light and in dark (WCAG AA)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from service.gateway.static_files import STATIC_DIRECTORY
+
+# Text and the ground it stands on.
+PAIRS = (
+    ("text", "ground"),
+    ("text", "surface"),
+    ("text", "sunken"),
+    ("text", "accent-soft"),
+    ("muted", "ground"),
+    ("muted", "surface"),
+    ("muted", "sunken"),
+    ("muted", "good-soft"),
+    ("muted", "accent-soft"),
+    ("accent", "surface"),
+    ("on-accent", "accent"),
+    ("good", "surface"),
+    ("good", "good-soft"),
+    ("bad", "surface"),
+    ("bad", "bad-soft"),
+)
+# Marks and outlines need 3.
+MARKS = (
+    ("valid", "surface"),
+    ("valid", "sunken"),
+    ("invalid", "surface"),
+    ("line-strong", "surface"),
+    ("good", "surface"),
+)
+
+
+def _schemes() -> dict[str, dict[str, str]]:
+    sheet = (STATIC_DIRECTORY / "explorer.css").read_text(encoding="utf-8")
+    light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block)) for block in _roots(sheet))
+    return {"light": light, "dark": light | dark}
+
+
+def _roots(sheet: str) -> list[str]:
+    return re.findall(r":root \{(.*?)\}", sheet, re.S)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    bright, dim = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("text", "ground"), PAIRS)
+def test_text_can_be_read(scheme: str, text: str, ground: str) -> None:
+    colours = _schemes()[scheme]
+    assert contrast(colours[text], colours[ground]) >= 4.5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("mark", "ground"), MARKS)
+def test_marks_can_be_seen(scheme: str, mark: str, ground: str) -> None:
+    colours = _schemes()[scheme]
+    assert contrast(colours[mark], colours[ground]) >= 3
