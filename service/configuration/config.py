@@ -124,10 +124,14 @@ class QueueLimits:
         max_requests: Most requests waiting or running.
         max_tokens: Most work waiting or running, in tokens. A single request above it is taken when
             nothing else is there.
+        max_wait_seconds: Longest time the work that waits or runs may be expected to take, seconds. What
+            comes on top of it is refused: who is let in is answered soon. Work of batches and streams waits
+            outside until half of it has been done.
     """
 
     max_requests: Annotated[int, Bounds(1, 10**6, "max_queue_size")] = 512
     max_tokens: Annotated[int, Bounds(1, 2**40, "max_queue_tokens")] = 262_144
+    max_wait_seconds: Annotated[float, Bounds(0.001, 86_400, "max_wait_seconds")] = 2.0
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -230,6 +230,11 @@ SETTINGS: tuple[Setting, ...] = (
         "Unfinished work held, tokens; beyond it requests are refused.",
     ),
     _plain(
+        "queue.max_wait_seconds",
+        "--max-wait-seconds",
+        "Time the work held may be expected to take; beyond it requests are refused.",
+    ),
+    _plain(
         "limits.max_request_bytes", "--max-request-bytes", "Largest message accepted.", at="max_request_bytes"
     ),
     _plain(

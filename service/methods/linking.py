@@ -42,6 +42,6 @@ class Linker:
     ) -> pb.LinkResult:
         try:
             request = served.retriever.mention_request(mention_from_proto(mention), options)
-            return pb.LinkResult(response=await self._queries.answer_from(served, request, call))
+            return pb.LinkResult(response=await self._queries.answer_in_turn(served, request, call))
         except Exception as error:
             return pb.LinkResult(error=failure_status(mention_error(error), call.request_id))

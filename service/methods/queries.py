@@ -28,7 +28,7 @@ class Queries:
     Args:
         indexes: What is served.
         lanes: The devices' queues.
-        max_seconds: Longest a query of a stream may take from the time there is room for it, seconds.
+        max_seconds: Longest a query of a batch or stream may take from the time there is room for it, seconds.
     """
 
     def __init__(self, indexes: IndexTable, lanes: Lanes, max_seconds: float) -> None:
@@ -37,34 +37,41 @@ class Queries:
         self._max_seconds = max_seconds
 
     async def answer(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        """Answer a query; it is refused where its queue is full."""
-        with self._indexes.use(message.index) as served:
-            return await self.answer_from(served, request_from_proto(message), call)
-
-    async def answer_from(
-        self, served: ServedIndex, request: RetrieveRequest, call: Call
-    ) -> pb.RetrieveResponse:
-        """Answer a query from an index that is in use; it is refused where its queue is full."""
-        tokens = await _work(served, request)
-        answer = await self._submit(self._lane(served), served, request, tokens, call)
-        return _reply(answer, served, call)
-
-    async def answer_patiently(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        """Answer a query of a stream; it waits where its queue is full.
-
-        Args:
-            message: The query.
-            call: When the query came, and when the stream must be over.
-        """
+        """Answer a single query; it is refused where its queue is full."""
         with self._indexes.use(message.index) as served:
             request = request_from_proto(message)
             tokens = await _work(served, request)
-            lane = self._lane(served)
-            async with lane.patience.room(tokens, call.deadline):
-                # What it waits for room is the stream's affair; from here on it is a request like others.
-                limited = replace(call, deadline=min(call.deadline, time.monotonic() + self._max_seconds))
-                answer = await self._submit(lane, served, request, tokens, limited)
+            answer = await self._submit(self._lane(served), served, request, tokens, call)
             return _reply(answer, served, call)
+
+    async def answer_item(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
+        """Answer a query of a batch; it waits where its queue is full, and is refused where too much waits."""
+        with self._indexes.use(message.index) as served:
+            return await self.answer_in_turn(served, request_from_proto(message), call)
+
+    async def answer_patiently(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
+        """Answer a query of a stream; it waits where its queue is full."""
+        with self._indexes.use(message.index) as served:
+            return await self.answer_in_turn(served, request_from_proto(message), call, bounded=False)
+
+    async def answer_in_turn(
+        self, served: ServedIndex, request: RetrieveRequest, call: Call, bounded: bool = True
+    ) -> pb.RetrieveResponse:
+        """Answer a query from an index that is in use; it waits where its queue is full.
+
+        Args:
+            served: The index.
+            request: The query.
+            call: When the query came, and when its batch or stream must be over.
+            bounded: Whether it is refused where too much waits.
+        """
+        tokens = await _work(served, request)
+        lane = self._lane(served)
+        async with lane.patience.room(tokens, call.deadline, bounded):
+            # What it waits for room is the caller's affair; from here on it is a request like others.
+            limited = replace(call, deadline=min(call.deadline, time.monotonic() + self._max_seconds))
+            answer = await self._submit(lane, served, request, tokens, limited)
+        return _reply(answer, served, call)
 
     def _lane(self, served: ServedIndex) -> Lane:
         return self._lanes.of(served.description.device)

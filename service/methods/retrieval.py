@@ -93,7 +93,7 @@ class RetrievalMethods:
 
     async def _item(self, request: pb.RetrieveRequest, call: Call) -> pb.BatchRetrieveResult:
         try:
-            return pb.BatchRetrieveResult(response=await self._queries.answer(request, call))
+            return pb.BatchRetrieveResult(response=await self._queries.answer_item(request, call))
         except Exception as error:
             return pb.BatchRetrieveResult(error=failure_status(error, call.request_id))
 

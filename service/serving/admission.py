@@ -65,7 +65,10 @@ class Admission:
         """Whether a request of so much work would be admitted now."""
         if self._requests >= self._limits.max_requests:
             return False
-        return not self._requests or self._tokens + tokens <= self._limits.max_tokens
+        if not self._requests:
+            return True
+        soon = self.expected_wait_s() <= self._limits.max_wait_seconds
+        return soon and self._tokens + tokens <= self._limits.max_tokens
 
     def on_release(self, tell: Callable[[], None]) -> None:
         """Have `tell` called whenever something has been released."""
@@ -84,6 +87,8 @@ class Admission:
             return
         if self._requests >= self._limits.max_requests:
             held = f"{self._requests} requests, at most {self._limits.max_requests}"
+        elif self.expected_wait_s() > self._limits.max_wait_seconds:
+            held = f"work for {self.expected_wait_s():.2g} s, at most {self._limits.max_wait_seconds:g} s"
         else:
             held = f"{self._tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
         raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s())

@@ -1,4 +1,4 @@
-"""Work that waits for room in a device's queue instead of being refused: that of streams."""
+"""Work that waits for room in a device's queue instead of being refused: that of batches and streams."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from decoding.errors import DeadlineExceededError
 from service.configuration.config import QueueLimits
+from service.errors import OverloadedError
 from service.serving.admission import Admission
 
 
@@ -29,6 +30,8 @@ class Patience:
         self._admission = admission
         self._max_requests = max(1, limits.max_requests // 2)
         self._max_tokens = limits.max_tokens // 2
+        self._max_wait_s = limits.max_wait_seconds / 2
+        self._max_waiting = limits.max_requests
         self._requests = 0
         self._tokens = 0
         self._waiting: deque[asyncio.Event] = deque()
@@ -40,7 +43,7 @@ class Patience:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def room(self, tokens: int, deadline: float) -> AsyncIterator[None]:
+    async def room(self, tokens: int, deadline: float, bounded: bool = False) -> AsyncIterator[None]:
         """Wait until there is room, and hold a share of what patient work may take.
 
         Work that is submitted in the body before anything is awaited there is admitted for sure.
@@ -48,10 +51,16 @@ class Patience:
         Args:
             tokens: The work.
             deadline: `time.monotonic()` after which it is worth nothing, seconds.
+            bounded: Whether to refuse it when as much waits as the queue may hold: nobody stops reading
+                a batch that is there, as is done with a stream.
 
         Raises:
             DeadlineExceededError: there was no room before the deadline.
+            OverloadedError: too much waits.
         """
+        if bounded and len(self._waiting) >= self._max_waiting:
+            held = f"{len(self._waiting)} requests of batches wait for room, at most {self._max_waiting}"
+            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self._admission.retry_after_s())
         if self._waiting or not self._fits(tokens):
             await self._wait(tokens, deadline)
         self._requests += 1
@@ -83,7 +92,8 @@ class Patience:
         share = not self._requests or (
             self._requests < self._max_requests and self._tokens + tokens <= self._max_tokens
         )
-        return share and self._admission.fits(tokens)
+        soon = self._admission.expected_wait_s() <= self._max_wait_s
+        return share and (soon or not self._requests) and self._admission.fits(tokens)
 
     def _wake(self) -> None:
         """Let the first one look whether there is room for it; it wakes the next."""

@@ -65,6 +65,21 @@ def test_a_request_larger_than_the_limit_is_taken_alone() -> None:
     admission.admit(1)
 
 
+def test_what_would_wait_too_long_is_refused_and_told_when_to_return() -> None:
+    admission = Admission(QueueLimits(max_wait_seconds=2))
+    admission.observe(100, seconds=1.0)
+    admission.admit(500)  # alone it is taken, as it could never be served otherwise
+    with pytest.raises(OverloadedError, match="work for 5 s, at most 2 s") as refused:
+        admission.admit(1)
+    assert refused.value.reason == "QUEUE_FULL"
+    assert refused.value.retry_after_s == pytest.approx(2.5)
+    admission.release(500)
+    admission.admit(200)
+    admission.admit(200)  # two seconds of work are held, not more
+    with pytest.raises(OverloadedError, match="work for 4 s"):
+        admission.admit(1)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=60))
 def test_the_limits_hold_and_all_is_given_back(events: list[tuple[bool, int]]) -> None:
     limits = QueueLimits(max_requests=4, max_tokens=100)

@@ -14,9 +14,9 @@ from service.errors import PermissionDeniedError, UnauthenticatedError
 from service.pb.genret.v1 import index_service_pb2, retrieval_service_pb2
 from service.security.authority import Authority
 from service.security.scopes import METHOD_SCOPES, Scope
-from service.security.tokens import digest_of, new_token
+from service.security.tokens import digest_of
 
-READ, ADMIN = new_token(), new_token()
+READ, ADMIN = "r" * 22 + "ead-Token_1", "a" * 22 + "dmin-Token_2"
 CONFIG = ServerConfig(indexes=(IndexSpec("any", Path("any")),))
 
 

@@ -24,9 +24,11 @@ from tests.service.running_server import until
 
 
 @asynccontextmanager
-async def batching(**limits: Any) -> AsyncIterator[tuple[Batcher, Admission]]:
+async def batching(
+    queue: QueueLimits | None = None, **limits: Any
+) -> AsyncIterator[tuple[Batcher, Admission]]:
     executor = DeviceExecutor("test")
-    admission = Admission(QueueLimits())
+    admission = Admission(queue or QueueLimits())
     batcher = Batcher(executor, BatchLimits(**limits), admission)
     batcher.start()
     try:
@@ -59,9 +61,7 @@ def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long() -
             assert answers[0].queue_ms >= 19 > answers[1].queue_ms - 20
             alone = await submit(batcher, fake, "e")
             assert alone.queue_ms >= 140, "the other one may come yet"
-            assert (await submit(batcher, fake, "f")).queue_ms < 100, (
-                "a single client never waits"
-            )
+            assert (await submit(batcher, fake, "f")).queue_ms < 100, "a single client never waits"
 
     asyncio.run(scenario())
 
@@ -140,7 +140,7 @@ def test_who_leaves_while_running_is_told_to_the_decoder_alone() -> None:
 
 def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     async def scenario() -> None:
-        async with batching(max_delay_ms=0) as (batcher, admission):
+        async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as (batcher, admission):
             fake = FakeRetriever()
             fake.hold.clear()
             admission.observe(10, seconds=1.0)
