@@ -15,8 +15,10 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import LanguageModel, PromptPrefix
 from decoding.title_trie import TitleTrie
+from decoding.trace import Trace
 from retrieval.beam_method import run_beam
 from retrieval.errors import GenretError, ModelError
+from retrieval.explaining import Explainer
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
@@ -61,6 +63,7 @@ class _Kind:
         adaptive: Whether the second phase of `disc` learns from the first.
         prefixes: Prefixes per draw.
         exact: Whether `beam` goes on until its list is proven; its sessions keep what they have written.
+        explained: Whether they say what the model was asked, for which the host waits at every step.
         shared: Tokens that their prompts begin with and that are run once for all; empty for none.
     """
 
@@ -70,6 +73,7 @@ class _Kind:
     adaptive: bool = False
     prefixes: int = 1
     exact: bool = False
+    explained: bool = False
     shared: tuple[int, ...] = ()
 
     @classmethod
@@ -78,9 +82,9 @@ class _Kind:
         width = 1 << (request.width - 1).bit_length()
         shared = () if prefix is None else prefix.token_ids
         if request.method != "disc":
-            return cls(request.method, width, exact=request.exact, shared=shared)
+            return cls(request.method, width, exact=request.exact, explained=request.explain, shared=shared)
         drawn = (request.top_m, request.adaptive, request.prefixes)
-        return cls(request.method, width, *drawn, shared=shared)
+        return cls(request.method, width, *drawn, explained=request.explain, shared=shared)
 
 
 class BatchRunner:
@@ -93,6 +97,7 @@ class BatchRunner:
         filters: Of the index.
         limits: What fits into the model.
         prefixes: Of the model.
+        explainer: Of the index and the model.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class BatchRunner:
         filters: FilterStore,
         limits: Limits,
         prefixes: PrefixStore,
+        explainer: Explainer,
     ) -> None:
         self._index = index
         self._model = model
@@ -110,6 +116,7 @@ class BatchRunner:
         self._filters = filters
         self._limits = limits
         self._prefixes = prefixes
+        self._explainer = explainer
 
     def run(self, jobs: Sequence[Job]) -> list[Reply]:
         """Answer jobs with any mixture of options.
@@ -190,11 +197,12 @@ class BatchRunner:
         room = [self._limits.room(len(job.prompt)) for job in jobs]
         cancel = [job.cancel for job in jobs]
         run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
+        traces = [Trace() for _ in jobs] if requests[0].explain else None
         started = time.perf_counter()
         try:
             meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
             prefilled = time.perf_counter()
-            outcomes = run(meter.session, self._trie, self._index, requests, cancel, room, filters)
+            outcomes = run(meter.session, self._trie, self._index, requests, cancel, room, filters, traces)
         except InvalidLogitsError as error:
             if len(jobs) == 1:
                 return [ModelError(str(error))]
@@ -207,12 +215,15 @@ class BatchRunner:
             decode_ms=(ended - prefilled) * 1e3,
             total_ms=(ended - started) * 1e3,
         )
-        return [
-            replace(outcome, timings=timings, kv=meter.share(query))
-            if isinstance(outcome, RetrievalResult)
-            else outcome
-            for query, outcome in enumerate(outcomes)
-        ]
+        replies: list[Reply] = []
+        for query, outcome in enumerate(outcomes):
+            if isinstance(outcome, RetrievalResult):
+                outcome = replace(outcome, timings=timings, kv=meter.share(query))
+                if traces is not None:
+                    why = self._explainer.explain(traces[query], outcome, filters[query])
+                    outcome = replace(outcome, explanation=why)
+            replies.append(outcome)
+        return replies
 
 
 def _seeded(request: RetrieveRequest) -> RetrieveRequest:

@@ -18,6 +18,7 @@ from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams
 from decoding.title_trie import TitleTrie
+from decoding.trace import Trace
 from decoding.types import Hypothesis
 from retrieval.entity_scores import EntityScore, is_proven
 from retrieval.filters.entity_filter import EntityFilter, constraint_of
@@ -39,8 +40,12 @@ def run_beam(
     cancel: Sequence[CancelToken | None],
     room: Sequence[int | None],
     filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
 ) -> list[RetrievalResult | DecodingCancelledError]:
-    """Answer requests by trie beam search. All lists have one entry per query of the session."""
+    """Answer requests by trie beam search. All lists have one entry per query of the session.
+
+    All searches of a query are written into its trace, where there are traces.
+    """
     filters = filters or [None] * len(requests)
     queries = [_Query(index, request, allowed) for request, allowed in zip(requests, filters, strict=True)]
     wanted = {number: query.params for number, query in enumerate(queries)}
@@ -53,6 +58,7 @@ def run_beam(
             [cancel[number] for number in wanted],
             [room[number] for number in wanted],
             [queries[number] if params.exact else None for number, params in wanted.items()],
+            None if traces is None else [traces[number] for number in wanted],
         )
         for number, result in zip(wanted, results, strict=True):
             queries[number].add(result)

@@ -16,6 +16,8 @@ from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
+from decoding.trace import Trace
+from retrieval.explanation import Explanation
 from retrieval.filters.entity_filter import EntityFilter, constraint_of
 from retrieval.index.reader import Index
 from retrieval.tallies import Tally, credit, rank_by_share
@@ -32,13 +34,15 @@ def run_disc(
     cancel: Sequence[CancelToken | None],
     room: Sequence[int | None],
     filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
 ) -> list[Outcome]:
     """Answer requests, each with a seed, by DISC.
 
     All have one `top_m`, one `adaptive` and one number of prefixes per draw.
 
     Under a filter the set S of DISC is that of the rows allowed: samples follow the model's distribution over
-    them, and the mass is their probability.
+    them, and the mass is their probability. The draws of each query are written into its trace, where there
+    are traces.
     """
     filters = filters or [None] * len(requests)
     params = [
@@ -56,7 +60,7 @@ def run_disc(
         )
         for r in requests
     ]
-    results = disc(session, constraint_of(trie, filters), params, cancel, room)
+    results = disc(session, constraint_of(trie, filters), params, cancel, room, traces)
     return [
         result
         if isinstance(result, DecodingCancelledError)
@@ -98,8 +102,9 @@ def _or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalR
 
 def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
     """Return the answer to a request whose filter allows no entity: known without asking the model."""
+    explanation = Explanation() if request.explain else None
     if request.method == "beam":
-        return RetrievalResult(request.query, "beam", (), certified=True)
+        return RetrievalResult(request.query, "beam", (), certified=True, explanation=explanation)
     answer = RetrievalResult(
         query=request.query,
         method="disc",
@@ -109,5 +114,6 @@ def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
         mass_lower=0.0,
         mass_upper=0.0,
         seed=request.seed,
+        explanation=explanation,
     )
     return _or_abstain(request, answer)

@@ -27,6 +27,7 @@ from retrieval.batch_runner import BatchRunner, Job, Reply
 from retrieval.compatibility import check_rendering, check_templates
 from retrieval.defaults import default_model_dir
 from retrieval.errors import InputError
+from retrieval.explaining import Explainer
 from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
 from retrieval.filters.parser import parse
 from retrieval.filters.restriction import Restriction
@@ -39,6 +40,7 @@ from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
 from retrieval.request_options import RequestOptions, with_options
 from retrieval.text import TextTokenizer
+from retrieval.token_texts import TokenTexts
 from retrieval.types import Entity, Mention, RetrievalResult, RetrieveRequest
 
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
@@ -101,7 +103,8 @@ class Retriever:
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, limits.prompt_tokens(self.trie.max_depth))
         self.prefixes = PrefixStore(model) if prefixes is None else prefixes
         self._shares_prefixes = prefixes is not None
-        self._runner = BatchRunner(index, model, self.trie, self.filters, limits, self.prefixes)
+        explainer = Explainer(index, TokenTexts(tokenizer))
+        self._runner = BatchRunner(index, model, self.trie, self.filters, limits, self.prefixes, explainer)
         if answerer is None:
             engine = AnswerEngine(tokenizer, index.end_token_id, model.vocab_size, grammar_cache_bytes)
             answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)

@@ -229,6 +229,10 @@ class TextTokenizer:
         token_id: int | None = self._markup.token_to_id(token)
         return token_id
 
+    def token_name(self, token_id: int) -> str:
+        """Return one token as the vocabulary has it, special ones too; empty when it lacks it."""
+        return self._markup.id_to_token(token_id) or ""
+
     def end_token_id(self, rendering: Rendering) -> int:
         """Return the id of the token that closes every row under `rendering`.
 

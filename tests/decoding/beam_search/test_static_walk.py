@@ -204,14 +204,19 @@ def test_a_cancelled_query_leaves_and_the_others_finish():
 def test_which_searches_have_static_shapes():
     trie = catalogue()
 
-    def suits(device: str = "cuda", constraint: object = trie, held_open: bool = False) -> bool:
+    def suits(
+        device: str = "cuda", constraint: object = trie, held_open: bool = False, recorder: object = None
+    ) -> bool:
         nodes = {0: None} if held_open else {}
-        return suits_static(SimpleNamespace(device=torch.device(device), constraint=constraint, open=nodes))
+        return suits_static(
+            SimpleNamespace(device=torch.device(device), constraint=constraint, open=nodes, recorder=recorder)
+        )
 
     assert suits()
     assert suits(constraint=FilteredTrie(trie, [None]))
     assert not suits(device="cpu")
     assert not suits(held_open=True)
+    assert not suits(recorder=object())
     assert not suits(constraint=SimpleNamespace(max_depth=3))
 
 
