@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from service.commands.usage import usage_error
 from service.configuration.config import ServerConfig
 from service.configuration.config_text import config_text
 from service.configuration.resolve import ConfigurationError, resolve
+from service.observability.logs import configure as configure_logs
 
 if TYPE_CHECKING:
     from service.serving.server import Server
@@ -69,20 +68,24 @@ def serve_command(
 
 
 def _serve(config: ServerConfig) -> None:
-    logging.basicConfig(
-        level=config.log.level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    configure_logs(config.log)
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _signals_before_the_server():
+        from service.observability.tracing import start as start_tracing
         from service.serving.life import serve_until_signalled
         from service.serving.loading import IndexOpener
         from service.serving.server import Server
+        from service.version import version
 
         async def run() -> signal.Signals | None:
-            return await serve_until_signalled(Server(config, IndexOpener.of(config)), _say_ready)
+            tracing = start_tracing(config.tracing, version())
+            try:
+                server = Server(config, IndexOpener.of(config), tracing)
+                return await serve_until_signalled(server, _say_ready)
+            finally:
+                if tracing is not None:
+                    await tracing.stop()
 
         stopped_early = asyncio.run(run())
         _say_stopped()

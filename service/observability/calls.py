@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from service.configuration.sections import LogConfig
 from service.observability.escaping import clipped
+from service.observability.logs import REQUEST_LOGGER
 from service.observability.metrics import Metrics
 from service.observability.scope import CallScope
 from service.security.authority import PRINCIPAL
@@ -19,8 +20,6 @@ from service.security.authority import PRINCIPAL
 if TYPE_CHECKING:
     from service.observability.tracing import Tracing
 
-# Its own logger: request lines are wanted or not, whatever the level of all else.
-REQUEST_LOGGER = "genret.requests"
 _LOG = logging.getLogger(REQUEST_LOGGER)
 _MAX_QUERY_CHARS = 200
 _MAX_QUERIES = 10

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from service.configuration.sections import LogConfig
-from service.observability.calls import REQUEST_LOGGER
 from service.observability.escaping import escaped
 from service.observability.scope import current_scope
 
+# Of the lines that calls leave: they are wanted or not, whatever the level of all else.
+REQUEST_LOGGER = "genret.requests"
 # What a record has by itself; the rest of its attributes was given as `extra`.
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "request_id"}
 # A logger of uvicorn's that repeats the message in colours.

@@ -104,6 +104,10 @@ class Metrics:
             "genret_kv_peak_bytes", "Most key/value memory a batch held at any time, bytes.", _BYTES
         )
 
+    def count_reload(self, index: str, outcome: str) -> None:
+        """Count the end of a reload: "reloaded", "unchanged" or "failed"."""
+        self.reloads.labels(index, outcome).inc()
+
     def watch(self, state: Collector) -> None:
         """Read what exists anyway at every scrape; see `service.observability.state.ServerState`."""
         self.registry.register(state)

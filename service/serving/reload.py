@@ -53,6 +53,7 @@ class Reloader:
         lanes: The devices.
         loading: The thread on which indexes are opened.
         compiler: The thread on which schemas are compiled.
+        on_ended: Told the index and the outcome of every reload that ends: "reloaded", "unchanged", "failed".
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Reloader:
         lanes: Lanes,
         loading: DeviceExecutor,
         compiler: DeviceExecutor,
+        on_ended: Callable[[str, str], None] = lambda index, outcome: None,
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._opener = opener
@@ -74,6 +76,7 @@ class Reloader:
         self._running: dict[str, asyncio.Task[Reloaded]] = {}
         self._releasing: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._on_ended = on_ended
         indexes.on_free(self._free)
 
     async def load(self, spec: IndexSpec) -> None:
@@ -175,10 +178,12 @@ class Reloader:
             return
         error = task.exception()
         if error is not None:
+            self._on_ended(name, "failed")
             bug = None if isinstance(error, GenretError) else error
             _LOG.error("index %r: the version served stays: %s", name, error, exc_info=bug)
             return
         done = task.result()
+        self._on_ended(name, "reloaded" if done.reloaded else "unchanged")
         if done.reloaded:
             _LOG.info(
                 "index %r: version %s took the place of %s; opened in %.0f ms, warmed up in %.0f ms",

@@ -58,7 +58,13 @@ class Server:
         self.lanes = Lanes(config.batch, config.queue, partial(LaneObservations, self.metrics))
         self.readiness = Readiness(SERVICES)
         self.reloader = Reloader(
-            config.indexes, opener, self.indexes, self.lanes, self._loading, self._compiler
+            config.indexes,
+            opener,
+            self.indexes,
+            self.lanes,
+            self._loading,
+            self._compiler,
+            self.metrics.count_reload,
         )
         self.metrics.watch(ServerState(version(), self.readiness, self.lanes, self.indexes))
         authority = Authority.of(config)
