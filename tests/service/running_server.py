@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ class Running:
     server: Server
     channel: Any
     stub: Any
+    opener: TableOpener
 
     @property
     def waiting(self) -> int:
@@ -61,7 +63,9 @@ class TableOpener:
     """Opens what a test has put into a table by then, or raises it."""
 
     def __init__(self, table: Mapping[str, ServedIndex | Exception]) -> None:
-        self.table = table
+        self.table: dict[str, ServedIndex | Exception] = dict(table)
+        self.hold = threading.Event()
+        self.hold.set()
         self.opened: list[ServedIndex] = []
         self.retired: list[ServedIndex] = []
         self.released: list[ServedIndex] = []
@@ -71,6 +75,8 @@ class TableOpener:
 
     def open(self, spec: IndexSpec) -> ServedIndex:
         self.opened.append(self._look(spec))
+        if not self.hold.wait(20):
+            raise TimeoutError("nobody let the opener go on")
         return self.opened[-1]
 
     def publish(self, opened: ServedIndex) -> Sequence[ServedIndex]:
@@ -107,16 +113,18 @@ async def running(
     **options: Any,
 ) -> AsyncIterator[Running]:
     table = indexes or {f"fake{i or ''}": served(r, f"fake{i or ''}") for i, r in enumerate(retrievers)}
-    server = Server(make_config(*table, **options), TableOpener(table))
+    opener = TableOpener(table)
+    server = Server(make_config(*table, **options), opener)
     await server.start()
     try:
         if load:
             await server.load()
         async with grpc.aio.insecure_channel(server.address) as channel:
-            yield Running(server, channel, pb_grpc.RetrievalServiceStub(channel))
+            yield Running(server, channel, pb_grpc.RetrievalServiceStub(channel), opener)
     finally:
         for retriever in retrievers:
             retriever.hold.set()
+        opener.hold.set()
         await server.drain()
 
 

@@ -1,0 +1,62 @@
+"""A tiny real index that changes while it is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from index_builder.update import UpdateRequest, update_index
+from retrieval.text import TextTokenizer
+
+
+@dataclass
+class ChangingIndex:
+    """An index directory and the ways in which an operator changes it.
+
+    Args:
+        folder: Where it lies; made when it is not there.
+        checkpoint: Its tokenizer.
+        titles: Its first titles; the id of each is its own text.
+    """
+
+    folder: Path
+    checkpoint: Path
+    titles: tuple[str, ...] = ("Hamlet", "Macbeth", "Paris", "Nile")
+    versions: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / "changing"
+        source = self._write("first.tsv", self.titles)
+        built = build_index(source, TextTokenizer.load(self.checkpoint), BuildOptions(out=self.path))
+        self.versions.append(built.version)
+
+    @property
+    def live(self) -> Path:
+        """The directory of the live version."""
+        return self.path / "versions" / (self.path / "CURRENT").read_text().strip()
+
+    def add(self, *titles: str) -> str:
+        """Publish a version with further titles and return it."""
+        source = self._write(f"more-{len(self.versions)}.tsv", titles)
+        tokenizer = TextTokenizer.load(self.checkpoint)
+        updated = update_index(UpdateRequest(add=(source,)), tokenizer, BuildOptions(out=self.path))
+        self.versions.append(updated.version)
+        return updated.version
+
+    def damage(self, file: str) -> Path:
+        """Change a byte in the middle of a file of the live version, which keeps its size."""
+        path = self.live / file
+        path.chmod(0o644)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(data)
+        return path
+
+    def _write(self, name: str, titles: tuple[str, ...]) -> Path:
+        source = self.folder / name
+        lines = ["title\tentity_id", *(f"{title}\t{title}" for title in titles)]
+        source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return source

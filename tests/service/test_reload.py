@@ -1,0 +1,325 @@
+"""Hot reload with retrievers that do what a test needs: what waits, what joins, what stays, what goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+
+from retrieval.errors import (
+    IndexChecksumError,
+    IndexFormatError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    ModelError,
+)
+from service.errors import UnservableIndexError
+from service.pb.genret.v1 import index_service_pb2 as pb
+from service.pb.genret.v1 import index_service_pb2_grpc as pb_grpc
+from service.serving.served import IndexTable, ServedIndex
+from tests.service.asynchronous import asynchronous
+from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.running_server import Running, failure, running, until
+
+StatusCode = grpc.StatusCode
+
+
+class SlowToWarm(FakeRetriever):
+    """Warms up in pieces that a test lets through one by one, or that fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error = error
+        self.gate = threading.Semaphore(0)
+        self.begun = 0
+
+    def warm_up_steps(self) -> Iterator[Callable[[], object]]:
+        for _ in range(3):
+            yield self._step
+
+    def is_at(self, piece: int) -> bool:
+        return self.begun == piece + 1 and self.num_warm_ups == piece
+
+    def _step(self) -> None:
+        self.begun += 1
+        if self.error is not None:
+            raise self.error
+        if not self.gate.acquire(timeout=20):
+            raise TimeoutError("nobody let the warm-up go on")
+        self.num_warm_ups += 1
+
+
+def version(number: int, retriever: FakeRetriever | None = None, name: str = "fake") -> ServedIndex:
+    index = served(retriever or FakeRetriever(), name)
+    return ServedIndex(replace(index.description, version=f"v{number}"), index.retriever)
+
+
+def reload(api: Running, name: str = "", force: bool = False, timeout: float = 20) -> Any:
+    stub = pb_grpc.IndexServiceStub(api.channel)
+    return stub.ReloadIndex(pb.ReloadIndexRequest(name=name, force=force), timeout=timeout)
+
+
+def is_next(api: Running) -> bool:
+    """Whether a request waits for the device and for nothing else."""
+    lane = api.server.lanes.of("cpu")
+    return lane.admission.num_requests == 1 and not lane.batcher.num_waiting
+
+
+async def served_version(api: Running, index: str = "") -> str:
+    return str((await api.retrieve(index=index)).index.version)
+
+
+@asynchronous
+async def test_a_reload_serves_the_live_version_and_says_so() -> None:
+    async with running(FakeRetriever()) as api:
+        api.opener.table["fake"] = version(2)
+        reply = await reload(api)
+        assert (reply.index.name, reply.index.version, reply.index.is_default) == ("fake", "v2", True)
+        assert (reply.previous_version, reply.reloaded) == ("v1", True)
+        assert reply.open_ms > 0
+        assert reply.warm_up_ms > 0
+        assert await served_version(api) == "v2"
+        again = await reload(api)
+        assert (again.reloaded, again.previous_version, again.index.version) == (False, "v2", "v2")
+        assert len(api.opener.opened) == 2
+        forced = await reload(api, force=True)
+        assert forced.reloaded
+        assert len(api.opener.opened) == 3
+
+
+@asynchronous
+async def test_requests_finish_with_the_version_they_began_with_and_it_goes_with_the_last() -> None:
+    old = FakeRetriever()
+    async with running(old) as api:
+        old.hold.clear()
+        first, second = (asyncio.ensure_future(api.retrieve(q)) for q in ("one", "two"))
+        await until(old.running.is_set)
+        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
+        before = api.server.indexes.resolve("")
+        api.opener.table["fake"] = version(2)
+        # The device is busy with requests of the old version, which the test holds: publish without it.
+        api.server.reloader._publish(version(2))
+        assert api.server.indexes.num_replaced == 1
+        assert api.opener.retired == []
+        old.hold.set()
+        assert {(await call).index.version for call in (first, second)} == {"v1"}
+        assert await served_version(api) == "v2"
+        await until(lambda: api.opener.released == [before])
+        assert api.opener.retired == [before]
+        assert api.server.indexes.num_replaced == 0
+
+
+@asynchronous
+async def test_requests_go_on_while_a_version_is_opened_and_between_the_pieces_of_its_warm_up() -> None:
+    async with running(FakeRetriever()) as api:
+        slow = SlowToWarm()
+        api.opener.table["fake"] = version(2, slow)
+        api.opener.hold.clear()
+        waiting = asyncio.ensure_future(reload(api))
+        await until(lambda: len(api.opener.opened) == 2)
+        assert await served_version(api) == "v1"
+        api.opener.hold.set()
+        for piece in range(3):
+            await until(partial(slow.is_at, piece))
+            between = asyncio.ensure_future(api.retrieve(f"beside piece {piece}"))
+            await until(partial(is_next, api))
+            slow.gate.release()
+            assert (await between).index.version == "v1"
+        assert (await waiting).reloaded
+        assert await served_version(api) == "v2"
+
+
+@asynchronous
+async def test_whoever_asks_for_an_index_that_is_being_reloaded_waits_for_that_reload() -> None:
+    async with running(FakeRetriever()) as api:
+        api.opener.table["fake"] = version(2)
+        api.opener.hold.clear()
+        calls = [asyncio.ensure_future(reload(api, force=force)) for force in (False, True, False, True)]
+        await until(lambda: len(api.opener.opened) == 2)
+        await asyncio.sleep(0.05)  # were a second one to be opened, it would be by then
+        api.opener.hold.set()
+        assert [(await call).index.version for call in calls] == ["v2"] * 4
+        assert len(api.opener.opened) == 2
+
+
+@asynchronous
+async def test_a_forced_reload_beside_one_that_had_nothing_to_do_is_done() -> None:
+    async with running(FakeRetriever()) as api:
+        calls = [asyncio.ensure_future(api.server.reloader.reload("", force)) for force in (False, True)]
+        assert [(await call).reloaded for call in calls] == [False, True]
+
+
+@asynchronous
+async def test_reloads_of_different_indexes_follow_each_other() -> None:
+    async with running(FakeRetriever(), FakeRetriever()) as api:
+        for name in ("fake", "fake1"):
+            api.opener.table[name] = version(2, name=name)
+        api.opener.hold.clear()
+        calls = [asyncio.ensure_future(reload(api, name)) for name in ("fake", "fake1")]
+        await until(lambda: len(api.opener.opened) == 3)
+        await asyncio.sleep(0.05)
+        assert len(api.opener.opened) == 3
+        api.opener.hold.set()
+        assert [(await call).index.name for call in calls] == ["fake", "fake1"]
+        assert len(api.opener.opened) == 4
+        assert not (await calls[1]).index.is_default
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (IndexChecksumError("trie.arrow", "digest"), StatusCode.DATA_LOSS, "trie.arrow"),
+        (IndexMismatchError("another tokenizer"), StatusCode.FAILED_PRECONDITION, "another tokenizer"),
+        (UnservableIndexError("the index is empty"), StatusCode.FAILED_PRECONDITION, "empty"),
+        (IndexNotFoundError("/a/path"), StatusCode.FAILED_PRECONDITION, "not there"),
+        (IndexFormatError("/a/path: damaged"), StatusCode.FAILED_PRECONDITION, "cannot be read"),
+    ],
+)
+def test_a_version_that_cannot_be_served_changes_nothing(
+    error: Exception, code: grpc.StatusCode, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running(FakeRetriever()) as api:
+            api.opener.table["fake"] = error
+            refused, details = await failure(reload(api))
+            assert refused.code() is code
+            assert said in refused.details()
+            assert "/a/path" not in refused.details()
+            if code is StatusCode.DATA_LOSS:
+                assert details["ErrorInfo"].metadata["file"] == "trie.arrow"
+            assert await served_version(api) == "v1"
+            assert api.opener.retired == []
+            api.opener.table["fake"] = version(2)
+            assert (await reload(api)).reloaded
+
+    with caplog.at_level(logging.ERROR, "service.serving.reload"):
+        asyncio.run(scenario())
+    (line,) = caplog.messages
+    assert line.startswith("index 'fake': the version served stays: ")
+
+
+@asynchronous
+async def test_a_version_that_cannot_be_warmed_up_is_released_and_changes_nothing() -> None:
+    async with running(FakeRetriever()) as api:
+        broken = version(2, SlowToWarm(ModelError("broken logits")))
+        api.opener.table["fake"] = broken
+        error, _ = await failure(reload(api))
+        assert error.code() is StatusCode.FAILED_PRECONDITION
+        await until(lambda: api.opener.released == [broken])
+        assert await served_version(api) == "v1"
+
+
+@asynchronous
+async def test_an_index_that_is_not_served_cannot_be_reloaded() -> None:
+    async with running(FakeRetriever()) as api:
+        error, details = await failure(reload(api, "other"))
+        assert error.code() is StatusCode.NOT_FOUND
+        assert details["ResourceInfo"].resource_name == "other"
+
+
+@asynchronous
+async def test_a_callers_deadline_ends_the_wait_and_not_the_reload() -> None:
+    async with running(FakeRetriever(), max_request_seconds=0.05) as api:
+        api.opener.table["fake"] = version(2)
+        api.opener.hold.clear()
+        error, _ = await failure(reload(api, timeout=0.2))
+        assert error.code() is StatusCode.DEADLINE_EXCEEDED
+        patient = asyncio.ensure_future(reload(api))
+        await asyncio.sleep(0.1)  # longer than a request may take
+        api.opener.hold.set()
+        assert (await patient).index.version == "v2"
+        assert len(api.opener.opened) == 2
+
+
+@asynchronous
+async def test_a_server_that_warms_up_or_drains_reloads_nothing() -> None:
+    async with running(FakeRetriever(), load=False) as api:
+        error, _ = await failure(reload(api))
+        assert error.code() is StatusCode.UNAVAILABLE
+    async with running(FakeRetriever(), drain_seconds=0.2) as api:
+        api.opener.table["fake"] = version(2)
+        api.opener.hold.clear()
+        waiting = asyncio.ensure_future(failure(reload(api)))
+        await until(lambda: len(api.opener.opened) == 2)
+        draining = asyncio.ensure_future(api.server.drain())
+        error, _ = await waiting
+        assert error.code() in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
+        api.opener.hold.set()
+        await draining
+
+
+@asynchronous
+async def test_a_hangup_reloads_what_changed_and_calls_the_hooks() -> None:
+    async with running(FakeRetriever(), FakeRetriever(), FakeRetriever()) as api:
+        called: list[str] = []
+        api.server.on_hangup.append(lambda: called.append("hook"))
+        api.opener.table["fake"] = IndexNotFoundError("gone")
+        api.opener.table["fake2"] = version(2, name="fake2")
+        api.server.hang_up()
+        assert called == ["hook"]
+        async with asyncio.timeout(20):
+            while await served_version(api, "fake2") != "v2":
+                await asyncio.sleep(0.002)
+        assert [await served_version(api, name) for name in ("fake", "fake1")] == ["v1", "v1"]
+        assert len(api.opener.opened) == 4
+
+
+def test_a_hangup_logs_what_became_of_every_index(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running(FakeRetriever(), FakeRetriever(), FakeRetriever()) as api:
+            api.opener.table["fake"] = IndexMismatchError("another tokenizer")
+            api.opener.table["fake2"] = version(2, name="fake2")
+            await api.server.reloader.reload_all()
+
+    with caplog.at_level(logging.INFO, "service.serving.reload"):
+        asyncio.run(scenario())
+    said = sorted(caplog.messages)
+    assert said[0] == "index 'fake': the version served stays: another tokenizer"
+    assert said[1] == "index 'fake1': version v1 is served already"
+    assert said[2].startswith("index 'fake2': version v2 took the place of v1; opened in ")
+
+
+@asynchronous
+async def test_a_hangup_before_the_server_is_ready_does_nothing() -> None:
+    async with running(FakeRetriever(), load=False) as api:
+        api.server.hang_up()
+        await asyncio.sleep(0)
+        assert api.opener.opened == []
+
+
+def test_of_several_indexes_the_one_that_cannot_be_served_is_named() -> None:
+    async def scenario() -> None:
+        async with running(FakeRetriever(), FakeRetriever(), load=False) as api:
+            api.opener.table["fake1"] = IndexChecksumError("trie.arrow", "its digest differs")
+            with pytest.raises(Exception, match=r"index 'fake1': trie\.arrow: its digest differs"):
+                await api.server.load()
+
+    asyncio.run(scenario())
+
+
+def test_a_table_tells_of_replaced_indexes_when_nobody_uses_them() -> None:
+    table = IndexTable()
+    free: list[ServedIndex] = []
+    table.on_free(free.append)
+    first, second, third = version(1), version(2), version(3)
+    table.put(first)
+    table.put(first)
+    with table.use("") as used, table.use("fake") as again:
+        assert used is again is first
+        table.put(second)
+        assert free == []
+        assert table.num_replaced == 1
+        table.put(third)
+        assert free == [second]
+    assert free == [second, first]
+    with table.use("") as used:
+        assert used is third
+    assert free == [second, first]
+    assert table.num_replaced == 0
