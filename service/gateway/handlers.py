@@ -23,6 +23,7 @@ from service.methods.call import REQUEST_ID_KEY, Call
 from service.observability.calls import CallObserver, ObservedCall
 from service.observability.scope import CallScope, enter
 from service.security.authority import PRINCIPAL, Authority
+from service.security.cross_site import refuse_cross_site, refuse_foreign_host
 from service.security.scopes import Scope
 from service.serving.readiness import State
 from service.wire.logged import index_of, queries_of
@@ -57,6 +58,9 @@ class Gate:
         """
         if self.authority is None or scope is None:
             return
+        refuse_cross_site(request.method, request.headers)
+        if scope is Scope.ADMIN and self.authority.trusts_this_machine:
+            refuse_foreign_host(request.headers)
         sent = request.headers.getlist("authorization")
         # Several are malformed: which one counted would depend on who reads them.
         header = None if not sent else sent[0] if len(sent) == 1 else ""

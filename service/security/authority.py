@@ -39,14 +39,18 @@ class Authority:
     Args:
         auth: Where the tokens are.
         admin_without_token: Without a token file: whether anybody who can connect may do what asks for ADMIN.
+        here_only: Whether that is because only this machine can connect.
 
     Raises:
         InputError: the token file cannot be used.
     """
 
-    def __init__(self, auth: AuthConfig, *, admin_without_token: bool = False) -> None:
+    def __init__(
+        self, auth: AuthConfig, *, admin_without_token: bool = False, here_only: bool = False
+    ) -> None:
         self._tokens = None if auth.token_file is None else watch_token_file(auth.token_file)
         self._admin_without_token = admin_without_token
+        self._here_only = here_only
 
     @classmethod
     def of(cls, config: ServerConfig) -> Authority:
@@ -62,7 +66,17 @@ class Authority:
                 "tokens are sent to this server unencrypted: who can listen on the network can use them; "
                 "encrypt with tls.certificate and tls.key"
             )
-        return cls(config.auth, admin_without_token=here_only or config.tls.client_ca is not None)
+        shows_certificate = config.tls.client_ca is not None
+        return cls(
+            config.auth,
+            admin_without_token=here_only or shows_certificate,
+            here_only=here_only and not shows_certificate,
+        )
+
+    @property
+    def trusts_this_machine(self) -> bool:
+        """Whether nothing but a connection by loopback says who may do what asks for ADMIN."""
+        return self._tokens is None and self._here_only
 
     @property
     def requires_tokens(self) -> bool:
