@@ -115,8 +115,11 @@ def _say_stopped() -> None:
 
 def _say_ready(server: Server) -> None:
     described = server.indexes.describe()
-    indexes = "; ".join(
-        f"index {i.name!r} ({i.num_entities:,} entities, {i.num_rows:,} rows)" for i in described
-    )
-    model = f"model {described[0].model} on {described[0].device}"
-    click.echo(f"genret: ready on {server.address}: {indexes}; {model}", err=True)
+    words = [f"index {i.name!r} ({i.num_entities:,} entities, {i.num_rows:,} rows)" for i in described]
+    words += dict.fromkeys(f"model {i.model} on {i.device}" for i in described)
+    listeners = server.listeners
+    if listeners.http is not None:
+        words.append(f"HTTP on {listeners.http.address}")
+    if listeners.monitoring is not None:
+        words.append(f"metrics on {listeners.monitoring.address}")
+    click.echo(f"genret: ready on {server.address}: {'; '.join(words)}", err=True)

@@ -1,4 +1,4 @@
-"""The manual's table of settings. `python -m service.configuration.reference FILE` renews it in a Markdown file."""
+"""The manual's table of settings; `python -m service.configuration.reference FILE` renews it in a page."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _addresses(config: ServerConfig) -> Iterator[RuleError]:
         ("http_host", config.http.host),
         ("metrics_host", config.metrics.host),
     ):
-        if not host or not host.isprintable() or " " in host:
+        if not _may_be_host(host):
             yield RuleError(field, f"must be a host name or an address, got {host!r}")
     taken: dict[int, str] = {}
     for field, port in (
@@ -94,12 +94,16 @@ def _addresses(config: ServerConfig) -> Iterator[RuleError]:
         taken.setdefault(port, field)
 
 
+def _may_be_host(host: str) -> bool:
+    return bool(host) and host.isprintable() and " " not in host
+
+
 def _plaintext(config: ServerConfig) -> Iterator[RuleError]:
     if config.insecure:
         return
     calls = [("host", config.host, True), ("http_host", config.http.host, config.http.port is not None)]
     for field, host, used in calls:
-        if used and host and not config.tls.enabled and not is_loopback(host):
+        if used and _may_be_host(host) and not config.tls.enabled and not is_loopback(host):
             yield RuleError(
                 field,
                 f"{host!r} can be reached from other machines and the connection is not encrypted; "
@@ -107,7 +111,7 @@ def _plaintext(config: ServerConfig) -> Iterator[RuleError]:
             )
     # Metrics are never encrypted, whatever the calls are.
     metrics = config.metrics
-    if metrics.port is not None and metrics.host and not is_loopback(metrics.host):
+    if metrics.port is not None and _may_be_host(metrics.host) and not is_loopback(metrics.host):
         yield RuleError(
             "metrics_host",
             f"{join_address(metrics.host, metrics.port)} can be reached from other machines and metrics are "

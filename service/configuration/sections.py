@@ -135,7 +135,7 @@ class LogConfig:
     Attributes:
         level: "debug", "info", "warning" or "error".
         format: "text" for people, "json" for one JSON object a line.
-        requests: Log a line for every call (at level info).
+        requests: Log a line for every call, whatever the level is.
         queries: With it the text of queries, which otherwise never stands in a log.
     """
 

@@ -210,7 +210,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _plain("log.level", "--log-level", "What is logged to stderr."),
     _plain("log.format", "--log-format", "Lines for people, or one JSON object a line."),
-    _plain("log.requests", "--log-requests", "Log a line for every call, at level info."),
+    _plain("log.requests", "--log-requests", "Log a line for every call, whatever the level is."),
     _plain("log.queries", "--log-queries", "Log the text of queries with it, which is in no log otherwise."),
     _plain(
         "tracing.endpoint",
