@@ -169,11 +169,13 @@ def _rounded(value: float, digits: int, direction: str) -> float:
 
 
 def _document(reply: Reply | CallError) -> dict[str, Any]:
+    from service.commands.render_explanation import as_document
     from service.errors import CallError
 
     if isinstance(reply, CallError):
         return {"error": {"code": reply.code, "message": str(reply)}}
     result, index = reply.result, reply.index
+    explanation = {} if result.explanation is None else {"explanation": as_document(result.explanation)}
     return {
         "finish_reason": "NO_MATCH" if result.no_match else "OK",
         "method": result.method,
@@ -216,4 +218,5 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
             "decode": round(result.timings.decode_ms, 3),
             "total": round(reply.total_ms, 3),
         },
+        **explanation,
     }
