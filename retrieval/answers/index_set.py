@@ -118,8 +118,9 @@ class IndexSet:
         """
         if "\\" in schema:  # a name may be spelled with escapes
             return tuple(named.serial for named in self)
-        asked = {named.name for named in self if named.name in schema or not _is_plain(named.name)}
-        if FIRST_INDEX in schema:
+        # JSON spells a name in one way where nothing is escaped.
+        asked = {named.name for named in self if not _is_plain(named.name) or f'"{named.name}"' in schema}
+        if f'"{FIRST_INDEX}"' in schema:
             asked.add(self.first_name if titles == FIRST_INDEX else titles)
         return tuple(named.serial for named in self if named.name in asked)
 

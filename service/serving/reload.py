@@ -6,8 +6,9 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from retrieval.errors import GenretError
 from service.configuration.config import IndexSpec
@@ -74,7 +75,7 @@ class Reloader:
         self._compiler = compiler
         self._one_at_a_time = asyncio.Lock()
         self._running: dict[str, asyncio.Task[Reloaded]] = {}
-        self._releasing: set[asyncio.Task[None]] = set()
+        self._releasing: set[asyncio.Task[object]] = set()
         self._closed = False
         self._on_ended = on_ended
         indexes.on_free(self._free)
@@ -148,13 +149,22 @@ class Reloader:
             version = await self._loading.run(self._opener.live_version, spec)
             if version == before.version and not force:
                 return Reloaded(before, before.version)
-            opened = await self._loading.run(self._opener.open, spec)
+            opened = await self._open(spec)
             warming = time.perf_counter()
             self._publish(await self._ready(opened))
             done = time.perf_counter()
         return Reloaded(
             opened.description, before.version, True, (warming - begun) * 1e3, (done - warming) * 1e3
         )
+
+    async def _open(self, spec: IndexSpec) -> ServedIndex:
+        try:
+            return await self._loading.run(self._opener.open, spec)
+        except GenretError as error:
+            refusal = error
+        # Its traceback and its causes hold the files that were open; the words say all that is needed.
+        refusal.__cause__ = refusal.__context__ = None
+        raise refusal.with_traceback(None)
 
     async def _ready(self, opened: ServedIndex) -> ServedIndex:
         """Warm up an index that was opened; one that cannot be is given up."""
@@ -181,6 +191,7 @@ class Reloader:
             self._on_ended(name, "failed")
             bug = None if isinstance(error, GenretError) else error
             _LOG.error("index %r: the version served stays: %s", name, error, exc_info=bug)
+            self._in_background(self._loading.run(gc.collect))
             return
         done = task.result()
         self._on_ended(name, "reloaded" if done.reloaded else "unchanged")
@@ -196,9 +207,12 @@ class Reloader:
         release = self._opener.retire(served)
         if release is not None:
             device = self._lanes.of(served.description.device).executor
-            task = asyncio.get_running_loop().create_task(self._release(release, device))
-            self._releasing.add(task)
-            task.add_done_callback(self._releasing.discard)
+            self._in_background(self._release(release, device))
+
+    def _in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
 
     async def _release(self, release: Callable[[], None], device: DeviceExecutor) -> None:
         """Close versions behind the last call that may be at them: one of a request that was cancelled."""

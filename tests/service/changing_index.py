@@ -19,11 +19,13 @@ class ChangingIndex:
         folder: Where it lies; made when it is not there.
         checkpoint: Its tokenizer.
         titles: Its first titles; the id of each is its own text.
+        kind: What the column `kind` says of them; None: there is no such column.
     """
 
     folder: Path
     checkpoint: Path
     titles: tuple[str, ...] = ("Hamlet", "Macbeth", "Paris", "Nile")
+    kind: str | None = None
     versions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,6 +59,7 @@ class ChangingIndex:
 
     def _write(self, name: str, titles: tuple[str, ...]) -> Path:
         source = self.folder / name
-        lines = ["title\tentity_id", *(f"{title}\t{title}" for title in titles)]
+        header, kind = ("", "") if self.kind is None else ("\tkind", f"\t{self.kind}")
+        lines = [f"title\tentity_id{header}", *(f"{title}\t{title}{kind}" for title in titles)]
         source.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return source

@@ -62,8 +62,8 @@ def version(number: int, retriever: FakeRetriever | None = None, name: str = "fa
 
 
 def reload(api: Running, name: str = "", force: bool = False, timeout: float = 20) -> Any:
-    stub = pb_grpc.IndexServiceStub(api.channel)
-    return stub.ReloadIndex(pb.ReloadIndexRequest(name=name, force=force), timeout=timeout)
+    stub: Any = pb_grpc.IndexServiceStub  # generated, so untyped
+    return stub(api.channel).ReloadIndex(pb.ReloadIndexRequest(name=name, force=force), timeout=timeout)
 
 
 def is_next(api: Running) -> bool:
