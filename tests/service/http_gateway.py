@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -118,3 +120,34 @@ async def raw_connection(
         writer.close()
         with contextlib.suppress(ConnectionError):  # the other side may have been quicker
             await writer.wait_closed()
+
+
+@contextmanager
+def serving_in_a_thread(*retrievers: FakeRetriever, **options: Any) -> Iterator[str]:
+    """The address of a listener that runs beside a test that is no coroutine."""
+    ready: Future[str] = Future()
+    loop = asyncio.new_event_loop()
+    done = asyncio.Event()
+
+    async def serve() -> None:
+        async with gateway(*retrievers, **options) as face, listening(face.app) as server:
+            ready.set_result(f"http://{server.address}")
+            await done.wait()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serve())
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error)
+            raise
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run, name="test-gateway")
+    thread.start()
+    try:
+        yield ready.result(timeout=30)
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join(timeout=30)

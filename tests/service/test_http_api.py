@@ -334,3 +334,55 @@ async def test_the_page_may_fetch_nothing_from_elsewhere_and_is_sent_once() -> N
 async def test_the_page_can_be_left_out() -> None:
     async with http_client(http=HttpConfig(explorer=False)) as client:
         assert code_of(await client.get("/")) == (404, "NOT_FOUND")
+
+
+@asynchronous
+async def test_indexes_are_reloaded_by_those_who_may(tmp_path: Path) -> None:
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    async with http_client(FakeRetriever(), FakeRetriever(), authority=make_authority(tmp_path)) as client:
+        refused = await client.post("/v1/indexes/fake1:reload", headers={"authorization": f"Bearer {SECRET}"})
+        assert code_of(refused) == (403, "PERMISSION_DENIED")
+        done = await client.post("/v1/indexes/fake1:reload", headers=admin)
+        forced = await client.post("/v1/indexes/fake1:reload", headers=admin, json={"force": True})
+        both = await client.post("/v1/indexes/fake1:reload", headers=admin, json={"name": "fake"})
+        lost = await client.post("/v1/indexes/nope:reload", headers=admin)
+        assert code_of(await client.get("/v1/indexes/fake1:reload", headers=admin)) == (404, "NOT_FOUND")
+    assert (done.json()["index"]["name"], done.json()["reloaded"]) == ("fake1", False)
+    assert forced.json()["reloaded"] is True
+    assert code_of(both) == (400, "INVALID_ARGUMENT")
+    assert code_of(lost) == (404, "NOT_FOUND")
+
+
+@asynchronous
+async def test_a_reload_may_take_longer_than_a_request() -> None:
+    async with gateway(FakeRetriever(), max_request_seconds=0.05) as face, listening(face.app) as server:
+        face.reloader.hold.clear()
+        url = f"http://{server.address}/v1/indexes/fake:reload"
+        async with httpx.AsyncClient(timeout=20, trust_env=False) as client:
+            waiting = asyncio.create_task(client.post(url))
+            hurried = await client.post(url, headers={"x-request-timeout-seconds": "0.2"})
+            assert code_of(hurried) == (504, "DEADLINE_EXCEEDED")
+            assert not waiting.done()
+            face.reloader.hold.set()
+            assert (await waiting).status_code == 200
+
+
+@asynchronous
+async def test_mentions_are_linked_with_their_context() -> None:
+    body = {"mentions": [{"mention": "Paris", "left": "in "}, {"mention": " "}], "options": {"k": 1}}
+    async with http_client() as client:
+        reply = await client.post("/v1/link", json=body)
+        wrong = await client.post("/v1/link", json={**body, "options": {"k": 0}})
+    linked, blank = reply.json()["results"]
+    assert linked["response"]["candidates"][0]["title"] == "title of in [Paris]"
+    assert blank["error"]["details"][0]["field_violations"][0]["field"] == "mention"
+    assert detail(wrong, "BadRequest")["field_violations"][0]["field"] == "options.k"
+
+
+@asynchronous
+async def test_pages_of_other_sites_cannot_call(tmp_path: Path) -> None:
+    async with http_client(authority=Authority(AuthConfig())) as client:
+        headers = {"origin": "https://elsewhere.example", "sec-fetch-site": "cross-site"}
+        refused = await client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
+    assert code_of(refused) == (403, "PERMISSION_DENIED")
+    assert "access-control-allow-origin" not in refused.headers

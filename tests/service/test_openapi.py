@@ -1,0 +1,152 @@
+"""The OpenAPI document: current, well-formed, complete, and in step with what the server refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from retrieval.errors import InputError
+from service.gateway.app import OPENAPI_FILE
+from service.gateway.endpoints import ENDPOINTS
+from service.gateway.openapi.constraints import CONSTRAINTS, REQUIRED
+from service.pb.genret.v1 import index_service_pb2 as index_pb
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.wire.answers import answer_request_from_proto
+from service.wire.requests import request_from_proto
+
+DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
+SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+READERS = {"RetrieveRequest": request_from_proto, "AnswerRequest": answer_request_from_proto}
+# What a mention is refused for is the retriever's to say, behind the wire.
+BLANKS = [key for key, rules in CONSTRAINTS.items() if "pattern" in rules and not key.startswith("Mention.")]
+
+
+def test_the_document_is_that_of_the_proto() -> None:
+    pytest.importorskip("grpc_tools")
+    from service.gateway.openapi.__main__ import rendered
+    from tests.service.test_proto_stubs import PROTO
+
+    assert OPENAPI_FILE.read_text(encoding="utf-8") == rendered(PROTO), (
+        "run: python -m service.gateway.openapi"
+    )
+
+
+def test_every_method_of_the_api_has_a_path() -> None:
+    services = [*pb.DESCRIPTOR.services_by_name.values(), *index_pb.DESCRIPTOR.services_by_name.values()]
+    methods = {(service.name, method.name) for service in services for method in service.methods}
+    assert {(e.service, e.method) for e in ENDPOINTS} == methods
+    assert {o["operationId"] for path in DOCUMENT["paths"].values() for o in path.values()} == {
+        name for _, name in methods
+    }
+
+
+def walk(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from walk(inner)
+
+
+def test_every_reference_leads_somewhere() -> None:
+    references = [part["$ref"] for part in walk(DOCUMENT) if isinstance(part.get("$ref"), str)]
+    assert references
+    for reference in references:
+        found: Any = DOCUMENT
+        for step in reference.removeprefix("#/").split("/"):
+            assert step in found, reference
+            found = found[step]
+
+
+def test_schemas_are_json_schemas_and_examples_fit_them() -> None:
+    for schema in SCHEMAS.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    examples = 0
+    for path in DOCUMENT["paths"].values():
+        for operation in path.values():
+            for media in operation.get("requestBody", {}).get("content", {}).values():
+                if "example" in media:
+                    examples += 1
+                    jsonschema.validate(
+                        media["example"], {**media["schema"], "components": DOCUMENT["components"]}
+                    )
+    assert examples == 4
+
+
+def test_everything_the_proto_says_is_said() -> None:
+    for name, schema in SCHEMAS.items():
+        if name in ("Error", "Number"):
+            continue
+        assert schema.get("description"), name
+        for field, described in schema.get("properties", {}).items():
+            assert described.get("description"), f"{name}.{field}"
+    query = SCHEMAS["RetrieveRequest"]["properties"]["query"]
+    assert query["description"].startswith("The query text. Must not be blank")
+    assert (
+        "`RETRIEVAL_METHOD_DISC`: Samples from the model's own" in SCHEMAS["RetrievalMethod"]["description"]
+    )
+
+
+def test_options_of_mentions_leave_out_what_each_mention_says_itself() -> None:
+    left_out = set(SCHEMAS["RetrieveRequest"]["properties"]) - set(SCHEMAS["LinkOptions"]["properties"])
+    assert left_out == {"index", "query", "prompt_template"}
+    assert "required" not in SCHEMAS["LinkOptions"]
+
+
+def message_with(name: str, field: str, value: Any) -> Any:
+    """A message that is right but for one field."""
+    options: dict[str, Any] = {"query": "x", field: value}
+    if name == "AnswerRequest":
+        options["schema_json"] = "{}"
+    if field == "min_mass":
+        options["method"] = pb.RETRIEVAL_METHOD_DISC
+    if field == "exact_budget":
+        options["exact"] = True
+    return getattr(pb, name)(**options)
+
+
+BOUNDS = [
+    (name, field, low_or_high, rules[low_or_high])
+    for (name, field), rules in ((tuple(key.split(".")), rules) for key, rules in CONSTRAINTS.items())
+    for low_or_high in ("minimum", "maximum")
+    if low_or_high in rules
+]
+
+
+@pytest.mark.parametrize(("name", "field", "end", "bound"), BOUNDS)
+def test_bounds_are_those_the_server_holds_to(name: str, field: str, end: str, bound: float) -> None:
+    READERS[name](message_with(name, field, bound))
+    kind = getattr(pb, name).DESCRIPTOR.fields_by_name[field]
+    step = 1 if kind.cpp_type != kind.CPPTYPE_DOUBLE else 1e-3
+    beyond = bound - step if end == "minimum" else bound + step
+    if beyond < 0 and kind.cpp_type == kind.CPPTYPE_UINT32:
+        return  # the type itself refuses it
+    with pytest.raises(InputError) as caught:
+        READERS[name](message_with(name, field, beyond))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("key", BLANKS)
+def test_what_must_not_be_blank_may_not(key: str) -> None:
+    name, field = key.split(".")
+    assert field in REQUIRED[name]
+    for blank in ("", " ", "\t\n\u2003"):
+        with pytest.raises(InputError) as caught:
+            READERS[name](message_with(name, field, blank))
+        assert caught.value.field == field
+
+
+@pytest.mark.parametrize("field", ["deny_entity_ids", "allow_entity_ids"])
+def test_lists_of_ids_end_where_the_document_says(field: str) -> None:
+    def ask(number: int) -> pb.RetrieveRequest:
+        ids = [str(i) for i in range(number)]
+        return pb.RetrieveRequest(query="x", **{field: {"ids": ids} if field.startswith("allow") else ids})
+
+    most = CONSTRAINTS["EntityIds.ids"]["maxItems"]
+    assert most == CONSTRAINTS["RetrieveRequest.deny_entity_ids"]["maxItems"]
+    request_from_proto(ask(most))
+    with pytest.raises(InputError):
+        request_from_proto(ask(most + 1))
