@@ -6,6 +6,8 @@ when metrics are scraped, see `service.observability.state`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -20,8 +22,10 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from service.observability.buckets import geometric
+from service.serving.observer import REJECTIONS, STAGES
 
 UNKNOWN_METHOD = "unknown"
+RELOAD_OUTCOMES = ("reloaded", "unchanged", "failed")
 
 # From 100 us, below which nothing is of interest to an operator, to more than the longest a call may take.
 _SECONDS = geometric(1e-4, 2.0, 22)
@@ -104,8 +108,31 @@ class Metrics:
             "genret_kv_peak_bytes", "Most key/value memory a batch held at any time, bytes.", _BYTES
         )
 
+    def expect(self, methods: Iterable[str], indexes: Iterable[str]) -> None:
+        """Show the counts that alerts are about from the start, as 0.
+
+        Prometheus sees an increase against what was there before: a count that begins with its first event
+        does not increase by it.
+
+        Args:
+            methods: Names of the methods that are served.
+            indexes: Names of the indexes that are served.
+        """
+        for reason in REJECTIONS:
+            self.rejected.labels(reason)
+        for stage in STAGES:
+            self.deadline_exceeded.labels(stage)
+            if stage != "arrival":
+                self.cancelled.labels(stage)
+        for method in methods:
+            self.requests.labels(method, "OK")
+            self.requests.labels(method, "INTERNAL")
+        for index in indexes:
+            for outcome in RELOAD_OUTCOMES:
+                self.reloads.labels(index, outcome)
+
     def count_reload(self, index: str, outcome: str) -> None:
-        """Count the end of a reload: "reloaded", "unchanged" or "failed"."""
+        """Count the end of a reload; `outcome` is one of RELOAD_OUTCOMES."""
         self.reloads.labels(index, outcome).inc()
 
     def watch(self, state: Collector) -> None:

@@ -33,10 +33,12 @@ from service.security.authority import Authority
 from service.security.credentials import server_credentials
 from service.serving.readiness import Readiness
 
-SERVICES = (
-    pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name,
-    index_pb.DESCRIPTOR.services_by_name["IndexService"].full_name,
+_DESCRIPTORS = (
+    pb.DESCRIPTOR.services_by_name["RetrievalService"],
+    index_pb.DESCRIPTOR.services_by_name["IndexService"],
 )
+SERVICES = tuple(service.full_name for service in _DESCRIPTORS)
+METHODS = tuple(method.name for service in _DESCRIPTORS for method in service.methods)
 
 
 class Listeners:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from retrieval.answers.types import AnswerResult
 from retrieval.types import RetrievalResult
@@ -12,6 +12,8 @@ from service.serving.served import Outcome, Request
 Rejection = Literal["queue_full", "memory_full", "shutting_down"]
 # Where a request was when it ended early: at the door, waiting, in a batch.
 Stage = Literal["arrival", "queue", "running"]
+REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class LaneObserver(Protocol):

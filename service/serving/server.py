@@ -20,7 +20,7 @@ from service.observability.tracing import Tracing
 from service.security.authority import Authority
 from service.serving.executor import DeviceExecutor
 from service.serving.lanes import Lanes
-from service.serving.listeners import SERVICES, Listeners
+from service.serving.listeners import METHODS, SERVICES, Listeners
 from service.serving.opener import Opener
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloader
@@ -55,6 +55,7 @@ class Server:
         self._compiler = DeviceExecutor("schemas")
         self.indexes = IndexTable()
         self.metrics = Metrics()
+        self.metrics.expect(METHODS, (spec.name for spec in config.indexes))
         self.lanes = Lanes(config.batch, config.queue, partial(LaneObservations, self.metrics))
         self.readiness = Readiness(SERVICES)
         self.reloader = Reloader(

@@ -22,11 +22,11 @@ from service.observability.buckets import geometric
 from service.observability.lanes import LaneObservations
 from service.observability.metrics import Metrics
 from service.observability.state import ServerState
-from service.serving.caches import CacheCounts
 from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.full_metrics import CachingFake
 from tests.service.running_server import until
 
 
@@ -44,14 +44,6 @@ class Scraped:
 
     def __call__(self, metric: str, /, **labels: str) -> float:
         return self.samples.get((metric, tuple(sorted(labels.items()))), 0.0)
-
-
-class CachingFake(FakeRetriever):
-    def filter_cache(self) -> CacheCounts:
-        return CacheCounts(hits=5, misses=2, evictions=1, held_bytes=300)
-
-    def grammar_cache(self) -> CacheCounts:
-        return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
 
 
 @asynccontextmanager

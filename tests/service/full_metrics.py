@@ -1,0 +1,61 @@
+"""Every family of metrics with at least one sample, as a busy server shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.configuration.config import BatchLimits, QueueLimits
+from service.observability.metrics import Metrics
+from service.observability.state import ServerState
+from service.serving.caches import CacheCounts
+from service.serving.lanes import Lanes
+from service.serving.readiness import Readiness
+from service.serving.served import IndexTable
+from tests.service.fake_retriever import FakeRetriever, served
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric as an operator meets it: the name is that of its samples."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+class CachingFake(FakeRetriever):
+    def filter_cache(self) -> CacheCounts:
+        return CacheCounts(hits=5, misses=2, evictions=1, held_bytes=300)
+
+    def grammar_cache(self) -> CacheCounts:
+        return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
+
+
+async def full_metrics() -> tuple[Metrics, Lanes]:
+    """Return metrics in which every family has a sample."""
+    metrics, table = Metrics(), IndexTable()
+    table.put(served(CachingFake()))
+    lanes = Lanes(BatchLimits(), QueueLimits())
+    lanes.of("cpu")
+    metrics.watch(ServerState("1.2.3", Readiness([]), lanes, table))
+    for metric in vars(metrics).values():
+        if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
+            metric.labels(*("x" for _ in metric._labelnames))
+    return metrics, lanes
+
+
+async def families() -> dict[str, Family]:
+    """Return every family by its name."""
+    metrics, lanes = await full_metrics()
+    text, _ = metrics.render()
+    await lanes.close()
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = [label for sample in family.samples[:1] for label in sample.labels if label != "le"]
+        found[name] = Family(name, family.type, tuple(labels), family.documentation)
+    return found
