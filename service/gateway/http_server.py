@@ -23,6 +23,8 @@ _KEEP_ALIVE_SECONDS = 15
 # Connections or requests at once; the queue's own limits come long before.
 _MAX_CONNECTIONS = 4096
 _BACKLOG = 512
+# As uvicorn counts them.
+_TICKS_PER_SECOND = 10
 # How long requests that were cancelled have to say so to their clients, seconds.
 _FAREWELL_SECONDS = 1.0
 
@@ -94,7 +96,7 @@ class HttpServer:
         """
         if self._task is None:
             return
-        self._uvicorn.should_exit = True
+        self._uvicorn.leave()
         done, _ = await asyncio.wait({self._task}, timeout=grace_seconds or 0)
         if not done:
             await self._cancel()
@@ -152,6 +154,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
+        self._leaving = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,6 +163,19 @@ class _Uvicorn(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.up.set()
+
+    def leave(self) -> None:
+        """Begin to shut down."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Renew the date of replies once a second, where uvicorn looks ten times whether it is to exit."""
+        ticks = 0
+        while not await self.on_tick(ticks):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), timeout=1.0)
+            ticks += _TICKS_PER_SECOND
 
 
 class _Protocol(H11Protocol):

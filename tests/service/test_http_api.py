@@ -129,21 +129,21 @@ async def test_bodies_that_are_no_requests_are_refused() -> None:
         assert (await client.post("/v1/retrieve", json={"query": "x"})).status_code == 200
 
 
+NOT_JSON: list[dict[str, str]] = [
+    {},
+    {"content-type": "text/plain"},
+    {"content-type": "application/x-www-form-urlencoded"},
+    {"content-type": "application/json; charset=latin-1"},
+    {"content-type": "application/json", "content-encoding": "gzip"},
+]
+
+
 @asynchronous
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"content-type": "text/plain"},
-        {"content-type": "application/x-www-form-urlencoded"},
-        {"content-type": "application/json; charset=latin-1"},
-        {"content-type": "application/json", "content-encoding": "gzip"},
-    ],
-)
-async def test_bodies_that_are_not_declared_as_json_are_refused(headers: dict[str, str]) -> None:
+async def test_bodies_that_are_not_declared_as_json_are_refused() -> None:
     async with http_client() as client:
-        reply = await client.post("/v1/retrieve", content=b'{"query": "x"}', headers=headers)
-    assert code_of(reply) == (415, "INVALID_ARGUMENT")
+        for headers in NOT_JSON:
+            reply = await client.post("/v1/retrieve", content=b'{"query": "x"}', headers=headers)
+            assert code_of(reply) == (415, "INVALID_ARGUMENT"), headers
 
 
 @asynchronous
@@ -217,14 +217,14 @@ async def test_a_deadline_ends_a_call_and_frees_its_place() -> None:
 
 
 @asynchronous
-@pytest.mark.parametrize("sent", ["", "soon", "0", "-1", "nan", "inf", "1_0", "1e999", "0x10", "٣"])
-async def test_a_deadline_that_is_no_number_is_refused(sent: str) -> None:
+async def test_a_deadline_that_is_no_number_is_refused() -> None:
     async with http_client() as client:
-        headers = {"x-request-timeout-seconds": sent.encode()}
-        reply = await client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
-    assert code_of(reply) == (400, "INVALID_ARGUMENT")
-    violation = detail(reply, "BadRequest")["field_violations"][0]
-    assert violation["field"] == "x-request-timeout-seconds"
+        for sent in ("", "soon", "0", "-1", "nan", "inf", "1_0", "1e999", "0x10", "٣"):
+            headers = {"x-request-timeout-seconds": sent.encode()}
+            reply = await client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
+            assert code_of(reply) == (400, "INVALID_ARGUMENT"), sent
+            violation = detail(reply, "BadRequest")["field_violations"][0]
+            assert violation["field"] == "x-request-timeout-seconds"
 
 
 @asynchronous
