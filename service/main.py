@@ -45,7 +45,13 @@ COMMANDS = {
     "serve": LazyCommand("service.commands.serve", "serve_command", "Serve indexes over gRPC."),
     "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
     "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
-    "health": LazyCommand("service.commands.query", "health_command", "Say whether a server is ready."),
+    "health": LazyCommand("service.commands.health", "health_command", "Say whether a server is ready."),
+    "indexes": LazyCommand(
+        "service.commands.indexes", "indexes_command", "List the indexes of a running server."
+    ),
+    "reload": LazyCommand(
+        "service.commands.indexes", "reload_command", "Have a running server take up a new version."
+    ),
     "token": LazyCommand("service.commands.token", "token_command", "Make and check bearer tokens."),
     "link": LazyCommand("retrieval.linking.cli", "link_command", "Link mentions of a file to entities."),
     "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve, query the sample."),

@@ -14,7 +14,7 @@ from retrieval.answers.checks import ANSWER_METHODS
 from retrieval.answers.types import DEFAULT_MAX_TOKENS, AnswerRequest
 from retrieval.errors import InputError
 from retrieval.options import SHOWN
-from service.commands.connection import address_option, call_error, check_timeout
+from service.commands.connection import Connection, call_error, connection_options
 from service.commands.query_input import batches
 from service.commands.usage import usage_error
 from service.configuration.schema_file import read_schema
@@ -127,7 +127,6 @@ _ABOUT_SCHEMA = "schema_json: "
     show_default="the server's first",
     show_envvar=True,
 )
-@address_option
 @click.option(
     "--json",
     "as_json_lines",
@@ -136,7 +135,7 @@ _ABOUT_SCHEMA = "schema_json: "
     help="One JSON object per query: the answer, its entities, figures.",
     **SHOWN,
 )
-@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **SHOWN)
+@connection_options(timeout_s=60.0)
 def answer_command(
     queries: tuple[str, ...],
     schema_file: Path | None,
@@ -156,9 +155,8 @@ def answer_command(
     forced_spans: bool,
     prompt: str | None,
     index: str,
-    address: str,
     as_json_lines: bool,
-    timeout: float,
+    connection: Connection,
 ) -> None:
     """Ask a running server for JSON that is valid under a schema.
 
@@ -199,13 +197,10 @@ def answer_command(
         return
     if not queries:
         raise click.UsageError('what is the query? genret answer --schema FILE "author of hamlet"')
-    check_timeout(timeout)
     if any(text != "-" and not text.strip() for text in queries):
         raise click.UsageError("query: must not be empty")
-    from service.client import RetrievalClient
-
     failed = 0
-    with RetrievalClient(address, timeout_s=timeout) as client:
+    with connection.open() as client:
         for batch in batches(queries, 1):
             for text in batch:
                 reply = _ask(client, make(text), index, schema_file)

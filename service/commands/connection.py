@@ -1,19 +1,87 @@
-"""What commands that talk to a server have in common: its address, how long to wait, how errors read."""
+"""What commands that talk to a server have in common: how to reach it, how long to wait, how errors read."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from retrieval.errors import InputError
 from retrieval.options import SHOWN
+from service.client.options import ClientOptions
 from service.commands.usage import usage_error
 from service.configuration.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 
 if TYPE_CHECKING:
+    from service.client import RetrievalClient
     from service.errors import CallError
+
+TOKEN_VARIABLE = "GENRET_TOKEN"
+# Attributes of ClientOptions whose options are called otherwise.
+_OPTION_NAMES = {"tls_certificate": "tls_cert", "timeout_s": "timeout", "token": "token_file"}
+_F = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A server and how to reach it.
+
+    Attributes:
+        address: `host:port`.
+        options: How to connect.
+    """
+
+    address: str
+    options: ClientOptions
+
+    def open(self) -> RetrievalClient:
+        """Return a client; nothing connects before the first call.
+
+        Raises:
+            UsageError: a file of --tls-* cannot be used.
+        """
+        from service.client import RetrievalClient
+
+        try:
+            return RetrievalClient(self.address, self.options)
+        except InputError as error:
+            raise _option_error(error) from error
+
+
+def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callable[[_F], _F]:
+    """Add the options of a server to a command, which takes them as one argument `connection`.
+
+    Args:
+        timeout_s: Default of --timeout, seconds.
+        waits_for: What it is the limit of.
+    """
+
+    def add(command: _F) -> _F:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            taken = {name: values.pop(name) for name in _NAMES}
+            command(**values, connection=_connection(**taken))
+
+        with_options: _F = run
+        timeout = click.option(
+            "--timeout", type=float, default=timeout_s, help=f"Seconds to wait for {waits_for}.", **SHOWN
+        )
+        for option in reversed((*_OPTIONS, timeout)):  # decorators apply from the last to the first
+            with_options = option(with_options)
+        return with_options
+
+    return add
+
+
+def _file_option(name: str, help_text: str, unset: str) -> Callable[[_F], _F]:
+    return click.option(
+        name, type=click.Path(path_type=Path), help=help_text, show_default=unset, show_envvar=True
+    )
 
 
 def _checked_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -24,25 +92,94 @@ def _checked_address(context: click.Context, parameter: click.Parameter, value: 
     return value
 
 
-address_option = click.option(
-    "--address",
-    default=join_address(DEFAULT_HOST, DEFAULT_PORT),
-    callback=_checked_address,
-    help="The server, as host:port.",
-    **SHOWN,
+_OPTIONS = (
+    click.option(
+        "--address",
+        default=join_address(DEFAULT_HOST, DEFAULT_PORT),
+        callback=_checked_address,
+        help="The server, as host:port.",
+        **SHOWN,
+    ),
+    click.option("--tls", is_flag=True, help="Encrypt; any of the next four implies it.", **SHOWN),
+    _file_option("--tls-ca", "PEM file of the authorities to trust.", "those that gRPC brings along"),
+    _file_option("--tls-cert", "PEM file of this client's own certificate.", "none"),
+    _file_option("--tls-key", "PEM file of its private key.", "none"),
+    click.option(
+        "--tls-server-name",
+        help="Name that the server's certificate must have.",
+        show_default="that of the address",
+        show_envvar=True,
+    ),
+    _file_option(
+        "--token-file", "File that holds a bearer token.", f"the token in {TOKEN_VARIABLE}, else none"
+    ),
+    click.option("--insecure", is_flag=True, help="Send the token unencrypted to other machines.", **SHOWN),
+)
+_NAMES = (
+    "address",
+    "tls",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_server_name",
+    "token_file",
+    "insecure",
+    "timeout",
 )
 
 
-def check_timeout(timeout: float) -> None:
-    """Refuse a time to wait that is none."""
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise click.UsageError(f"--timeout: must be a positive number of seconds, got {timeout}")
+def _connection(
+    *,
+    address: str,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_server_name: str | None,
+    token_file: Path | None,
+    insecure: bool,
+    timeout: float,
+) -> Connection:
+    """Return the connection that options describe; whatever is wrong with them is a usage error."""
+    try:
+        options = ClientOptions(
+            timeout_s=timeout,
+            tls=tls,
+            tls_ca=tls_ca,
+            tls_certificate=tls_cert,
+            tls_key=tls_key,
+            tls_server_name=tls_server_name,
+            insecure=insecure,
+        )
+        options = replace(options, token=_token(token_file))
+        options.check(address)
+    except InputError as error:
+        raise _option_error(error) from error
+    return Connection(address, options)
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("token", f"{file}: {getattr(error, 'strerror', None) or 'not a text'}") from error
+    if not text:
+        raise InputError("token", f"{file}: holds no token")
+    return text
+
+
+def _option_error(error: InputError) -> click.UsageError:
+    return usage_error(InputError(_OPTION_NAMES.get(error.field, error.field), error.message))
 
 
 def hint(error: CallError) -> str:
     """Say what to do about an error, where there is something to be done."""
     if error.retry_after_s is not None:
         return f"; try again in {error.retry_after_s:.2g} s"
+    if error.code == "UNAUTHENTICATED":
+        return f"; name a token with --token-file, or in {TOKEN_VARIABLE}"
     return "; start one with: genret serve INDEX" if error.code == "UNAVAILABLE" else ""
 
 

@@ -1,9 +1,9 @@
-"""`genret query` and `genret health`: the ends of the command line that talk to a running server."""
+"""`genret query`: candidates of a running server."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from retrieval.options import SHOWN, adaptive_option
 from retrieval.request_checks import DEFAULT_NUM_SAMPLES
 from retrieval.scoring_options import scoring_options
 from retrieval.types import RetrieveRequest
-from service.commands.connection import address_option, call_error, check_timeout, hint
+from service.commands.connection import Connection, call_error, connection_options, hint
 from service.commands.query_input import batches, most_items
 from service.commands.usage import usage_error
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 @click.option(
     "--index", default="", help="Index to search.", show_default="the server's first", show_envvar=True
 )
-@address_option
 @click.option(
     "--json",
     "as_json_lines",
@@ -108,13 +107,25 @@ if TYPE_CHECKING:
     show_default="none",
     show_envvar=True,
 )
-@click.option("--timeout", type=float, default=60.0, help="Seconds to wait for an answer.", **SHOWN)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the tokens the model walked through as well; disc: and its draws. Excludes adaptive draws.",
+    **SHOWN,
+)
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="Ask over one stream and print every answer as soon as it is there, in any order, with bounded "
+    "memory however many queries come; --timeout does not limit it.",
+    **SHOWN,
+)
+@connection_options(timeout_s=60.0)
 def query_command(
     queries: tuple[str, ...],
     k: int,
     method: str,
     index: str,
-    address: str,
     as_json_lines: bool,
     beam_size: int | None,
     num_draws: int,
@@ -132,7 +143,9 @@ def query_command(
     predicate: str | None,
     allow_ids: str | None,
     deny_ids: str | None,
-    timeout: float,
+    explain: bool,
+    stream: bool,
+    connection: Connection,
 ) -> None:
     """Ask a running server. Several QUERIES go in one call.
 
@@ -141,11 +154,10 @@ def query_command(
 
     On a terminal the answer is a table. In a pipe it is one line per candidate: query, rank, entity id,
     title, surface form, log-probability, with disc the share of the samples, and what they are ordered by,
-    between tabs.
+    between tabs; an explanation goes to standard error.
     """
     if not queries:
         raise click.UsageError('what is the query? genret query "author of hamlet"')
-    check_timeout(timeout)
     try:
         allowed = None if allow_ids is None else read_ids(allow_ids)
         denied = () if deny_ids is None else read_ids(deny_ids)
@@ -171,6 +183,7 @@ def query_command(
         filter=predicate,
         allow_ids=allowed,
         deny_ids=denied,
+        explain=explain,
     )
     # A wrong option must not wait for a server, nor for the first line of stdin.
     try:
@@ -179,30 +192,15 @@ def query_command(
         raise usage_error(error) from error
     if any(text != "-" and not text.strip() for text in queries):
         raise click.UsageError("query: must not be empty")
-    from service.client import RetrievalClient
-
     printer = _Printer(as_json_lines, min_mass)
-    with RetrievalClient(address, timeout_s=timeout) as client:
-        for batch in batches(queries, most_items(allowed or (), denied)):
-            for text, reply in zip(batch, _ask(client, [make(t) for t in batch], index), strict=True):
-                printer.show(text, reply)
+    with connection.open() as client:
+        if stream:
+            _stream(client, (make(text) for batch in batches(queries) for text in batch), index, printer)
+        else:
+            for batch in batches(queries, most_items(allowed or (), denied)):
+                for text, reply in zip(batch, _ask(client, [make(t) for t in batch], index), strict=True):
+                    printer.show(text, reply)
     if printer.num_failed:
-        raise click.exceptions.Exit(1)
-
-
-@click.command("health")
-@address_option
-@click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.", **SHOWN)
-@click.option("--timeout", type=float, default=5.0, help="Seconds to wait for an answer.", **SHOWN)
-def health_command(address: str, live: bool, timeout: float) -> None:
-    """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
-    from service.client import LIVENESS, READINESS, RetrievalClient
-
-    check_timeout(timeout)
-    with RetrievalClient(address, timeout_s=timeout) as client:
-        status = client.health(LIVENESS if live else READINESS)
-    click.echo(status)
-    if status != "SERVING":
         raise click.exceptions.Exit(1)
 
 
@@ -230,12 +228,27 @@ class _Printer:
             from rich.console import Console
 
             Console().print(render.as_table(query, reply, self._min_mass))
+            self._explain(reply, on_stderr=False)
+            return
         elif reply.result.no_match:
             why = render.abstention(reply, self._min_mass)
             click.echo(f"no match: {query!r}{why and ': '}{why}", err=True)
         else:
             for line in render.as_lines(query, reply):
                 click.echo(line)
+        self._explain(reply, on_stderr=True)
+
+    def _explain(self, reply: Reply | CallError, on_stderr: bool) -> None:
+        """Show why, where it was asked for; lines and JSON stay as they are."""
+        from service.errors import CallError
+
+        if self._as_json_lines or isinstance(reply, CallError) or reply.result.explanation is None:
+            return
+        from rich.console import Console
+
+        from service.commands.render_explanation import as_tree
+
+        Console(stderr=on_stderr).print(as_tree(reply.result.explanation))
 
 
 def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: str) -> list[Reply | CallError]:
@@ -245,5 +258,17 @@ def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: st
         if len(requests) == 1:
             return [client.retrieve(requests[0], index)]
         return client.retrieve_batch(requests, index)
+    except CallError as error:
+        raise call_error(error) from error
+
+
+def _stream(
+    client: RetrievalClient, requests: Iterable[RetrieveRequest], index: str, printer: _Printer
+) -> None:
+    from service.errors import CallError
+
+    try:
+        for request, reply in client.retrieve_stream(requests, index):
+            printer.show(request.query, reply)
     except CallError as error:
         raise call_error(error) from error
