@@ -114,6 +114,7 @@ class RetrievalMethods:
     async def _prepare(self, served: ServedIndex, request: AnswerRequest) -> int:
         """Compile the schema where it is new, and return the length of the prompt."""
         if self._num_compiling >= _MAX_COMPILING:
+            self._lanes.of(served.description.device).observer.rejected("queue_full")
             held = f"{self._num_compiling} schemas wait to be compiled"
             raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", retry_after_s=1.0)
         self._num_compiling += 1

@@ -49,10 +49,16 @@ class ServerState(Collector):
             "Work accepted and not finished, running batches included, tokens.",
             labels=["device"],
         )
+        patient = GaugeMetricFamily(
+            "genret_queue_patient",
+            "Items of batches and streams that wait for room in the queue.",
+            labels=["device"],
+        )
         for lane in self._lanes.all():
             depth.add_metric([lane.device], lane.batcher.num_waiting)
+            patient.add_metric([lane.device], lane.patience.num_waiting)
             tokens.add_metric([lane.device], lane.admission.num_tokens)
-        return depth, tokens
+        return depth, patient, tokens
 
 
 def _indexes(served: list[ServedIndex]) -> Iterable[Metric]:

@@ -23,6 +23,7 @@ class Lane:
 
     Attributes:
         device: As given.
+        observer: As given.
         executor: The only thread that runs its models.
         admission: What was accepted and is not finished.
         batcher: Its queue.
@@ -31,10 +32,11 @@ class Lane:
 
     def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: LaneObserver) -> None:
         self.device = device
+        self.observer = observer
         self.executor = DeviceExecutor(device)
         self.admission = Admission(queue)
         self.batcher = Batcher(self.executor, batch, self.admission, observer)
-        self.patience = Patience(self.admission, queue)
+        self.patience = Patience(self.admission, queue, observer)
 
 
 class Lanes:

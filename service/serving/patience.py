@@ -13,6 +13,7 @@ from decoding.errors import DeadlineExceededError
 from service.configuration.config import QueueLimits
 from service.errors import OverloadedError
 from service.serving.admission import Admission
+from service.serving.observer import LaneObserver, SilentObserver
 
 
 class Patience:
@@ -24,10 +25,14 @@ class Patience:
     Args:
         admission: What the queue holds.
         limits: How much it may hold.
+        observer: Is told of work that found no room; None: nobody is.
     """
 
-    def __init__(self, admission: Admission, limits: QueueLimits) -> None:
+    def __init__(
+        self, admission: Admission, limits: QueueLimits, observer: LaneObserver | None = None
+    ) -> None:
         self._admission = admission
+        self._observer = observer or SilentObserver()
         self._max_requests = max(1, limits.max_requests // 2)
         self._max_tokens = limits.max_tokens // 2
         self._max_wait_s = limits.max_wait_seconds / 2
@@ -59,6 +64,7 @@ class Patience:
             OverloadedError: too much waits.
         """
         if bounded and len(self._waiting) >= self._max_waiting:
+            self._observer.rejected("queue_full")
             held = f"{len(self._waiting)} requests of batches wait for room, at most {self._max_waiting}"
             raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self._admission.retry_after_s())
         if self._waiting or not self._fits(tokens):
@@ -82,7 +88,11 @@ class Patience:
                 while turn is not self._waiting[0] or not self._fits(tokens):
                     turn.clear()
                     await turn.wait()
+        except asyncio.CancelledError:
+            self._observer.cancelled("queue")
+            raise
         except TimeoutError:
+            self._observer.deadline_exceeded("arrival")
             raise DeadlineExceededError("the deadline passed while the queue was full") from None
         finally:
             self._waiting.remove(turn)

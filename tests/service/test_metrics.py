@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -234,6 +235,44 @@ def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened()
         }
         stages = ("arrival", "queue", "running")
         assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [1, 1, 1]
+
+    asyncio.run(scenario())
+
+
+def test_work_of_batches_and_streams_counts_while_it_waits_for_room() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        async with watched(fake, max_requests=2) as (metrics, lanes, _):
+            patience, entered = lanes.of("cpu").patience, asyncio.Event()
+
+            async def hold() -> None:
+                async with patience.room(1, math.inf):
+                    entered.set()
+                    await asyncio.Event().wait()
+
+            async def wait(deadline: float, bounded: bool = False) -> None:
+                async with patience.room(1, deadline, bounded):
+                    raise AssertionError("there was no room")
+
+            holding = asyncio.create_task(hold())
+            await entered.wait()
+            waiting = asyncio.create_task(wait(math.inf))
+            expiring = asyncio.create_task(wait(time.monotonic() + 0.05))
+            await until(lambda: patience.num_waiting == 2)
+            assert Scraped(metrics)("genret_queue_patient", device="cpu") == 2
+            with pytest.raises(OverloadedError):
+                await wait(math.inf, bounded=True)
+            with pytest.raises(DeadlineExceededError):
+                await expiring
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            holding.cancel()
+            await asyncio.gather(holding, return_exceptions=True)
+            seen = Scraped(metrics)
+        assert seen("genret_queue_patient", device="cpu") == 0
+        assert seen("genret_rejected_total", reason="queue_full") == 1
+        assert seen("genret_deadline_exceeded_total", stage="arrival") == 1
+        assert seen("genret_cancelled_total", stage="queue") == 1
 
     asyncio.run(scenario())
 
