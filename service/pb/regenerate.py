@@ -70,7 +70,7 @@ def _package_file(module: str) -> Path:
 
 
 def main() -> None:
-    """Regenerate the checked-in stubs."""
+    """Regenerate the checked-in stubs, and the OpenAPI document that is made from the same sources."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--proto", type=Path, default=_REPOSITORY / "proto")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
@@ -84,6 +84,9 @@ def main() -> None:
     shutil.rmtree(stubs / "__pycache__", ignore_errors=True)
     for relative in generate(arguments.proto, arguments.out):
         sys.stderr.write(f"{arguments.out / relative}\n")
+    if arguments.out == Path(__file__).resolve().parent:
+        # In a process of its own: it imports the stubs that have just changed.
+        subprocess.run([sys.executable, "-m", "service.gateway.openapi"], check=True)
 
 
 if __name__ == "__main__":
