@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from retrieval.errors import InputError
@@ -211,26 +212,46 @@ class CannedIndexes:
         return index_pb.ListIndexesResponse(indexes=[plays, index_pb.Index(name="other")])
 
 
+@contextlib.asynccontextmanager
+async def _canned(retrieval: CannedRetrieval, authority: Authority | None) -> AsyncIterator[str]:
+    config: ServerConfig = replace(make_config("plays"), http=HttpConfig(port=0))
+    app = make_app(retrieval, CannedIndexes(), Readiness(()), authority, Metrics(), config)  # type: ignore[arg-type]
+    server = HttpServer(app, "127.0.0.1", 0, TlsConfig())
+    await server.start()
+    yield server.address
+    await server.stop(0)
+
+
+def canned_server(
+    retrieval: CannedRetrieval, authority: Authority | None = None
+) -> contextlib.AbstractContextManager[str]:
+    """The gateway over canned answers; gives its URL."""
+    return on_a_thread(lambda: _canned(retrieval, authority))
+
+
 @contextlib.contextmanager
-def canned_server(retrieval: CannedRetrieval, authority: Authority | None = None) -> Iterator[str]:
-    """The gateway over canned answers, on a thread of its own; yields its URL."""
+def on_a_thread(serving: Callable[[], AbstractAsyncContextManager[str]]) -> Iterator[str]:
+    """Run a server on a thread with an event loop of its own.
+
+    Args:
+        serving: The server; gives the address of its HTTP face.
+
+    Yields:
+        Its URL.
+    """
     ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
     urls: list[str] = []
 
     async def serve() -> None:
-        config: ServerConfig = replace(make_config("plays"), http=HttpConfig(port=0))
-        app = make_app(retrieval, CannedIndexes(), Readiness(()), authority, Metrics(), config)  # type: ignore[arg-type]
-        server = HttpServer(app, "127.0.0.1", 0, TlsConfig())
-        await server.start()
-        urls.append(f"http://{server.address}/")
-        ready.set()
-        await stop.wait()
-        await server.stop(0)
+        async with serving() as address:
+            urls.append(f"http://{address}/")
+            ready.set()
+            await stop.wait()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="explorer-server")
     thread.start()
     try:
-        if not ready.wait(30):
+        if not ready.wait(60):
             raise RuntimeError("the server did not start")
         yield urls[0]
     finally:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from service.configuration.config import IndexSpec
+from service.configuration.sections import AuthConfig, HttpConfig, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from tests.e2e.explorer_answers import ATTACK, CannedRetrieval, canned_server
+from service.security.authority import Authority
+from service.security.tokens import new_token
+from service.serving.loading import IndexOpener
+from tests.e2e.explorer_answers import ATTACK, CannedRetrieval, canned_server, on_a_thread
 from tests.e2e.headless_browser import Page, headless_page
+from tests.service.running_server import open_all, retriever_of, running
+from tests.service.tiny_assets import make_checkpoint, make_index
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +111,7 @@ def test_the_tree_is_walked_with_the_arrow_keys(page: Page) -> None:
     assert label().startswith("Token “let”")
     assert page.focused("aria-expanded") == "false"
     page.press(Keys.END)
-    assert label() == "2 left, at most 10 %"
+    assert label() == "2 more that gave no candidate: 2 left for better ones; at most 10 %"
     page.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert label() == "Token “Oth”, 10 %; seen, and left for better ones"
     page.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ARROW_UP)
@@ -149,9 +159,9 @@ def test_draws_are_told_apart_and_lead_to_their_paths(page: Page, retrieval: Can
         "rejected, chance 0.45",
         "chosen by weight, weight 0.45",
     ]
-    assert page.text(".draws caption") == (
-        "2 samples: 1 draw accepted, 2 rejected. For 1 sample none was accepted: one of 1 further draw was "
-        "chosen by weight."
+    assert page.text("#draws-words") == (
+        "2 samples: 1 draw accepted, 2 rejected. The first one accepted is the sample. For 1 sample none was "
+        "accepted: one of 1 further draw was chosen by weight."
     )
     assert page.texts("tbody .mark") == ["✗", "✓", "✗", "◆"]
     page.all(".draw")[1].send_keys(Keys.ENTER)
@@ -162,22 +172,18 @@ def test_draws_are_told_apart_and_lead_to_their_paths(page: Page, retrieval: Can
     assert str(2**62 + 1) in page.text(".figures")
 
 
-@pytest.mark.parametrize(
-    ("query", "verdict", "words"),
-    [
+def test_an_empty_answer_is_said_in_words(page: Page) -> None:
+    for query, verdict, words in (
         ("nothing", "no-match", "No match: nothing in the catalogue answers this query (NO_MATCH)."),
         (
             "unsure",
             "abstained",
             "less likely to be in the catalogue than was asked for (abstained, NO_MATCH)",
         ),
-    ],
-)
-def test_an_empty_answer_is_said_in_words(page: Page, query: str, verdict: str, words: str) -> None:
-    ask(page, query)
-    page.until(lambda: page.all(f"[data-verdict={verdict}]"), "the verdict")
-    assert words in page.text(f"[data-verdict={verdict}]")
-    assert page.all(".candidate") == page.all(".tree") == []
+    ):
+        ask(page, query)
+        page.wait_text(f"[data-verdict={verdict}]", words)
+        assert page.all(".candidate") == page.all(".tree") == []
 
 
 def test_an_error_stands_at_its_field_and_goes_with_the_next_query(page: Page) -> None:
@@ -276,18 +282,18 @@ def test_json_answers_with_the_entities_behind_their_titles(page: Page, retrieva
     assert page.focused("id") == "schema_json"
 
 
-@pytest.mark.parametrize("width", [360, 390, 768, 1920])
-def test_nothing_overflows_the_window(page: Page, width: int) -> None:
-    page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False},
-    )
+def test_nothing_overflows_the_window(page: Page) -> None:
+    page.driver.find_element("css selector", "[value=RETRIEVAL_METHOD_DISC]").click()
+    page.one("#more-search summary").click()
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
     try:
-        page.driver.find_element("css selector", "[value=RETRIEVAL_METHOD_DISC]").click()
-        ask(page, "prince")
-        page.wait_text("#status", "2 candidates")
-        wide = page.driver.execute_script("return document.documentElement.scrollWidth")
-        assert wide <= width
+        for width in (360, 390, 768, 1280, 1920):
+            page.driver.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+            )
+            assert page.driver.execute_script("return document.documentElement.scrollWidth") <= width
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -301,3 +307,77 @@ def test_the_page_may_not_run_what_stands_in_it(page: Page) -> None:
     (violation,) = page.log()
     assert "Content Security Policy" in violation["message"]
     assert page.driver.execute_script("return window.attacked") is None
+
+
+def test_a_server_with_tokens_is_asked_with_the_one_that_was_typed(
+    browser: Page, tmp_path: Path, retrieval: CannedRetrieval
+) -> None:
+    token, file = new_token(), tmp_path / "tokens"
+    file.touch(mode=0o600)
+    file.write_text(f"read {token}\n", encoding="utf-8")
+    with canned_server(retrieval, Authority(AuthConfig(file))) as url:
+        browser.open(url)
+        browser.wait_text("#failure", "UNAUTHENTICATED")
+        assert browser.focused("id") == "token"
+        browser.press(token, Keys.ENTER)
+        browser.until(lambda: len(browser.all("#index option")) == 2, "the indexes")
+        ask(browser, "prince")
+        browser.wait_text("#status", "2 candidates")
+        assert token not in browser.driver.current_url
+        stored = browser.driver.execute_script(
+            "return [localStorage.length, sessionStorage.length, document.cookie]"
+        )
+        assert stored == [0, 0, ""]
+        browser.driver.get("about:blank")
+        browser.log()
+
+
+@contextlib.asynccontextmanager
+async def tiny_server(folder: Path) -> AsyncIterator[str]:
+    """A whole server with a random model over a dozen titles; gives the address of its HTTP face."""
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    index = make_index(folder / "index", checkpoint)
+    opener = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
+    indexes = open_all(opener, IndexSpec("tiny", index))
+    async with running(indexes=indexes, http=HttpConfig(port=0)) as server:
+        http = server.server.listeners.http
+        assert http is not None
+        yield http.address
+    retriever_of(indexes["tiny"]).close()
+
+
+def test_a_real_server_and_model_fill_the_page(browser: Page, tmp_path: Path) -> None:
+    with on_a_thread(lambda: tiny_server(tmp_path)) as url:
+        browser.open(url)
+        browser.until(lambda: len(browser.all("#index option")) == 1, "the index")
+        browser.log()
+        browser.one("#k").send_keys("3")
+        ask(browser, "a play")
+        browser.wait_text("#status", "3 candidates")
+        titles = browser.texts(".candidate h3")
+        written = browser.texts(".ids q")
+        for number, title in enumerate(titles):
+            browser.all(".candidate button")[number].click()
+            end = browser.one("[data-marked=end]").get_attribute("aria-label") or ""
+            assert any(f"End of “{form}”" in end for form in (title, *written))
+            assert browser.one(".candidate[aria-current]").get_attribute("data-rank") == str(number + 1)
+        browser.one("[value=RETRIEVAL_METHOD_DISC]").click()
+        browser.one("#seed").send_keys("5")
+        ask(browser, "a play")
+        browser.until(lambda: browser.all(".draw"), "the draws")
+        assert len(browser.texts(".draws tbody th")) == 16
+        assert "probability" in browser.text("[data-verdict=mass]")
+        shares = browser.texts(".how-likely p:first-child")
+        assert 1 <= len(shares) <= 3
+        assert all(share.endswith("of samples") for share in shares)
+        browser.one("#tab-json").click()
+        ask(browser, "a play")
+        browser.wait_text("#status", "An answer is there.")
+        assert json.loads(browser.text(".json"))["best"] == browser.texts(".entities strong")[0]
+        browser.one("#schema_json").clear()
+        browser.one("#schema_json").send_keys("[")
+        ask(browser, "a play")
+        browser.until(lambda: browser.text("#schema_json-error"), "the error at the schema")
+        browser.driver.get("about:blank")
+        said = [entry["message"] for entry in browser.log()]
+        assert [message for message in said if "status of 400" not in message] == []

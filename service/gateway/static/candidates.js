@@ -1,7 +1,7 @@
 // The list of candidates.
 
 import { bar, button, definitions, make } from "./dom.js";
-import { number, percent } from "./numbers.js";
+import { logText, number, percent } from "./numbers.js";
 
 /** Text of a metadata value of the API; empty for a missing one. */
 export function metadataText(value) {
@@ -18,13 +18,13 @@ export function metadataPairs(metadata) {
 }
 
 /**
- * Make the list. `onShow(rank)` is called when the path of a candidate is asked for; null: there is no tree.
+ * Make the list. `onShow(rank)` is called when the path of a candidate is asked for; `ranks` are in the tree.
  */
-export function candidateList(candidates, onShow) {
-  return make("ol", { class: "candidates" }, candidates.map((one) => candidateItem(one, onShow)));
+export function candidateList(candidates, ranks, onShow) {
+  return make("ol", { class: "candidates" }, candidates.map((one) => candidateItem(one, ranks.has(one.rank), onShow)));
 }
 
-function candidateItem(candidate, onShow) {
+function candidateItem(candidate, isInTree, onShow) {
   const sampled = candidate.probability !== undefined;
   const logprob = number(candidate.logprob);
   const probability = sampled ? number(candidate.probability) : Math.exp(logprob);
@@ -40,10 +40,10 @@ function candidateItem(candidate, onShow) {
     make(
       "div",
       { class: "how-likely" },
-      make("p", {}, make("strong", {}, percent(probability)), sampled ? " of samples" : ` log ${logprob.toFixed(2)}`),
+      make("p", {}, make("strong", {}, percent(probability)), sampled ? " of samples" : ` log ${logText(logprob)}`),
       bar([["filled", probability]]),
-      sampled ? make("p", { class: "muted" }, `log P ${logprob.toFixed(2)}`) : scoreText(candidate, logprob),
-      onShow === null ? null : showButton(candidate, onShow),
+      sampled ? make("p", { class: "muted" }, `log P ${logText(logprob)}`) : scoreText(candidate, logprob),
+      isInTree ? showButton(candidate, onShow) : null,
     ),
   );
 }
@@ -56,7 +56,7 @@ function metadata(values) {
 function scoreText(candidate, logprob) {
   const score = number(candidate.score);
   const same = score === undefined || Math.abs(score - logprob) < 1e-9;
-  return same ? null : make("p", { class: "muted" }, `score ${score.toFixed(2)}`);
+  return same ? null : make("p", { class: "muted" }, `score ${logText(score)}`);
 }
 
 function showButton(candidate, onShow) {

@@ -3,7 +3,7 @@
 import { button, make } from "./dom.js";
 import { count, decimal } from "./numbers.js";
 
-/** Make the table; `onPick(draw)` is told which draw was picked. */
+/** Make the table and the sentence above it; `onPick(draw)` is told which draw was picked. */
 export function drawsTable(draws, onPick) {
   const samples = bySample(draws);
   const width = Math.max(...[...samples.values()].map((row) => row.length));
@@ -19,8 +19,9 @@ export function drawsTable(draws, onPick) {
     make("th", { scope: "col" }, "Sample"),
     Array.from({ length: width }, (_, draw) => make("th", { scope: "col" }, `Draw ${draw + 1}`)),
   );
-  const table = make("table", { class: "draws" }, make("caption", {}, caption(draws, samples.size)), make("thead", {}, head), make("tbody", {}, body));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Draws of every sample" }, table);
+  const table = make("table", { class: "draws", "aria-describedby": "draws-words" }, make("thead", {}, head), make("tbody", {}, body));
+  const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Draws of every sample" }, table);
+  return [make("p", { class: "muted small", id: "draws-words" }, words(draws, samples.size)), scroll];
 }
 
 function bySample(draws) {
@@ -36,19 +37,20 @@ function isSecond(draw) {
   return draw.chosen ? !draw.accepted : draw.acceptance === 0 && draw.validMass > 0;
 }
 
-function caption(draws, numSamples) {
+function words(draws, numSamples) {
   const second = draws.filter(isSecond).length;
   const accepted = draws.filter((draw) => draw.accepted).length;
   const rejected = draws.length - accepted - second;
   const weighed = draws.filter((draw) => draw.chosen && !draw.accepted).length;
   const rest = second === 0 ? "" : ` For ${count(weighed, "sample")} none was accepted: one of ${count(second, "further draw")} was chosen by weight.`;
-  return `${count(numSamples, "sample")}: ${count(accepted, "draw")} accepted, ${rejected} rejected.${rest}`;
+  return `${count(numSamples, "sample")}: ${count(accepted, "draw")} accepted, ${rejected} rejected. The first one accepted is the sample.${rest}`;
 }
 
 /** [name, words, mark] of what became of a draw. */
 function outcome(draw) {
   if (draw.accepted) {
-    return ["accepted", `accepted, chance ${decimal(draw.acceptance)}`, "✓"];
+    const chance = `chance ${decimal(draw.acceptance)}`;
+    return draw.chosen ? ["accepted", `accepted, ${chance}`, "✓"] : ["spare", `accepted, not needed, ${chance}`, "✓"];
   }
   if (isSecond(draw)) {
     const weight = `weight ${decimal(draw.validMass)}`;
@@ -58,12 +60,12 @@ function outcome(draw) {
 }
 
 function drawButton(draw, buttons, onPick) {
-  const [name, words, mark] = outcome(draw);
+  const [name, said, mark] = outcome(draw);
   const made = button(
     [
       make("span", { class: "mark", "aria-hidden": "true" }, mark),
       make("span", { class: "drawn-title" }, draw.end.prefix || "nothing"),
-      make("span", { class: "drawn-chance" }, words),
+      make("span", { class: "drawn-chance" }, said),
     ],
     { class: "draw", "data-outcome": name, "aria-pressed": "false" },
     () => {

@@ -8,14 +8,17 @@ import { indexFacts, indexOptions } from "./indexes.js";
 import { answerParts, retrievalParts } from "./results.js";
 import { outcome } from "./summary.js";
 
-const EXAMPLE_SCHEMA = {
-  type: "object",
-  properties: {
-    title: { type: "string", "x-genret-index": "titles" },
-    kind: { type: "string", maxLength: 20 },
+const EXAMPLE_SCHEMA = `{
+  "type": "object",
+  "properties": {
+    "best": {"type": "string", "x-genret-index": "titles"},
+    "others": {
+      "type": "array", "maxItems": 2, "uniqueItems": true,
+      "items": {"type": "string", "x-genret-index": "titles"}
+    }
   },
-  required: ["title"],
-};
+  "required": ["best", "others"]
+}`;
 const TABS = {
   search: { tab: byId("tab-search"), panel: byId("panel-search"), submit: "Search", ask: retrieve, parts: retrievalParts, outcome },
   json: { tab: byId("tab-json"), panel: byId("panel-json"), submit: "Answer", ask: answer, parts: answerParts, outcome: () => "An answer is there." },
@@ -216,7 +219,7 @@ function chooseTab(name) {
 }
 
 function start() {
-  byId("schema_json").defaultValue = JSON.stringify(EXAMPLE_SCHEMA, null, 2);
+  byId("schema_json").defaultValue = EXAMPLE_SCHEMA;
   form.addEventListener("submit", submit);
   form.addEventListener("change", () => {
     showMethod(TABS[mode].panel, method());

@@ -34,6 +34,12 @@ export function decimal(value) {
   return Math.abs(value) >= 0.01 || value === 0 ? value.toFixed(2) : value.toExponential(1);
 }
 
+/** The log of a probability as text; never "-0.00". */
+export function logText(value, digits = 2) {
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? (0).toFixed(digits) : text.replace("-", "−");
+}
+
 /** Milliseconds as text. */
 export function milliseconds(value) {
   return value >= 1000 ? `${(value / 1000).toFixed(2)} s` : `${value < 10 ? value.toFixed(1) : value.toFixed(0)} ms`;

@@ -4,8 +4,9 @@ import { candidateList, markCandidate, metadataPairs } from "./candidates.js";
 import { button, definitions, make } from "./dom.js";
 import { drawsTable } from "./draws.js";
 import { indentJson } from "./json_text.js";
+import { logText } from "./numbers.js";
 import { figures, verdict } from "./summary.js";
-import { buildTree } from "./tree_model.js";
+import { buildTree, endsOf } from "./tree_model.js";
 import { TreeView } from "./tree_view.js";
 import { placeFacts } from "./tree_words.js";
 
@@ -13,20 +14,24 @@ const LEGEND = [
   ["valid", "valid: continues a title"],
   ["invalid", "invalid: leads out of the catalogue"],
   ["finished", "a title ends here"],
-  ["fruitless", "no candidate came of it"],
+  ["fruitless", "nothing came of it"],
 ];
 
 /** The parts of an answer to a RetrieveRequest. */
 export function retrievalParts(reply) {
   const tree = buildTree(reply.explanation);
   const candidates = reply.candidates ?? [];
-  let show = null;
-  const list = candidateList(candidates, tree === null ? null : (rank) => show(rank));
+  const ends = tree === null ? new Map() : endsOf(tree, candidates);
+  let view = null;
+  const list = candidateList(candidates, ends, (rank) => {
+    view.mark(ends.get(rank));
+    markCandidate(list, rank);
+  });
   const answer = section("Candidates", "answer", verdict(reply), candidates.length > 0 ? list : null);
   const parts = [make("div", { class: "columns" }, answer, section("Figures", "aside", figures(reply)))];
   if (tree !== null) {
     const drawn = treeSection(tree, list);
-    show = drawn.showRank;
+    view = drawn.view;
     parts.push(drawn.element);
   }
   return parts;
@@ -59,14 +64,7 @@ function treeSection(tree, list) {
     tree.truncated ? make("p", { class: "muted" }, "The tree was too large to be sent whole: places or draws were left out.") : null,
     tree.draws.length > 0 ? drawsPart(tree, view, list) : null,
   );
-  const showRank = (rank) => {
-    const place = tree.places.find((one) => one.rank === rank);
-    if (place !== undefined) {
-      view.mark(place);
-      markCandidate(list, rank);
-    }
-  };
-  return { element, showRank };
+  return { element, view };
 }
 
 function drawsPart(tree, view, list) {
@@ -86,7 +84,7 @@ function legend() {
 export function answerParts(reply) {
   const text = make("pre", { class: "json", tabindex: "0", "aria-label": "JSON answer" }, make("code", {}, indentJson(reply.json ?? "")));
   const logprob = Number(reply.logprob ?? 0);
-  const probability = make("p", { class: "muted" }, `log P of the text, without the schema: ${logprob.toFixed(2)}`);
+  const probability = make("p", { class: "muted small" }, `log P of the text, without the schema: ${logText(logprob)}`);
   const answer = section("Answer", "answer", text, probability, verdict(reply), entities(reply.entities ?? []));
   return [make("div", { class: "columns" }, answer, section("Figures", "aside", figures(reply)))];
 }

@@ -72,7 +72,7 @@ function massScale(reply) {
       error === undefined ? "" : ` ± ${decimal(error)}`,
       `, and surely between ${decimal(low)} and ${decimal(high)}.`,
     ),
-    scale,
+    make("div", { class: "scale-row", "aria-hidden": "true" }, "0", scale, "1"),
   );
 }
 
@@ -98,6 +98,8 @@ function timeValue(timings) {
   const words = PHASES.map(([name, field, meaning]) =>
     make("span", { class: `phase ${name}`, title: meaning }, `${name} ${milliseconds(number(timings[field]) ?? 0)}`),
   );
+  const rest = Math.max(0, total - PHASES.reduce((sum, [, field]) => sum + (number(timings[field]) ?? 0), 0));
+  words.push(make("span", { class: "phase rest", title: "checking, and writing the reply" }, `rest ${milliseconds(rest)}`));
   return [make("strong", {}, milliseconds(total)), bar(parts, { class: "times" }), make("span", { class: "phases" }, words)];
 }
 

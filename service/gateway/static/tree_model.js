@@ -2,6 +2,9 @@
 
 import { number } from "./numbers.js";
 
+// Places without a result that the model found less likely than this are folded.
+const LEAST_SHOWN = 0.05;
+
 /** Words for what became of a place. */
 const STATES = {
   EXPLANATION_STATE_EXPANDED: "expanded",
@@ -18,8 +21,8 @@ function place(raw, position, parent) {
     depth: raw.depth ?? 0,
     text,
     tokenId: raw.token_id ?? 0,
-    // The token that finishes a title is the end token, which is no part of it.
-    prefix: parent === null ? "" : raw.state === "EXPLANATION_STATE_FINISHED" ? parent.prefix : parent.prefix + text,
+    // The token that finishes a title is the end token, which is no part of it; tokens bring a blank before a word.
+    prefix: parent === null ? "" : raw.state === "EXPLANATION_STATE_FINISHED" ? parent.prefix : (parent.prefix + text).trimStart(),
     probability: Math.exp(number(raw.logprob) ?? 0),
     logprob: number(raw.logprob) ?? 0,
     totalLogprob: number(raw.total_logprob) ?? 0,
@@ -84,6 +87,23 @@ function byInterest(one, other) {
   return other.logprob - one.logprob;
 }
 
+/**
+ * Where the title of each candidate ends, by rank. Of several surface forms the best one; where entities share a
+ * title, its place has the rank of the first one only, and the others are found by their text.
+ */
+export function endsOf(tree, candidates) {
+  const finished = tree.places.filter((made) => made.state === "finished");
+  const ends = new Map();
+  for (const { rank, surface } of candidates) {
+    const written = finished.filter((made) => made.prefix === surface);
+    const end = written.find((made) => made.rank === rank) ?? finished.find((made) => made.rank === rank) ?? written[0];
+    if (end !== undefined) {
+      ends.set(rank, end);
+    }
+  }
+  return ends;
+}
+
 /** The places from the end of the prompt to `end`, both included. */
 export function pathTo(end) {
   const path = [];
@@ -93,9 +113,13 @@ export function pathTo(end) {
   return path;
 }
 
-/** Whether nobody went on from here: it, and all like it beside it, are drawn as one. */
-export function isLeftOut(made) {
-  return (made.state === "pruned" || made.state === "closed") && made.children.length === 0 && !leadsSomewhere(made);
+/** Whether a place and others like it beside it are drawn as one: nothing came of it, and nothing much was lost. */
+export function isFolded(made) {
+  if (leadsSomewhere(made)) {
+    return false;
+  }
+  const wasSearched = made.state === "expanded" || made.state === "finished";
+  return !wasSearched || made.probability < LEAST_SHOWN;
 }
 
 /** Whether a place leads to something that is shown beside the tree: a candidate or a draw. */

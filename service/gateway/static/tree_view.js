@@ -2,8 +2,8 @@
 
 import { bar, make } from "./dom.js";
 import { percent } from "./numbers.js";
-import { isLeftOut, leadsSomewhere, pathTo } from "./tree_model.js";
-import { leftOutLabel, placeLabel, tokenText } from "./tree_words.js";
+import { isFolded, leadsSomewhere, pathTo } from "./tree_model.js";
+import { foldedLabels, placeLabel, tokenText } from "./tree_words.js";
 
 // So many places are open at first; what is behind the others opens on demand.
 const MAX_OPEN_AT_FIRST = 150;
@@ -15,7 +15,7 @@ const MAX_OPEN_AT_FIRST = 150;
  */
 export class TreeView {
   #items = new Map(); // place -> its list item
-  #places = new WeakMap(); // list item -> place, or array of places that were left out
+  #places = new WeakMap(); // list item -> place, or array of places that are folded
   #root;
   #current;
   #onShow;
@@ -73,7 +73,7 @@ export class TreeView {
         this.#close(item);
       }
     }
-    for (const item of this.element.querySelectorAll(".left-out")) {
+    for (const item of this.element.querySelectorAll(".folded")) {
       this.#close(item);
     }
     if (this.#current.closest("[role=group][hidden]") !== null) {
@@ -93,14 +93,14 @@ export class TreeView {
     }
   }
 
-  /** The item of a place; one that was left out is drawn first. */
+  /** The item of a place; one that is not drawn yet is drawn first. */
   #itemOf(place) {
     if (!this.#items.has(place)) {
       this.#open(this.#itemOf(place.parent));
     }
     if (!this.#items.has(place)) {
       const group = this.#itemOf(place.parent).lastElementChild;
-      this.#open(group.querySelector(":scope > .left-out"));
+      this.#open(group.querySelector(":scope > .folded"));
     }
     return this.#items.get(place);
   }
@@ -119,11 +119,11 @@ export class TreeView {
     return item;
   }
 
-  #leftOutItem(places) {
-    const label = leftOutLabel(places);
+  #foldedItem(places) {
+    const [label, name] = foldedLabels(places);
     const item = make(
       "li",
-      { role: "treeitem", tabindex: "-1", "aria-label": label, "aria-expanded": "false", class: "left-out" },
+      { role: "treeitem", tabindex: "-1", "aria-label": name, "aria-expanded": "false", class: "folded" },
       make("div", { class: "card bundle" }, make("span", { class: "twist", "aria-hidden": "true" }), label),
     );
     this.#places.set(item, places);
@@ -147,9 +147,9 @@ export class TreeView {
     if (Array.isArray(shown)) {
       return shown.map((place) => this.#item(place));
     }
-    const kept = shown.children.filter((child) => !isLeftOut(child));
-    const left = shown.children.filter(isLeftOut);
-    return [...kept.map((child) => this.#item(child)), ...(left.length > 0 ? [this.#leftOutItem(left)] : [])];
+    const kept = shown.children.filter((child) => !isFolded(child));
+    const folded = shown.children.filter(isFolded);
+    return [...kept.map((child) => this.#item(child)), ...(folded.length > 0 ? [this.#foldedItem(folded)] : [])];
   }
 
   #close(item) {

@@ -1,12 +1,19 @@
 // What is said about a place of the token tree, for eyes and for screen readers.
 
-import { count, percent } from "./numbers.js";
+import { count, logText, percent } from "./numbers.js";
 
 const FATES = {
   expanded: "the model went on from here",
   pruned: "seen, and left for better ones",
   finished: "a title ends here",
   closed: "proven to lead to nothing better",
+};
+
+const FOLDED = {
+  expanded: "searched",
+  finished: "titles beyond the list",
+  pruned: "left for better ones",
+  closed: "proven useless",
 };
 
 /** A token as it is shown: blanks and line ends visible, nothing for nothing. */
@@ -49,6 +56,9 @@ export function fate(made) {
   if (made.state === "expanded" && made.children.length > 0 && made.bestRank === Infinity && made.numDraws === 0) {
     return "the model went on from here, and no candidate came of it";
   }
+  if (made.state === "finished" && made.rank === undefined && made.numDraws === 0) {
+    return "a title ends here, and is not among the candidates";
+  }
   return FATES[made.state];
 }
 
@@ -57,8 +67,8 @@ export function placeFacts(made) {
   const facts = [];
   if (made.parent !== null) {
     facts.push(["Written so far", `“${made.prefix}”`]);
-    facts.push(["This token", `${percent(made.probability)} of all tokens here (log ${made.logprob.toFixed(3)}), id ${made.tokenId}`]);
-    facts.push(["All tokens so far", `${percent(Math.exp(made.totalLogprob))} (log ${made.totalLogprob.toFixed(3)})`]);
+    facts.push([`This token (id ${made.tokenId})`, `${percent(made.probability)}, log ${logText(made.logprob, 3)}`]);
+    facts.push(["All tokens so far", `${percent(Math.exp(made.totalLogprob))}, log ${logText(made.totalLogprob, 3)}`]);
   }
   if (made.validMass !== undefined) {
     facts.push(["What follows", `${percent(made.validMass)} valid, ${percent(Math.max(0, 1 - made.validMass))} invalid`]);
@@ -74,10 +84,10 @@ export function placeFacts(made) {
   return facts;
 }
 
-/** The label of places that were seen and left, drawn as one. */
-export function leftOutLabel(places) {
-  const closed = places.every((made) => made.state === "closed");
+/** [short, long] label of places that are drawn as one. */
+export function foldedLabels(places) {
   const best = percent(Math.max(...places.map((made) => made.probability)));
-  return closed ? `${places.length} proven useless, at most ${best}` : `${places.length} left, at most ${best}`;
+  const kinds = Object.entries(FOLDED).map(([state, words]) => [places.filter((made) => made.state === state).length, words]);
+  const counted = kinds.filter(([many]) => many > 0).map(([many, words]) => `${many} ${words}`);
+  return [`${places.length} more, at most ${best}`, `${places.length} more that gave no candidate: ${counted.join(", ")}; at most ${best}`];
 }
-
