@@ -98,6 +98,8 @@ def check_fields(instance: Any) -> None:
         if declared.rule is None or (value is None and declared.optional):
             continue
         complaint = declared.rule.complaint(value)
+        if complaint is None and declared.type is int and not isinstance(value, int):
+            complaint = f"must be a whole number, got {value!r}"
         if complaint is not None:
             raise InputError(declared.rule.name or name, complaint)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_origin
+from typing import Any, Protocol
 
 from service.configuration.bounds import Bounds, FieldType, OneOf
 
@@ -212,7 +212,7 @@ def kind_of(declared: FieldType) -> Kind:
         return FilePath()
     if isinstance(declared.rule, Bounds):
         return Whole(declared.rule) if declared.type is int else Number(declared.rule)
-    if declared.type is str and get_origin(declared.type) is not Literal:
+    if declared.type is str:
         return Text()
     raise TypeError(f"no kind of setting holds {declared}: numbers need Bounds, words OneOf")
 

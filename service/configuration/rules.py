@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from retrieval.errors import InputError
 from service.configuration.addresses import is_loopback, join_address
@@ -49,6 +50,11 @@ def violations(config: ServerConfig) -> Iterator[RuleError]:
         yield RuleError(
             "log_queries", "queries are logged with their requests, which needs --log-requests as well"
         )
+    if config.tracing.endpoint is not None and not _is_url(config.tracing.endpoint):
+        yield RuleError(
+            "tracing_endpoint",
+            f"must be a URL such as http://127.0.0.1:4317 or https://..., got {config.tracing.endpoint!r}",
+        )
 
 
 def _names(config: ServerConfig) -> Iterator[RuleError]:
@@ -92,6 +98,14 @@ def _addresses(config: ServerConfig) -> Iterator[RuleError]:
             other = taken[port].replace("_", "-")
             yield RuleError(field, f"must differ from --{other}, which is {port} as well")
         taken.setdefault(port, field)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address, a port that is no number
+        return False
 
 
 def _may_be_host(host: str) -> bool:

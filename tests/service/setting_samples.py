@@ -91,6 +91,8 @@ def sample(setting: Setting, number: int) -> Sample:
             value = Path(f"/some/where{number}")
         case Checkpoint():
             value = f"hub/model-{number}"
+        case _ if setting.key[-1] == "endpoint":
+            value = f"http://127.0.0.{2 + number}:4317"
         case _:
             value = f"127.0.0.{2 + number}" if setting.key[-1] == "host" else ["one", "two", "three"][number]
     text = str(value).lower() if isinstance(value, bool) else str(value)

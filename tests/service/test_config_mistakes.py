@@ -54,6 +54,15 @@ def problems(tmp_path: Path, toml: str | None = None, **given: object) -> list[s
             '[auth]\ntoken_file = "a\\u0000b"',
             "FILE: auth.token_file: a path has no NUL character, got 'a\\x00b'",
         ),
+        (
+            "[tracing]\nendpoint = 'collector:4317'",
+            "FILE: tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., "
+            "got 'collector:4317'",
+        ),
+        (
+            "[tracing]\nendpoint = 'http://a:b'",
+            "FILE: tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., got 'http://a:b'",
+        ),
         ("batch = 3", "FILE: batch: must be a table, as [batch], got 3"),
         ("indexes = []", "FILE: indexes: must be a table, as [indexes.NAME], got an array"),
         ("[[indexes]]\npath = 'x'", "FILE: indexes: must be a table, as [indexes.NAME], got an array"),

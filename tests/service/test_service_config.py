@@ -12,9 +12,19 @@ from service.configuration.config import (
     BatchLimits,
     IndexSpec,
     QueueLimits,
+    SchemaSpec,
     ServerConfig,
     is_loopback,
     join_address,
+)
+from service.configuration.rules import RulesError
+from service.configuration.sections import (
+    HttpConfig,
+    LogConfig,
+    MetricsConfig,
+    ModelSpec,
+    TlsConfig,
+    TracingConfig,
 )
 
 ONE = (IndexSpec("a", Path("a")),)
@@ -63,6 +73,24 @@ def test_plaintext_beyond_loopback_must_be_asked_for(host: str) -> None:
         (lambda: ServerConfig(indexes=ONE, max_request_seconds=0), "max_request_seconds"),
         (lambda: ServerConfig(indexes=ONE, filter_cache_mib=-1), "filter_cache"),
         (lambda: ServerConfig(indexes=ONE, drain_seconds=float("nan")), "drain_seconds"),
+        (lambda: ServerConfig(indexes=ONE, models=()), "add_model"),
+        (lambda: ServerConfig(indexes=ONE, models=(ModelSpec(),) * 2), "add_model"),
+        (lambda: ServerConfig(indexes=(IndexSpec("a", Path("a"), "b"),)), "use_model"),
+        (lambda: ServerConfig(indexes=ONE, schemas=(SchemaSpec("s", Path("s")),) * 2), "schema"),
+        (lambda: ServerConfig(indexes=ONE, port=5, metrics=MetricsConfig(port=5)), "metrics_port"),
+        (lambda: ServerConfig(indexes=ONE, tls=TlsConfig(certificate=Path("c"))), "tls_certificate"),
+        (lambda: ServerConfig(indexes=ONE, log=LogConfig(queries=True)), "log_queries"),
+        (lambda: ServerConfig(indexes=ONE, tracing=TracingConfig("a:1")), "tracing_endpoint"),
+        (lambda: TracingConfig(sample_ratio=1.5), "tracing_sample_ratio"),
+        (lambda: HttpConfig(port=-1), "http_port"),
+        (lambda: MetricsConfig(port=70_000), "metrics_port"),
+        (lambda: LogConfig(level="loud"), "log_level"),
+        (lambda: ModelSpec(dtype="int8"), "dtype"),
+        (lambda: ModelSpec(num_threads=0), "threads"),
+        (lambda: ModelSpec(" a"), "add_model"),
+        (lambda: BatchLimits(max_size=1.5), "max_batch_size"),  # type: ignore[arg-type]
+        (lambda: BatchLimits(max_size=True), "max_batch_size"),
+        (lambda: BatchLimits(max_size="5"), "max_batch_size"),  # type: ignore[arg-type]
         (lambda: BatchLimits(max_size=0), "max_batch_size"),
         (lambda: BatchLimits(max_tokens=0), "max_batch_tokens"),
         (lambda: BatchLimits(max_delay_ms=-1), "max_delay_ms"),
@@ -74,6 +102,13 @@ def test_values_out_of_range_name_their_option(make: Any, field: str) -> None:
     with pytest.raises(InputError) as caught:
         make()
     assert caught.value.field == field
+
+
+def test_all_rules_that_are_broken_are_told() -> None:
+    with pytest.raises(RulesError) as caught:
+        ServerConfig(indexes=ONE, host="::", tls=TlsConfig(key=Path("k")), log=LogConfig(queries=True))
+    assert [broken.field for broken in caught.value.broken] == ["host", "tls_key", "log_queries"]
+    assert all(str(broken) in str(caught.value) for broken in caught.value.broken)
 
 
 def test_ipv6_addresses_get_brackets() -> None:
