@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from service.serving.server import Server
 
@@ -33,30 +32,23 @@ async def serve_until_signalled(server: Server, on_ready: Callable[[Server], Non
         _LOG.info("%s: %s", number.name, "cancelling what is in flight" if stop.is_set() else "draining")
         (hurry if stop.is_set() else stop).set()
 
-    with _handled(on_signal, server.hang_up):
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            await server.start()
-            loading = asyncio.create_task(server.load())
-            await asyncio.wait({loading, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if loading.done():
-                loading.result()
-                on_ready(server)
-                await stopped
-                return None
-            loading.cancel()
-            return received[0]
-        finally:
-            stopped.cancel()
-            await server.drain(hurry)
-
-
-@contextmanager
-def _handled(on_stop: Callable[[signal.Signals], None], on_hangup: Callable[[], None]) -> Iterator[None]:
-    """Handle signals on the event loop."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not asyncio.run's own handling of SIGINT, which would cancel the drain as well.
-        loop.add_signal_handler(number, on_stop, number)
-    loop.add_signal_handler(signal.SIGHUP, on_hangup)
-    yield
+        loop.add_signal_handler(number, on_signal, number)
+    loop.add_signal_handler(signal.SIGHUP, server.hang_up)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await server.start()
+        loading = asyncio.create_task(server.load())
+        await asyncio.wait({loading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            loading.result()
+            on_ready(server)
+            await stopped
+            return None
+        loading.cancel()
+        return received[0]
+    finally:
+        stopped.cancel()
+        await server.drain(hurry)

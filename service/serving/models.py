@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +44,7 @@ class ServedModel:
         self._published: dict[str, ServedIndex] = {}
         self._alive: dict[ServedIndex, IndexSet] = {}
         self._retrievers: dict[NamedIndex, Retriever] = {}
+        self._lock = threading.Lock()  # opened on one thread, retired on another
 
     def open(self, spec: IndexSpec) -> ServedIndex:
         """Open the live version of an index, and make everything that answers need beside the model.
@@ -54,7 +56,6 @@ class ServedModel:
         retriever = self._open(spec)
         answerer, named = retriever.answerer, retriever.named_index()
         indexes = answerer.engine.indexes.with_index(named)
-        self._retrievers[named] = retriever
         served = ServedIndex(self._describe(spec, retriever), Responder(retriever, indexes))
         _LOG.info(
             "index %r: version %s from %s; model %s on %s; the trie is walked by %s kernels",
@@ -65,7 +66,9 @@ class ServedModel:
             served.description.device,
             retriever.trie.kernels_name,
         )
-        self._alive[served] = indexes
+        with self._lock:
+            self._retrievers[named] = retriever
+            self._alive[served] = indexes
         try:
             answerer.engine.warm_up(indexes)
             answerer.compile_named(indexes)
@@ -94,8 +97,8 @@ class ServedModel:
         for known in others:
             responder = Responder(self._retriever_of(known), indexes)
             self._published[known.description.name] = ServedIndex(known.description, responder)
-        for served in self._published.values():
-            self._alive[served] = indexes
+        with self._lock:
+            self._alive.update(dict.fromkeys(self._published.values(), indexes))
         return list(self._published.values())
 
     def retire(self, served: ServedIndex) -> Callable[[], None] | None:
@@ -104,10 +107,11 @@ class ServedModel:
         Returns:
             What closes the versions that no other one knows; None where there are none.
         """
-        known = self._alive.pop(served)
-        used = {named for indexes in self._alive.values() for named in indexes}
-        orphans = [named for named in known if named not in used and named in self._retrievers]
-        closing = [(named, self._retrievers.pop(named)) for named in orphans]
+        with self._lock:
+            known = self._alive.pop(served)
+            used = {named for indexes in self._alive.values() for named in indexes}
+            orphans = [named for named in known if named not in used and named in self._retrievers]
+            closing = [(named, self._retrievers.pop(named)) for named in orphans]
         return partial(_close, closing) if closing else None
 
     def name_schema(self, name: str, text: str) -> None:

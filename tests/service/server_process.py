@@ -1,0 +1,83 @@
+"""`genret serve` as a process, with everything it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GENRET = [sys.executable, "-m", "service.main"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+_SECONDS = 120
+
+
+class ServerProcess:
+    """Starts a server on a free port; to be used as a context, which kills what is left of it.
+
+    Args:
+        *options: Of `genret serve`, without the port.
+    """
+
+    def __init__(self, *options: str) -> None:
+        command = [*GENRET, "serve", "--device", "cpu", "--port", "0", *options]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(_SECONDS)
+        self._reader.join(_SECONDS)
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has said so far."""
+        with self._changed:
+            return list(self._lines)
+
+    def said(self, text: str) -> str:
+        """Wait for a line with a text and return it."""
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: any(text in line for line in self._lines) or self._ended, _SECONDS
+            )
+            for line in self._lines:
+                if text in line:
+                    return line
+            raise AssertionError(f"{'ended' if found else 'too late'}, never said {text!r}: {self._lines}")
+
+    def address(self) -> str:
+        """Wait until it is ready and return where it listens."""
+        return self.said(" ready on ").split(" ready on ", 1)[1].split(": ", 1)[0]
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def exit_code(self) -> int:
+        """Wait for its end, and return the code."""
+        code = self._process.wait(_SECONDS)
+        self._reader.join(_SECONDS)
+        return code
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for line in stream:
+                with self._changed:
+                    self._lines.append(line.rstrip("\n"))
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
