@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.config import QueueLimits
+from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
+from service.serving.pace import Pace
 
 # A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).
 TITLE_TOKENS = 8
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
-_SMOOTHING = 0.2
 
 
 def estimate_tokens(request: RetrieveRequest | AnswerRequest, prompt_tokens: int) -> int:
@@ -42,13 +43,15 @@ class Admission:
 
     Args:
         limits: When to refuse.
+        batch: When a batch is full: how many of them the work makes.
     """
 
-    def __init__(self, limits: QueueLimits) -> None:
+    def __init__(self, limits: QueueLimits, batch: BatchLimits | None = None) -> None:
         self._limits = limits
+        self._batch = batch or BatchLimits()
+        self._pace = Pace()
         self._requests = 0
         self._tokens = 0
-        self._tokens_per_s: float | None = None
         self._tells: list[Callable[[], None]] = []
 
     @property
@@ -102,13 +105,15 @@ class Admission:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn the device's speed from a batch that ran."""
-        rate = tokens / max(seconds, 1e-6)
-        before = self._tokens_per_s
-        self._tokens_per_s = rate if before is None else before + _SMOOTHING * (rate - before)
+        self._pace.observe(tokens, seconds)
 
     def expected_wait_s(self) -> float:
         """Return how long the work accepted so far will take, seconds; 0 before any batch has run."""
-        return 0.0 if self._tokens_per_s is None else self._tokens / self._tokens_per_s
+        if not self._requests:
+            return 0.0
+        by_size = math.ceil(self._requests / self._batch.max_size)
+        by_tokens = math.ceil(self._tokens / self._batch.max_tokens)
+        return self._pace.seconds(self._tokens, max(by_size, by_tokens))
 
     def retry_after_s(self) -> float:
         """Return when a refused request may be tried again: when half the work should be done, seconds."""

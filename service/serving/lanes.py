@@ -34,7 +34,7 @@ class Lane:
         self.device = device
         self.observer = observer
         self.executor = DeviceExecutor(device)
-        self.admission = Admission(queue)
+        self.admission = Admission(queue, batch)
         self.batcher = Batcher(self.executor, batch, self.admission, observer)
         self.patience = Patience(self.admission, queue, observer)
 

@@ -1,0 +1,57 @@
+"""What a device is expected to take, learned from the batches it ran."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.serving.pace import Pace
+
+
+def test_before_any_batch_nothing_is_known() -> None:
+    assert Pace().seconds(1000, 3) == 0
+
+
+def test_of_one_size_of_batch_the_mean_speed_is_known() -> None:
+    pace = Pace()
+    pace.observe(100, 0.5)
+    assert pace.seconds(100, 1) == pytest.approx(0.5)
+    assert pace.seconds(1000, 9) == pytest.approx(5.0)
+
+
+@given(st.floats(0, 0.2), st.floats(1e-6, 1e-3), st.lists(st.integers(1, 20_000), min_size=2, max_size=60))
+def test_a_device_that_is_a_straight_line_is_known_exactly(
+    per_batch: float, per_token: float, sizes: list[int]
+) -> None:
+    pace = Pace()
+    for tokens in sizes:
+        pace.observe(tokens, per_batch + per_token * tokens)
+    if len({size.bit_length() for size in sizes}) > 1:
+        assert pace.seconds(5000, 2) == pytest.approx(2 * per_batch + per_token * 5000, rel=1e-3, abs=1e-4)
+
+
+def test_single_requests_do_not_make_a_burst_look_hopeless() -> None:
+    pace = Pace()
+    for tokens, seconds in ((120, 0.09), (1900, 0.5), (3800, 0.93)):
+        pace.observe(tokens, seconds)
+    for _ in range(1000):
+        pace.observe(120, 0.09)
+    assert pace.seconds(64 * 120, 2) == pytest.approx(1.86, rel=0.05)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 100)), min_size=1))
+def test_whatever_was_seen_more_work_never_takes_less_time(seen: list[tuple[int, float]]) -> None:
+    pace = Pace()
+    for tokens, seconds in seen:
+        pace.observe(tokens, seconds)
+    assert 0 <= pace.seconds(10, 1) <= pace.seconds(20, 1) <= pace.seconds(20, 2)
+
+
+def test_a_device_that_changes_is_followed() -> None:
+    pace = Pace()
+    for _ in range(50):
+        pace.observe(1000, 1.0)
+    for _ in range(50):
+        pace.observe(1000, 0.1)
+    assert pace.seconds(1000, 1) == pytest.approx(0.1, rel=0.01)
