@@ -55,7 +55,7 @@ SERVED = (
     *(rf"index '{name}' \(12 entities, \d+ rows\)" for name in ("first", "other")),
     *(f"model {name} on cpu" for name in ("one", "two")),
 )
-READY = re.compile(rf"genret: ready on (\S+): {'; '.join(SERVED)}; HTTP on (\S+); metrics on (\S+)\n")
+READY = re.compile(rf"ready on (\S+): {'; '.join(SERVED)}; HTTP on (\S+); metrics on ([^\s\"]+)")
 
 
 class Heard:
@@ -121,7 +121,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     )
     heard = Heard(process)
     try:
-        ready = heard.wait_for(READY.fullmatch)
+        ready = heard.wait_for(READY.search)
         yield Running(ready[1], ready[2], ready[3], heard)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
