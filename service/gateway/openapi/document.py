@@ -49,8 +49,8 @@ _EXAMPLES: dict[str, Any] = {
     "Link": {"mentions": [{"mention": "Paris", "left": "The Louvre is in ", "right": "."}]},
     "Answer": {
         "query": "capital of Bavaria",
-        "schema_json": '{"type": "object", "properties": {"title": {"x-genret-index": "titles"}}, '
-        '"required": ["title"]}',
+        "schema_json": '{"type": "object", "properties": {"title": {"type": "string", '
+        '"x-genret-index": "titles"}}, "required": ["title"]}',
     },
 }
 
