@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,13 @@ from service.commands.usage import usage_error
 from service.configuration.config import ServerConfig
 from service.configuration.config_text import config_text
 from service.configuration.resolve import ConfigurationError, resolve
+from service.observability.logs import announce
 from service.observability.logs import configure as configure_logs
 
 if TYPE_CHECKING:
     from service.serving.server import Server
 
+_STOPPED = "stopped"
 _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a signal ended
 
 
@@ -71,7 +74,8 @@ def _serve(config: ServerConfig) -> None:
     configure_logs(config.log)
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    with _signals_before_the_server():
+    say = partial(announce, config.log)
+    with _signals_before_the_server(say):
         from service.observability.tracing import start as start_tracing
         from service.serving.life import serve_until_signalled
         from service.serving.loading import IndexOpener
@@ -82,26 +86,27 @@ def _serve(config: ServerConfig) -> None:
             tracing = start_tracing(config.tracing, version())
             try:
                 server = Server(config, IndexOpener.of(config), tracing)
-                return await serve_until_signalled(server, _say_ready)
+                return await serve_until_signalled(server, lambda server: say(_readiness(server)))
             finally:
                 if tracing is not None:
                     await tracing.stop()
 
         stopped_early = asyncio.run(run())
-        _say_stopped()
+        say(_STOPPED)
     if stopped_early is not None:
         raise click.exceptions.Exit(_EXIT_OF_SIGNAL + stopped_early)
 
 
 @contextmanager
-def _signals_before_the_server() -> Iterator[None]:
+def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[None]:
     """Take signals as an early stop until the server takes them itself, which is after heavy imports."""
 
     def stop(number: int, frame: object) -> None:
-        _say_stopped()
+        say(_STOPPED)
         raise SystemExit(_EXIT_OF_SIGNAL + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there is nothing to reload yet
     try:
         yield
     finally:
@@ -109,11 +114,8 @@ def _signals_before_the_server() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _say_stopped() -> None:
-    click.echo("genret: stopped", err=True)
-
-
-def _say_ready(server: Server) -> None:
+def _readiness(server: Server) -> str:
+    """Say what is served where."""
     described = server.indexes.describe()
     words = [f"index {i.name!r} ({i.num_entities:,} entities, {i.num_rows:,} rows)" for i in described]
     words += dict.fromkeys(f"model {i.model} on {i.device}" for i in described)
@@ -122,4 +124,4 @@ def _say_ready(server: Server) -> None:
         words.append(f"HTTP on {listeners.http.address}")
     if listeners.monitoring is not None:
         words.append(f"metrics on {listeners.monitoring.address}")
-    click.echo(f"genret: ready on {server.address}: {'; '.join(words)}", err=True)
+    return f"ready on {server.address}: {'; '.join(words)}"

@@ -18,6 +18,7 @@ from service.observability.scope import current_scope
 
 # Of the lines that calls leave: they are wanted or not, whatever the level of all else.
 REQUEST_LOGGER = "genret.requests"
+_LIFE = logging.getLogger("genret.life")
 # What a record has by itself; the rest of its attributes was given as `extra`.
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "request_id"}
 # A logger of uvicorn's that repeats the message in colours.
@@ -43,8 +44,22 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
     root.setLevel(config.level.upper())
     # Whoever asks for request lines gets them, however little they want to read otherwise.
     logging.getLogger(REQUEST_LOGGER).setLevel(logging.INFO if config.requests else logging.NOTSET)
+    _LIFE.setLevel(logging.INFO)
     logging.captureWarnings(True)
     _tame_uvicorn()
+
+
+def announce(config: LogConfig, text: str) -> None:
+    """Say on stderr, whatever the level, what becomes of the server.
+
+    Args:
+        config: Says for whom: a line that begins with "genret:" for people, a record where all are JSON.
+        text: What there is to say.
+    """
+    if config.format == "json":
+        _LIFE.info(text)
+    else:
+        print(f"genret: {escaped(text)}", file=sys.stderr, flush=True)
 
 
 def _tame_uvicorn() -> None:
