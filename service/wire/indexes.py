@@ -30,7 +30,8 @@ def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:
 
 def index_from_proto(message: pb.Index) -> IndexInfo:
     """Return the client's form of an index description."""
-    loaded_at = message.loaded_at.ToNanoseconds() / 1e9 if message.HasField("loaded_at") else None
+    at = message.loaded_at
+    loaded_at = at.seconds + at.nanos / 1e9 if message.HasField("loaded_at") else None
     return IndexInfo(
         name=message.name,
         version=message.version,
