@@ -67,10 +67,11 @@ class Queries:
         """
         tokens = await _work(served, request)
         lane = self._lane(served)
-        async with lane.patience.room(tokens, call.deadline, bounded):
+        share = lane.admission.share(request, tokens)
+        async with lane.patience.room(share, call.deadline, bounded):
             # What it waits for room is the caller's affair; from here on it is a request like others.
             limited = replace(call, deadline=min(call.deadline, time.monotonic() + self._max_seconds))
-            answer = await self._submit(lane, served, request, tokens, limited)
+            answer = await self._submit(lane, served, request, tokens, limited, share)
         return _reply(answer, served, call)
 
     def _lane(self, served: ServedIndex) -> Lane:
@@ -78,9 +79,14 @@ class Queries:
 
     @staticmethod
     async def _submit(
-        lane: Lane, served: ServedIndex, request: RetrieveRequest, tokens: int, call: Call
+        lane: Lane,
+        served: ServedIndex,
+        request: RetrieveRequest,
+        tokens: int,
+        call: Call,
+        share: int | None = None,
     ) -> Answer:
-        return await lane.batcher.submit(served.retriever, request, tokens, call.cancel_token())
+        return await lane.batcher.submit(served.retriever, request, tokens, call.cancel_token(), share)
 
 
 def _reply(answer: Answer, served: ServedIndex, call: Call) -> pb.RetrieveResponse:

@@ -9,10 +9,12 @@ from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
+from service.serving.forecast import Forecast, open_tokens, used_tokens
 from service.serving.pace import Pace
 
 # A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).
 TITLE_TOKENS = 8
+_QUEUE_PER_BUDGET = 4
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
 
 
@@ -22,20 +24,15 @@ def estimate_tokens(request: RetrieveRequest | AnswerRequest, prompt_tokens: int
     They are those of its prompt, and of its branches to a title's end with all that proving the list may
     take, or to the last token that a JSON answer may have.
     """
-    if isinstance(request, AnswerRequest):
-        return prompt_tokens + request.width * request.max_tokens
-    return prompt_tokens + request.width * TITLE_TOKENS + request.budget
+    titles = 0 if isinstance(request, AnswerRequest) else request.width * TITLE_TOKENS
+    return prompt_tokens + titles + open_tokens(request)
 
 
 def done_tokens(
     estimated: int, request: RetrieveRequest | AnswerRequest, outcome: RetrievalResult | AnswerResult
 ) -> int:
     """Return an estimate less what the answer has left of its budget."""
-    if isinstance(request, AnswerRequest) and isinstance(outcome, AnswerResult):
-        return estimated - request.width * max(0, request.max_tokens - outcome.num_tokens)
-    if isinstance(request, RetrieveRequest) and isinstance(outcome, RetrievalResult):
-        return estimated - max(0, request.budget - outcome.num_exact_nodes)
-    return estimated
+    return estimated - open_tokens(request) + used_tokens(request, outcome)
 
 
 class Admission:
@@ -50,6 +47,7 @@ class Admission:
         self._limits = limits
         self._batch = batch or BatchLimits()
         self._pace = Pace()
+        self._forecast = Forecast()
         self._requests = 0
         self._tokens = 0
         self._tells: list[Callable[[], None]] = []
@@ -63,6 +61,19 @@ class Admission:
     def num_tokens(self) -> int:
         """Their work, tokens."""
         return self._tokens
+
+    def share(self, request: RetrieveRequest | AnswerRequest, tokens: int) -> int:
+        """Return what a request counts for while it is not finished, at most its whole work.
+
+        Of a budget that its client has named, that is what requests of its kind took lately, and never more
+        than a quarter of the queue: a number in a request must not close the server to all others.
+
+        Args:
+            request: The request.
+            tokens: Its work, see `estimate_tokens`.
+        """
+        counted = min(self._forecast.expected(request), self._limits.max_tokens // _QUEUE_PER_BUDGET)
+        return max(1, tokens - open_tokens(request) + min(open_tokens(request), counted))
 
     def fits(self, tokens: int) -> bool:
         """Whether a request of so much work would be admitted now."""
@@ -102,6 +113,10 @@ class Admission:
         self._tokens -= tokens
         for tell in self._tells:
             tell()
+
+    def learn(self, request: RetrieveRequest | AnswerRequest, outcome: object) -> None:
+        """Learn from a request that is done what others of its kind will take."""
+        self._forecast.learn(request, outcome)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn the device's speed from a batch that ran."""

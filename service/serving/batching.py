@@ -44,6 +44,7 @@ class _Job:
     retriever: ServedRetriever
     request: Request
     tokens: int
+    share: int  # what it counts for in the queue
     cancel: CancelToken
     arrived: float
     future: asyncio.Future[Answer]
@@ -96,7 +97,12 @@ class Batcher:
             self._runner = asyncio.get_running_loop().create_task(self._run(), name="genret-batcher")
 
     async def submit(
-        self, retriever: ServedRetriever, request: Request, tokens: int, cancel: CancelToken
+        self,
+        retriever: ServedRetriever,
+        request: Request,
+        tokens: int,
+        cancel: CancelToken,
+        share: int | None = None,
     ) -> Answer:
         """Queue one request and wait for its answer.
 
@@ -108,6 +114,7 @@ class Batcher:
             request: What is asked.
             tokens: Its work, see `admission.estimate_tokens`.
             cancel: Polled by decoding; its deadline is the request's.
+            share: What it counts for while it is not finished, tokens; None: see `Admission.share`.
 
         Raises:
             OverloadedError: too much is waiting already, or the device's memory is full.
@@ -115,9 +122,11 @@ class Batcher:
             NotReadyError: the batcher is closed.
             GenretError, DecodingError: what the retriever says of this request.
         """
-        self._let_in(tokens, cancel)
+        if share is None:
+            share = self._admission.share(request, tokens)
+        self._let_in(share, cancel)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        job = _Job(retriever, request, tokens, cancel, time.monotonic(), future)
+        job = _Job(retriever, request, tokens, share, cancel, time.monotonic(), future)
         self._queue.append(job)
         self._arrival.set()
         try:
@@ -126,7 +135,7 @@ class Batcher:
             cancel.cancel()
             if job in self._queue:
                 self._queue.remove(job)
-                self._admission.release(tokens)
+                self._admission.release(share)
             self._tell_given_up(job)
             raise
         self._observer.answered(
@@ -140,7 +149,7 @@ class Batcher:
         for job in self._queue:
             self._observer.rejected("shutting_down")
             self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
-            self._admission.release(job.tokens)
+            self._admission.release(job.share)
         self._queue.clear()
         runner, self._runner = self._runner, None
         if runner is not None:
@@ -221,7 +230,7 @@ class Batcher:
                 if not job.future.done():
                     self._observer.deadline_exceeded("queue")
                 self._fail(job, DeadlineExceededError("the deadline passed in the queue"))
-                self._admission.release(job.tokens)
+                self._admission.release(job.share)
             elif not batch or (
                 job.retriever is batch[0].retriever
                 # A title takes a few steps, a document hundreds: nobody waits for the other.
@@ -250,11 +259,11 @@ class Batcher:
             self._observer.batch_finished(outcomes, time.monotonic() - started)
             for job, outcome in zip(batch, outcomes, strict=True):
                 self._settle(job, outcome, started)
-                tokens += (
-                    job.tokens
-                    if isinstance(outcome, Exception)
-                    else done_tokens(job.tokens, job.request, outcome)
-                )
+                if isinstance(outcome, Exception):
+                    tokens += job.share
+                else:
+                    tokens += done_tokens(job.tokens, job.request, outcome)
+                    self._admission.learn(job.request, outcome)
         except asyncio.CancelledError:
             for job in batch:  # closing: the thread stops before its next decode step
                 job.cancel.cancel()
@@ -264,7 +273,7 @@ class Batcher:
             raise
         finally:
             for job in batch:
-                self._admission.release(job.tokens)
+                self._admission.release(job.share)
         self._admission.observe(tokens, time.monotonic() - started)
 
     async def _answer(self, batch: Sequence[_Job]) -> Sequence[Outcome | Exception]:

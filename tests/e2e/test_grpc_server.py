@@ -86,15 +86,23 @@ def test_what_a_proof_may_take_is_work() -> None:
         fake = FakeRetriever()
         fake.hold.clear()
         async with running(fake, queue=QueueLimits(max_tokens=1500)) as api:
-            first = asyncio.ensure_future(api.retrieve("one", exact=True))  # 1,024 and a little more
+            # Of each budget a quarter of the queue counts, 375, and a little more for its branches.
+            first = [asyncio.ensure_future(api.retrieve(f"q{i}", exact=True)) for i in range(3)]
             await until(fake.running.is_set)
+            await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 3)
             error, details = await failure(api.retrieve("two", exact=True))
             assert error.code() is StatusCode.RESOURCE_EXHAUSTED
             assert details["ErrorInfo"].reason == "QUEUE_FULL"
-            third = asyncio.ensure_future(api.retrieve("three", exact=True, exact_budget=5))
+            small = asyncio.ensure_future(api.retrieve("three", exact=True, exact_budget=5))
             fake.hold.set()
-            assert (await first).candidates
-            assert (await third).candidates
+            assert all([(await call).candidates for call in first])
+            assert (await small).candidates
+            fake.hold.clear()
+            # Each of them took five tokens of its budget.
+            more = [asyncio.ensure_future(api.retrieve(f"r{i}", exact=True)) for i in range(8)]
+            await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 8)
+            fake.hold.set()
+            assert all([(await call).candidates for call in more])
 
     asyncio.run(scenario())
 
