@@ -15,8 +15,10 @@ from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
 from decoding.trace import Trace
 from tests.beam_batches import Batch
-from tests.beam_oracles import Row, at_most, close, score
+from tests.beam_oracles import Row, at_most, close, score, scores_of
 from tests.tables_model import VOCAB, Meter, TablesModel
+from tests.text_constraint import free_text
+from tests.trie_oracles import needs_cuda
 
 SEEDS = range(12)
 
@@ -237,3 +239,35 @@ def test_one_trace_per_query_is_asked_for() -> None:
     batch = Batch.random(1, num_queries=2)
     with pytest.raises(ValueError, match=r"traces must have one entry per query \(2\), got 1"):
         beam_search(batch.model.prefill(), batch.constraint(), batch.params, traces=[None])
+
+
+@needs_cuda
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_device_that_is_never_asked_finds_the_same_as_one_that_is_traced(seed: int) -> None:
+    batch = Batch.random(300 + seed, num_queries=12)
+    traces = [Trace() for _ in batch.params]
+    session = batch.model.to("cuda").prefill()
+    results = beam_search(
+        session, batch.constraint("cuda"), batch.params, None, batch.room, traces=list(traces)
+    )
+    for query, (result, plain) in enumerate(zip(results, batch.search("cuda").results, strict=True)):
+        penalty = batch.params[query].length_penalty
+        pairs = zip(scores_of(result, penalty), scores_of(plain, penalty), strict=True)
+        assert all(close(left, right) for left, right in pairs)
+        assert_nodes_are_true(batch, query, traces[query])
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_where_only_likely_tokens_are_looked_at_nobody_counts(is_wide: bool) -> None:
+    model = TablesModel.random(4, ["usual"], vocab_size=40)
+    trace = Trace()
+    params = [BeamParams(k=2, beam_size=2)]
+    constraint = free_text(40, 3, is_wide)
+    plain = beam_search(model.prefill(), constraint, params)
+    assert beam_search(model.prefill(), constraint, params, traces=[trace]) == plain
+    for node, prefix in zip(trace.nodes, prefixes_of(trace), strict=True):
+        if node.state == "expanded":
+            assert (node.num_valid is None) == (node.valid_mass is None) == is_wide
+        if node.parent >= 0:
+            before = model.next_logprobs(0, prefix[:-1])[prefix[-1]]
+            assert close(node.total_logprob, trace.nodes[node.parent].total_logprob + before)
