@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
 import grpc
@@ -12,6 +12,7 @@ from retrieval.types import RetrieveRequest
 from service.client.outstanding import Answered, Outstanding
 from service.errors import CallError
 
+_OWN_INTERNAL = "Internal error from Core"  # what grpc.aio calls a failed write
 Requests = Iterable[RetrieveRequest] | AsyncIterable[RetrieveRequest]
 
 
@@ -67,11 +68,12 @@ async def exchange(
     """
     failure: CallError | None = None
     call = start(sender.messages())
+    first = _FirstStatus(call)
     try:
         async for message in call:
             yield sender.answered(message)
     except grpc.aio.AioRpcError as error:
-        failure = failed(error)
+        failure = failed(first.of(error))
     finally:
         call.cancel()
     left = outstanding.rest()
@@ -83,6 +85,37 @@ async def exchange(
         raise failure
     if sender.error is not None:
         raise sender.error
+
+
+class _FirstStatus:
+    """The status a call ended with, before grpc.aio may put another one in its place.
+
+    When a message is being sent as the server ends a stream, grpc.aio reads the server's status, and then
+    replaces it by INTERNAL because the sending failed (https://github.com/grpc/grpc/issues/36066).
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._error: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._note)
+
+    def of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Return the error that the server ended the call with, if it was put in the place of `error`."""
+        return error if self._error is None or error.details() != _OWN_INTERNAL else self._error
+
+    def _note(self, call: Any) -> None:
+        if self._error is None:
+            read = (call.code(), call.initial_metadata(), call.trailing_metadata(), call.details())
+            self._error = grpc.aio.AioRpcError(*map(_result_now, read))
+
+
+def _result_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise AssertionError("a call that has ended has its status")
 
 
 async def _asynchronously(requests: Requests) -> AsyncIterator[RetrieveRequest]:

@@ -70,7 +70,7 @@ def _refusing(method: str, error: ServiceError) -> grpc.RpcMethodHandler:
 
     async def end(requests: AsyncIterator[bytes], context: Any) -> None:
         request_id = call_of(context, max_seconds=0.0).request_id
-        _LOG.info("request %s of %s to %s refused: %s", request_id, context.peer(), method, error)
+        _LOG.info("%s refused to %s: %s", method, context.peer(), error, extra={"request_id": request_id})
         await refuse(context, error, request_id)
 
     return grpc.stream_stream_rpc_method_handler(end)

@@ -17,7 +17,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from retrieval.errors import InputError
+from retrieval.types import RetrieveRequest
+from service.client.async_client import AsyncRetrievalClient
 from service.configuration.sections import AuthConfig, HttpConfig, LogConfig, MetricsConfig, TlsConfig
+from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
@@ -111,6 +114,29 @@ def test_only_admins_reload_and_anybody_asks_for_health(ca: Authority, token_fil
             assert status == health_pb2.HealthCheckResponse.SERVING
 
     asyncio.run(scenario())
+
+
+async def code_of_end(answers: AsyncIterator[Any]) -> str:
+    try:
+        async for _, answer in answers:
+            assert isinstance(answer, CallError)
+    except CallError as error:
+        return error.code
+    return "OK"
+
+
+def test_a_refused_stream_says_why_whatever_is_being_sent(ca: Authority, token_file: Path) -> None:
+    async def scenario() -> list[str]:
+        codes = []
+        async with serving(ca, token_file) as (server, _):
+            address = server.server.address
+            for _ in range(20):
+                async with AsyncRetrievalClient(address, tls_ca=ca.ca_file, token=NEWER) as client:
+                    answers = client.retrieve_stream([RetrieveRequest(query) for query in "abcde"])
+                    codes.append(await code_of_end(answers))
+        return codes
+
+    assert set(asyncio.run(scenario())) == {"UNAUTHENTICATED"}
 
 
 def test_reflection_needs_a_token(ca: Authority, token_file: Path) -> None:
