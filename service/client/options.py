@@ -54,9 +54,10 @@ class ClientOptions:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             raise InputError("timeout_s", f"must be a positive number of seconds, got {self.timeout_s!r}")
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            given, missing = ("tls_key", "tls_certificate")[:: 1 if self.tls_certificate is None else -1]
-            raise InputError(missing, f"must be given together with {given}")
+        if self.tls_certificate is not None and self.tls_key is None:
+            raise InputError("tls_key", "must be given with the certificate")
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise InputError("tls_certificate", "must be given with its key")
         if self.tls_server_name == "":
             raise InputError("tls_server_name", "must not be empty")
         if self.token is not None and not _is_token(self.token):

@@ -10,7 +10,7 @@ from retrieval.types import RetrieveRequest
 from service.client import RetrievalClient
 from service.client.failures import failed_call
 from service.configuration.config import check_address
-from service.errors import CallError
+from service.errors import MESSAGE_TOO_LARGE, CallError
 from service.main import cli
 
 
@@ -97,3 +97,16 @@ def test_a_host_that_does_not_exist() -> None:
         client.retrieve(RetrieveRequest("x"))
     assert "host.invalid:1" in str(caught.value)
     assert "]" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ("SERVER: Received message larger than max (200008 vs. 4096)", MESSAGE_TOO_LARGE),
+        ("CLIENT: Sent message larger than max (9 vs. 4)", MESSAGE_TOO_LARGE),
+        ("something else is exhausted", ""),
+    ],
+)
+def test_exhaustion_that_grpc_itself_reports(details: str, reason: str) -> None:
+    error = failed_call(_Refused("RESOURCE_EXHAUSTED", details), "h:1", 1, "")
+    assert (error.reason, error.is_overload) == (reason, False)

@@ -1,110 +1,116 @@
-"""Work of batches and streams waits for room, and leaves some to single calls."""
+"""Work that waits for room: in order, within its share, until its deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from decoding.errors import DeadlineExceededError
 from service.configuration.config import QueueLimits
-from service.errors import OverloadedError
 from service.serving.admission import Admission
 from service.serving.patience import Patience
+from tests.service.asynchronous import asynchronous
+from tests.service.running_server import until
 
 
-class Desk:
-    """An admission with patient work in front of it."""
+class Queue:
+    """A queue that patient work and calls share, without a device behind it."""
 
-    def __init__(self, **limits: float) -> None:
-        self.limits = QueueLimits(**limits)  # type: ignore[arg-type]
-        self.admission = Admission(self.limits)
-        self.patience = Patience(self.admission, self.limits)
-        self.done = asyncio.Event()
-        self.running: list[str] = []
+    def __init__(self, max_requests: int = 4, max_tokens: int = 1000) -> None:
+        limits = QueueLimits(max_requests, max_tokens)
+        self.admission = Admission(limits)
+        self.patience = Patience(self.admission, limits)
+        self.order: list[str] = []
 
-    async def work(self, name: str, tokens: int, deadline: float = math.inf, bounded: bool = False) -> None:
-        async with self.patience.room(tokens, deadline, bounded):
+    async def work(self, name: str, done: asyncio.Event, tokens: int = 1, deadline: float = math.inf) -> None:
+        async with self.patience.room(tokens, deadline):
             self.admission.admit(tokens)
-            self.running.append(name)
-            await self.done.wait()
-            self.admission.release(tokens)
-
-    def start(self, name: str, tokens: int = 1, **options: float) -> asyncio.Task[None]:
-        return asyncio.create_task(self.work(name, tokens, **options))  # type: ignore[arg-type]
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+            self.order.append(name)
+            try:
+                await done.wait()
+            finally:
+                self.admission.release(tokens)
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
+@asynchronous
+async def test_it_takes_half_of_the_queue_and_the_rest_waits_in_order() -> None:
+    queue, done = Queue(max_requests=4), asyncio.Event()
+    tasks = [asyncio.create_task(queue.work(str(i), done)) for i in range(5)]
+    await until(lambda: queue.patience.num_waiting == 3)
+    assert queue.order == ["0", "1"]
+    assert queue.admission.num_requests == 2
+    done.set()
+    await asyncio.gather(*tasks)
+    assert queue.order == ["0", "1", "2", "3", "4"]
+    assert (queue.admission.num_requests, queue.patience.num_waiting) == (0, 0)
 
 
-def test_half_of_the_room_is_left_to_single_calls() -> None:
-    async def scenario() -> None:
-        desk = Desk(max_requests=8)
-        tasks = [desk.start(str(i)) for i in range(10)]
-        await settle()
-        assert desk.running == ["0", "1", "2", "3"]
-        desk.admission.admit(1)
-        desk.admission.release(1)
-        desk.done.set()
-        await asyncio.gather(*tasks)
-        assert desk.running == [str(i) for i in range(10)], "first come, first served"
-        assert desk.admission.num_requests == 0
-
-    run(scenario)
+@asynchronous
+async def test_a_queue_full_of_calls_lets_it_in_as_soon_as_one_leaves() -> None:
+    queue, done = Queue(max_requests=2), asyncio.Event()
+    queue.admission.admit(1)
+    queue.admission.admit(1)
+    task = asyncio.create_task(queue.work("a", done))
+    await until(lambda: queue.patience.num_waiting == 1)
+    queue.admission.release(1)
+    await until(lambda: queue.order == ["a"])
+    done.set()
+    await task
 
 
-def test_half_of_the_time_is_left_to_single_calls() -> None:
-    async def scenario() -> None:
-        desk = Desk(max_wait_seconds=2)
-        desk.admission.observe(100, seconds=1.0)
-        tasks = [desk.start(str(i), 60) for i in range(4)]
-        await settle()
-        assert desk.running == ["0", "1"], "a second of work is there: the others wait"
-        desk.admission.admit(60)
-        desk.admission.release(60)
-        desk.done.set()
-        await asyncio.gather(*tasks)
-        assert len(desk.running) == 4
-
-    run(scenario)
-
-
-def test_a_stream_waits_until_its_deadline_and_a_batch_is_refused_where_too_much_waits() -> None:
-    async def scenario() -> None:
-        desk = Desk(max_requests=2)
-        running = desk.start("running")
-        waiting = [desk.start(f"waiting {i}", bounded=True) for i in range(2)]
-        await settle()
-        assert desk.patience.num_waiting == 2
-        with pytest.raises(OverloadedError, match="2 requests of batches wait for room, at most 2"):
-            await desk.work("one too many", 1, bounded=True)
-        with pytest.raises(DeadlineExceededError):
-            await desk.work("of a stream", 1, deadline=time.monotonic() + 0.05)
-        desk.done.set()
-        await asyncio.gather(running, *waiting)
-        assert desk.patience.num_waiting == 0
-
-    run(scenario)
+@asynchronous
+async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
+    queue, done = Queue(max_tokens=100), asyncio.Event()
+    tasks = [
+        asyncio.create_task(queue.work("small", done, tokens=10)),
+        asyncio.create_task(queue.work("large", done, tokens=80)),
+        asyncio.create_task(queue.work("after", done, tokens=1)),
+    ]
+    await until(lambda: queue.patience.num_waiting == 2)
+    assert queue.order == ["small"], "nobody overtakes"
+    done.set()
+    await asyncio.gather(*tasks)
+    assert queue.order == ["small", "large", "after"]
 
 
-def test_what_is_cancelled_while_it_waits_gives_its_place_away() -> None:
-    async def scenario() -> None:
-        desk = Desk(max_requests=2)
-        running, gone, last = desk.start("running"), desk.start("gone"), desk.start("last")
-        await settle()
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        desk.done.set()
-        await asyncio.gather(running, last)
-        assert desk.running == ["running", "last"]
+@asynchronous
+async def test_the_deadline_passes_while_it_waits() -> None:
+    queue, done = Queue(max_requests=1), asyncio.Event()
+    first = asyncio.create_task(queue.work("first", done))
+    await until(lambda: queue.order == ["first"])
+    with pytest.raises(DeadlineExceededError, match="the deadline passed while the queue was full"):
+        await queue.work("late", done, deadline=time.monotonic() + 0.02)
+    assert queue.patience.num_waiting == 0
+    done.set()
+    await first
 
-    run(scenario)
+
+@asynchronous
+async def test_cancelling_the_first_lets_the_second_look() -> None:
+    queue, done, hold = Queue(max_tokens=100), asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(queue.work("running", hold, tokens=40))
+    await until(lambda: queue.order == ["running"])
+    large = asyncio.create_task(queue.work("large", done, tokens=40))
+    small = asyncio.create_task(queue.work("small", done, tokens=1))
+    await until(lambda: queue.patience.num_waiting == 2)
+    large.cancel()
+    await until(lambda: queue.order == ["running", "small"])
+    done.set()
+    hold.set()
+    await asyncio.gather(running, small)
+
+
+@asynchronous
+async def test_an_error_gives_the_share_back() -> None:
+    queue = Queue(max_requests=2)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="broken"):
+            async with queue.patience.room(1, math.inf):
+                raise ValueError("broken")
+    done = asyncio.Event()
+    done.set()
+    await queue.work("a", done)
+    assert queue.order == ["a"]

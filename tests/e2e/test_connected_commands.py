@@ -1,0 +1,247 @@
+"""Commands that talk to a server: TLS, tokens, indexes, reload, streams and waiting, in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from service.configuration.sections import AuthConfig
+from service.main import cli
+from service.security.scopes import Scope
+from service.security.tokens import line_of, new_token
+from tests.service.certificates import Authority
+from tests.service.fake_retriever import FakeRetriever, served, wait_until
+from tests.service.threaded_server import Threaded, threaded
+
+COLUMNS = (("kind", "string"), ("year", "int"))
+
+
+def genret(*arguments: str, stdin: str | bytes | None = None, **environment: str) -> Result:
+    return CliRunner().invoke(cli, arguments, input=stdin, env=environment)
+
+
+def described(name: str, **fields: Any) -> Any:
+    index = served(FakeRetriever(), name)
+    return dataclasses.replace(index, description=dataclasses.replace(index.description, **fields))
+
+
+@pytest.fixture
+def api() -> Iterator[Threaded]:
+    indexes = {
+        "films": described("films", loaded_at=1_700_000_000.9, columns=COLUMNS, max_title_tokens=9),
+        "people": described("people"),
+    }
+    with threaded(indexes=indexes) as running:
+        yield running
+
+
+def test_indexes_are_lines_in_a_pipe(api: Threaded) -> None:
+    done = genret("indexes", "--address", api.server.address)
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, second = (line.split("\t") for line in done.stdout.splitlines())
+    assert first[:6] == ["films", "v1", "20", "30", "fake-model", "cpu"]
+    assert first[6:] == ["2023-11-14T22:13:20Z", "default"]
+    assert (second[0], second[7]) == ("people", "")
+
+
+def test_indexes_are_objects_for_programs(api: Threaded) -> None:
+    done = genret("indexes", "--json", "--address", api.server.address)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first == {
+        "name": "films",
+        "version": "v1",
+        "digest": "d1",
+        "num_rows": 30,
+        "num_entities": 20,
+        "model": "fake-model",
+        "device": "cpu",
+        "is_default": True,
+        "loaded_at": "2023-11-14T22:13:20Z",
+        "columns": {"kind": "string", "year": "int"},
+        "max_title_tokens": 9,
+    }
+    assert not second["is_default"]
+    (alone,) = genret("indexes", "people", "--json", "--address", api.server.address).stdout.splitlines()
+    assert json.loads(alone) == second
+
+
+def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.commands.indexes.sys", Terminal())
+    every = genret("indexes", "--address", api.server.address, COLUMNS="160")
+    assert "films (default)" in every.stdout
+    assert "2023-11-14T22:13:20Z" in every.stdout
+    one = genret("indexes", "films", "--address", api.server.address, COLUMNS="160")
+    assert "kind (string), year (int)" in one.stdout
+    assert "9 tokens" in one.stdout
+
+
+class Terminal:
+    """Stands for `sys`, with a terminal behind stdout."""
+
+    class stdout:  # noqa: N801
+        @staticmethod
+        def isatty() -> bool:
+            return True
+
+
+def test_an_unknown_index_is_said(api: Threaded) -> None:
+    for command in ("indexes", "reload"):
+        done = genret(command, "nowhere", "--address", api.server.address)
+        assert done.exit_code == 1
+        assert done.stderr == "Error: no index named 'nowhere' is served here; served: films, people\n"
+
+
+def test_reload_says_what_it_did(api: Threaded) -> None:
+    same = genret("reload", "people", "--address", api.server.address)
+    assert (same.exit_code, same.stdout) == (0, "index 'people': version v1 is served already\n")
+    api.opener.table["people"] = described("people", version="v2")
+    done = genret("reload", "people", "--address", api.server.address)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("index 'people': version v1 -> v2; opened in 0.")
+    forced = genret("reload", "people", "--force", "--json", "--address", api.server.address)
+    document = json.loads(forced.stdout)
+    assert (document["reloaded"], document["previous_version"], document["index"]["version"]) == (
+        True,
+        "v2",
+        "v2",
+    )
+
+
+def test_a_stream_answers_all_of_stdin(api: Threaded) -> None:
+    queries = [f"query {i}" for i in range(200)]
+    done = genret("query", "-", "--stream", "--address", api.server.address, stdin="\n".join(queries))
+    assert done.exit_code == 0, done.stderr
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert sorted({row[0] for row in rows}) == sorted(queries)
+    assert all(row[3] == f"title of {row[0]}" for row in rows)
+
+
+def test_what_fails_in_a_stream_is_named_and_the_rest_is_answered(api: Threaded) -> None:
+    done = genret("query", "fine", "word " * 200, "--stream", "--json", "--address", api.server.address)
+    assert done.exit_code == 1
+    answers = {document["query"]: document for document in map(json.loads, done.stdout.splitlines())}
+    assert answers["fine"]["candidates"]
+    assert answers["word " * 200]["error"]["code"] == "INVALID_ARGUMENT"
+    assert "200 tokens" in done.stderr
+
+
+def test_input_of_a_stream_that_is_no_text_is_named_behind_the_answers_before_it(api: Threaded) -> None:
+    done = genret("query", "-", "--stream", "--address", api.server.address, stdin=b"good\n\xff\xfe\n")
+    assert done.exit_code == 1
+    assert done.stdout.startswith("good\t1\t")
+    assert done.stderr == "Error: standard input, line 2: not valid UTF-8\n"
+
+
+def test_health_waits_until_a_server_is_ready() -> None:
+    with threaded(FakeRetriever(), load=False) as api:
+        address = api.server.address
+        done = genret("health", "--wait", "0.2", "--address", address)
+        assert (done.exit_code, done.stderr) == (1, f"Error: {address} was not ready within 0.2 s\n")
+        results: list[Result] = []
+        waiting = threading.Thread(
+            target=lambda: results.append(genret("health", "--wait", "20", "--address", address))
+        )
+        waiting.start()
+        api.run(api.server.load())
+        waiting.join(30)
+        assert [(r.exit_code, r.stdout) for r in results] == [(0, "SERVING\n")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--wait", "0"), "--wait: must be a positive number of seconds, got 0"),
+        (("--wait", "5", "--live"), "--wait: a server is waited for until it is ready; leave --live out"),
+        (("--timeout", "nan"), "--timeout: must be a positive number of seconds, got nan"),
+        (("--tls-cert", "c.pem"), "--tls-key: must be given with the certificate"),
+        (("--tls-key", "c.pem"), "--tls-cert: must be given with its key"),
+        (("--tls-ca", "missing.pem"), "--tls-ca: missing.pem: No such file or directory"),
+        (("--token-file", "missing"), "--token-file: missing: No such file or directory"),
+        (("--address", "genret.example:1", "--tls-server-name", ""), "--tls-server-name: must not be empty"),
+    ],
+)
+def test_wrong_options_are_usage_errors(arguments: tuple[str, ...], message: str) -> None:
+    done = genret("health", *arguments)
+    assert done.exit_code == 2
+    assert f"Error: {message}" in done.stderr
+
+
+def test_a_token_is_not_sent_in_plaintext_to_other_machines(tmp_path: Path) -> None:
+    for extra in ((), ("--token-file", str(tmp_path / "token"))):
+        (tmp_path / "token").write_text("secret\n")
+        done = genret("query", "x", "--address", "genret.example:1", *extra, GENRET_TOKEN="secret")
+        assert done.exit_code == 2
+        assert "--token-file: 'genret.example' is another machine" in done.stderr
+        assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", " \n", "two words", "é"])
+def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    done = genret("health", "--token-file", str(tmp_path / "token"))
+    assert done.exit_code == 2
+    assert "Error: --token-file: " in done.stderr
+
+
+def test_commands_speak_tls_and_show_tokens(tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
+    mine = ca.issue("me", client=True)
+    read, admin = new_token(), new_token()
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{line_of(Scope.READ, read)}\n{line_of(Scope.ADMIN, admin)}\n")
+    tokens.chmod(0o600)
+    (tmp_path / "admin").write_text(admin + "\n")
+    options: dict[str, Any] = {"tls": ca.server_tls(client_ca=ca.ca_file), "auth": AuthConfig(tokens)}
+    with threaded(FakeRetriever(), **options) as api:
+        reach = (
+            *("--address", f"localhost:{api.server.port}", "--tls-ca", str(ca.ca_file)),
+            *("--tls-cert", str(mine.certificate), "--tls-key", str(mine.key)),
+        )
+        assert genret("health", *reach).stdout == "SERVING\n", "health asks for no token"
+        stranger = genret("query", "hamlet", *reach)
+        assert stranger.exit_code == 1
+        assert stranger.stderr.endswith("; name a token with --token-file, or in GENRET_TOKEN\n")
+        assert genret("query", "hamlet", *reach, GENRET_TOKEN=read).stdout.startswith("hamlet\t1\t")
+        refused = genret("reload", *reach, GENRET_TOKEN=read)
+        assert refused.exit_code == 1
+        file = ("--token-file", str(tmp_path / "admin"))
+        assert genret("reload", *reach, *file, GENRET_TOKEN=read).exit_code == 0, "the file goes first"
+        answered = genret("answer", "hamlet", "--schema-name", "any", *reach, *file)
+        assert json.loads(answered.stdout) == {"title": "Hamlet"}
+
+
+def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
+    api: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    class Pipe(io.BytesIO):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pieces = [b"first\n"]
+
+        def read1(self, size: int | None = -1, /) -> bytes:
+            if self.pieces:
+                return self.pieces.pop()
+            gate.wait(20)
+            return b""
+
+    printed: list[str] = []
+    monkeypatch.setattr("service.commands.query_input.sys.stdin", io.TextIOWrapper(Pipe()))
+    monkeypatch.setattr("service.commands.query.click.echo", lambda line, **_: printed.append(str(line)))
+    arguments = ["query", "-", "--stream", "--address", api.server.address]
+    asking = threading.Thread(target=lambda: cli.main(arguments, standalone_mode=False))
+    asking.start()
+    wait_until(lambda: bool(printed))
+    assert printed[0].startswith("first\t1\t")
+    gate.set()
+    asking.join(20)
+    assert not asking.is_alive()

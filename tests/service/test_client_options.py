@@ -1,0 +1,99 @@
+"""Options of a client are checked before anything connects."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import service.client
+from retrieval.errors import InputError
+from service.client import AsyncRetrievalClient, ClientOptions, RetrievalClient
+from service.client.options import OptionChanges
+from service.status import failure_of
+from service.wire.status import error_from_status, failure_to_proto
+
+
+def test_every_option_can_be_a_keyword() -> None:
+    options = {field.name for field in dataclasses.fields(ClientOptions)}
+    assert set(get_type_hints(OptionChanges)) == options
+
+
+def test_the_package_exports_what_it_names() -> None:
+    for name in service.client.__all__:
+        assert getattr(service.client, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        service.client.nothing  # noqa: B018
+
+
+def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
+    for name, method in vars(RetrievalClient).items():
+        if name.startswith("_"):
+            continue
+        other = vars(AsyncRetrievalClient)[name]
+        ours, theirs = (dict(m.__annotations__) for m in (method, other))
+        for differing in ("return", "requests"):
+            ours.pop(differing, None)
+            theirs.pop(differing, None)
+        assert ours == theirs, name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout_s": 0}, "timeout_s: must be a positive number of seconds, got 0"),
+        ({"timeout_s": float("nan")}, "timeout_s: must be"),
+        ({"tls_certificate": Path("c")}, "tls_key: must be given with the certificate"),
+        ({"tls_key": Path("c")}, "tls_certificate: must be given with its key"),
+        ({"tls_server_name": ""}, "tls_server_name: must not be empty"),
+        ({"token": ""}, "token: must be printable ASCII without blanks, and not empty"),
+        ({"token": "two words"}, "token: must be"),
+        ({"token": "line\n"}, "token: must be"),
+        ({"token": "é"}, "token: must be"),
+        ({"keepalive_s": 1}, "keepalive_s: must be at least 10 seconds, got 1"),
+        ({"max_reply_bytes": 1}, "max_reply_bytes: must be in [1024, 2147483647], got 1"),
+    ],
+)
+def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        RetrievalClient("127.0.0.1:1", **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["genret.example:443", "10.0.0.1:443", "[2001:db8::1]:443"])
+def test_a_token_goes_to_other_machines_only_where_nobody_can_read_it(address: str) -> None:
+    with pytest.raises(InputError, match=r"token: .* is another machine and the connection is not encrypted"):
+        RetrievalClient(address, token="secret")
+    RetrievalClient(address).close()
+    RetrievalClient(address, token="secret", tls=True).close()
+    RetrievalClient(address, token="secret", insecure=True).close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost:1", "[::1]:1"])
+def test_a_token_may_stay_on_this_machine_in_plaintext(address: str) -> None:
+    RetrievalClient(address, token="secret").close()
+
+
+def test_options_do_not_show_the_token() -> None:
+    assert "secret" not in repr(ClientOptions(token="secret"))
+
+
+def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tls_ca: .*missing: No such file or directory"):
+        RetrievalClient("127.0.0.1:1", tls_ca=tmp_path / "missing")
+    (tmp_path / "text").write_text("no PEM")
+    with pytest.raises(InputError, match=r"tls_ca: .*text: not a PEM file"):
+        RetrievalClient("127.0.0.1:1", tls_ca=tmp_path / "text")
+
+
+def test_keywords_change_given_options() -> None:
+    with RetrievalClient("127.0.0.1:1", ClientOptions(timeout_s=5, gzip=True), timeout_s=7) as client:
+        assert client.options == ClientOptions(timeout_s=7, gzip=True)
+
+
+def test_errors_carry_what_programs_ask_for() -> None:
+    refused = error_from_status(failure_to_proto(failure_of(InputError("k", "too small"), "r")), "r")
+    assert (refused.field_violations, refused.request_id) == ((("k", "too small"),), "r")
+    assert (refused.reason, refused.retry_after_s, refused.is_overload) == ("", None, False)
