@@ -133,6 +133,23 @@ def disc_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
     return answer
 
 
+def large_answer() -> pb.RetrieveResponse:
+    """As many places and draws as an answer may hold: 128 ways of 32 tokens, a title at the end of each."""
+    answer = disc_answer(pb.RetrieveRequest())
+    nodes = [_node(None, 0, "", 1, E, 0.9)]
+    for way in range(127):
+        for depth in range(1, 33):
+            state = F if depth == 32 else E
+            parent = 0 if depth == 1 else len(nodes) - 1
+            nodes.append(_node(parent, depth, f" w{way}", 0.9, state, None if state is F else 0.5))
+    draws = [
+        pb.ExplanationDraw(sample=i // 16, draw=i % 16, node=32 * (i % 127 + 1), chosen=i % 16 == 0)
+        for i in range(4096)
+    ]
+    answer.explanation.CopyFrom(pb.Explanation(nodes=nodes, draws=draws, truncated=True))
+    return answer
+
+
 def empty_answer(abstained: bool) -> pb.RetrieveResponse:
     return pb.RetrieveResponse(
         finish_reason=pb.FINISH_REASON_NO_MATCH,
@@ -161,6 +178,8 @@ class CannedRetrieval:
                 return empty_answer(abstained=False)
             case "unsure":
                 return empty_answer(abstained=True)
+            case "large":
+                return large_answer()
             case "overload":
                 raise OverloadedError("QUEUE_FULL", "the queue is full", retry_after_s=1.5)
             case "slow":

@@ -172,6 +172,31 @@ def test_draws_are_told_apart_and_lead_to_their_paths(page: Page, retrieval: Can
     assert str(2**62 + 1) in page.text(".figures")
 
 
+def test_a_tree_of_thousands_of_places_is_drawn_as_it_is_opened(page: Page) -> None:
+    ask(page, "large")
+    page.wait_text("#status", "2 candidates")
+    assert len(page.all("[role=treeitem]")) < 400
+    assert page.driver.execute_script("return document.querySelectorAll('.draw').length") == 4096
+    assert "too large to be sent whole" in page.text(".walk")
+    page.one("tbody tr:nth-child(8) td:nth-child(4) .draw").send_keys(Keys.ENTER)
+    assert len(page.all("[data-marked]")) == 33
+
+
+def test_a_folded_place_is_found_again_after_its_fold_was_closed(page: Page) -> None:
+    ask(page, "prince")
+    page.wait_text("#status", "2 candidates")
+    page.tab_to("[role=treeitem]")
+    page.press(Keys.END, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ENTER)
+    assert page.texts("[data-marked] > .card > .token") == ["query", "Oth"]
+    page.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert not page.one('[aria-label^="Token “Oth”"]').is_displayed()
+    page.all(".tree-tools button")[0].click()
+    assert page.all("[role=treeitem][aria-expanded=false]") == []
+    page.all(".tree-tools button")[1].click()
+    assert not page.one('[aria-label^="Token “Oth”"]').is_displayed()
+    assert page.one('[aria-label^="End of “Hamlet”"]').is_displayed()
+
+
 def test_an_empty_answer_is_said_in_words(page: Page) -> None:
     for query, verdict, words in (
         ("nothing", "no-match", "No match: nothing in the catalogue answers this query (NO_MATCH)."),

@@ -7,9 +7,9 @@ import { count, decimal } from "./numbers.js";
 export function drawsTable(draws, onPick) {
   const samples = bySample(draws);
   const width = Math.max(...[...samples.values()].map((row) => row.length));
-  const buttons = [];
+  const pressed = { button: null };
   const body = [...samples].map(([sample, row]) => {
-    const cells = row.map((draw) => make("td", {}, drawButton(draw, buttons, onPick)));
+    const cells = row.map((draw) => make("td", {}, drawButton(draw, pressed, onPick)));
     const rest = width - row.length;
     return make("tr", {}, make("th", { scope: "row" }, String(sample + 1)), cells, rest > 0 ? make("td", { colspan: rest }) : null);
   });
@@ -59,7 +59,7 @@ function outcome(draw) {
   return ["rejected", `rejected, chance ${decimal(draw.acceptance)}`, "✗"];
 }
 
-function drawButton(draw, buttons, onPick) {
+function drawButton(draw, pressed, onPick) {
   const [name, said, mark] = outcome(draw);
   const made = button(
     [
@@ -69,12 +69,11 @@ function drawButton(draw, buttons, onPick) {
     ],
     { class: "draw", "data-outcome": name, "aria-pressed": "false" },
     () => {
-      for (const other of buttons) {
-        other.setAttribute("aria-pressed", String(other === made));
-      }
+      pressed.button?.setAttribute("aria-pressed", "false");
+      pressed.button = made;
+      made.setAttribute("aria-pressed", "true");
       onPick(draw);
     },
   );
-  buttons.push(made);
   return made;
 }

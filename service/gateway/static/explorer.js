@@ -91,7 +91,7 @@ function fail(error) {
   }
   const kind = error.status ? make("strong", {}, error.status) : null;
   byId("failure").replaceChildren(...(lines.length > 0 ? [make("p", {}, kind, kind && ": ", lines.join(" "))] : []));
-  say(violations.length > homeless.length ? "Not asked: a field needs a look." : "That did not work.");
+  say(violations.length > homeless.length ? "A field needs a look." : "That did not work.");
 }
 
 function showTokenError(message) {
@@ -229,6 +229,12 @@ function start() {
     tab.addEventListener("click", () => chooseTab(name));
     tab.addEventListener("keydown", switchTab);
   }
+  byId("schema_json").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      form.requestSubmit();
+    }
+  });
   byId("stop").addEventListener("click", stop);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {

@@ -55,8 +55,9 @@ function massScale(reply) {
     return null;
   }
   const error = number(reply.mass_stderr);
-  const low = number(reply.mass_lower_bound) ?? 0;
-  const high = number(reply.mass_upper_bound) ?? 1;
+  const isBounded = reply.mass_lower_bound !== undefined && reply.mass_upper_bound !== undefined;
+  const [low, high] = isBounded ? [number(reply.mass_lower_bound), number(reply.mass_upper_bound)] : [0, 0];
+  const what = reply.json === undefined ? "in the catalogue" : "valid under the schema";
   const scale = bar([["beyond", low], ["between", Math.max(0, high - low)]], { class: "mass-scale" });
   const estimate = make("span", { class: "estimate" });
   estimate.style.setProperty("--at", String(Math.min(Math.max(mass, 0), 1)));
@@ -67,10 +68,10 @@ function massScale(reply) {
     make(
       "p",
       { "data-verdict": "mass" },
-      "The model's own answer is in the catalogue with probability ",
+      `The model's own answer is ${what} with probability `,
       make("strong", {}, decimal(mass)),
       error === undefined ? "" : ` ± ${decimal(error)}`,
-      `, and surely between ${decimal(low)} and ${decimal(high)}.`,
+      isBounded ? `, and surely between ${decimal(low)} and ${decimal(high)}.` : ".",
     ),
     make("div", { class: "scale-row", "aria-hidden": "true" }, "0", scale, "1"),
   );

@@ -38,10 +38,10 @@ export class TreeView {
   /** Open the way to `place`, mark it and bring it into view. */
   mark(place) {
     const path = pathTo(place);
-    for (const step of path.slice(0, -1)) {
-      this.#open(this.#itemOf(step));
-    }
     const item = this.#itemOf(place);
+    for (let above = itemAbove(item); above !== null; above = itemAbove(above)) {
+      this.#open(above);
+    }
     for (const old of this.element.querySelectorAll("[data-marked]")) {
       delete old.dataset.marked;
       old.removeAttribute("aria-selected");
@@ -62,6 +62,9 @@ export class TreeView {
       if (place.children.length > 0) {
         this.#open(this.#itemOf(place));
       }
+    }
+    for (const item of this.element.querySelectorAll(".folded")) {
+      this.#open(item);
     }
   }
 
@@ -259,7 +262,7 @@ export class TreeView {
       if (expanded === "true") {
         this.#close(item);
       } else {
-        this.#focus(item.parentElement.closest("[role=treeitem]"));
+        this.#focus(itemAbove(item));
       }
     } else if (key === "Enter" || key === " ") {
       this.#choose(item);
@@ -272,6 +275,11 @@ export class TreeView {
     }
     return true;
   }
+}
+
+/** The tree item that another one lies in; null for the root. */
+function itemAbove(item) {
+  return item.parentElement.closest("[role=treeitem]");
 }
 
 /** The visible part of a place: its token, its probability, and how much of what follows is valid. */

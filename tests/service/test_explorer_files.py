@@ -1,8 +1,9 @@
-"""Text on the explorer page can be read: contrast of at least 4.5 in light and in dark (WCAG AA)."""
+"""The explorer page's files: text that can be read (contrast as in WCAG AA), and never becomes markup."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +75,25 @@ def test_text_can_be_read(scheme: str, text: str, ground: str) -> None:
 def test_marks_can_be_seen(scheme: str, mark: str, ground: str) -> None:
     colours = _schemes()[scheme]
     assert contrast(colours[mark], colours[ground]) >= 3
+
+
+# What makes markup or code of text, or what the policy of the page forbids.
+_FORBIDDEN = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|\beval\b"
+    r"|new Function|setAttribute\(\"(on|style)|\bstyle=|<script>|\son\w+="
+    r"|localStorage|sessionStorage|document\.cookie"
+)
+
+
+@pytest.mark.parametrize("path", sorted(STATIC_DIRECTORY.iterdir()), ids=lambda path: path.name)
+def test_a_file_neither_makes_markup_of_text_nor_asks_other_hosts(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert _FORBIDDEN.findall(text) == []
+    assert set(re.findall(r"https?://[^\s\"'`]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_the_page_loads_modules_that_are_there() -> None:
+    names = {path.name for path in STATIC_DIRECTORY.iterdir()}
+    scripts = "".join(path.read_text(encoding="utf-8") for path in STATIC_DIRECTORY.glob("*.js"))
+    loaded = set(re.findall(r'from "\./([\w.]+)"', scripts)) | {"explorer.js"}
+    assert loaded == {name for name in names if name.endswith(".js")}
