@@ -59,7 +59,10 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         scope = CallScope(sane_request_id(sent_request_id(metadata)), name)
         enter(scope)  # in the task of the call, for the interceptors behind and the method
         full_method = path.removeprefix("/") if name != UNKNOWN_METHOD else UNKNOWN_METHOD
-        handler = await continuation(handler_call_details)
+        try:
+            handler = await continuation(handler_call_details)
+        except Exception as error:
+            handler = _failing(error)
         if handler is None:
             with self._observer.observe(scope, full_method, headers, "grpc") as call:
                 call.code = grpc.StatusCode.UNIMPLEMENTED.name
@@ -90,6 +93,18 @@ def host_of(peer: str) -> str:
     if kind in ("ipv4", "ipv6"):
         return address.rpartition(":")[0].strip("[]")
     return kind  # "unix": a path says nothing of who calls
+
+
+def _failing(error: Exception) -> grpc.RpcMethodHandler:
+    """Return a handler that raises what an interceptor has raised.
+
+    To gRPC's server every method is a stream of messages either way; one that reads none fits all four kinds.
+    """
+
+    async def fail(requests: AsyncIterator[bytes], context: Any) -> None:
+        raise error
+
+    return grpc.stream_stream_rpc_method_handler(fail)
 
 
 def _kind(handler: grpc.RpcMethodHandler) -> str:

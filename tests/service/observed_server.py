@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -63,11 +63,13 @@ async def observed(
     kind: str = "unary_unary",
     log: LogConfig | None = None,
     tracing: Tracing | None = None,
+    behind: Sequence[Any] = (),
 ) -> AsyncIterator[Observed]:
-    """Serve Retrieve by `behaviour`, whatever kind of method that makes it."""
+    """Serve Retrieve by `behaviour`, of any kind, with interceptors `behind` the observing one."""
     metrics = Metrics()
     interceptors = [
         ObservationInterceptor(metrics, log or LogConfig(), tracing),
+        *behind,
         MalformedMessageInterceptor(),
     ]
     server = grpc.aio.server(interceptors=interceptors)

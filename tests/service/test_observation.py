@@ -16,6 +16,8 @@ from service.observability.scope import current_scope
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.rpc.call import call_of
 from service.rpc.observation import host_of
+from service.security.authority import PRINCIPAL, Principal
+from service.security.scopes import Scope
 from tests.service.observed_server import SERVICE, Observed, observed
 from tests.service.running_server import until
 
@@ -237,6 +239,77 @@ def test_a_request_line_names_the_call_and_queries_only_where_asked(
         assert fields["queries"] == ["to be\\nor not"]
     else:
         assert "to be" not in str(fields)
+
+
+class _Knowing(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Knows everybody."""
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        PRINCIPAL.set(Principal(Scope.READ, "0123abcd"))
+        return await continuation(details)
+
+
+class _Broken(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Fails before there is a handler."""
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        raise KeyError("a secret")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interceptor_that_breaks_is_internal_too(kind: str) -> None:
+    async def scenario() -> None:
+        async with observed(behaviour(kind, nothing), kind, behind=[_Broken()]) as running:
+            assert await finish(running) == "INTERNAL"
+            await until(lambda: running.codes() == {("Retrieve", "INTERNAL"): 1})
+            assert running.in_flight() == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_request_line_names_who_called_by_fingerprint(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "genret.requests")
+
+    async def scenario() -> None:
+        log = LogConfig(requests=True)
+        async with observed(behaviour("unary_unary", nothing), log=log, behind=[_Knowing()]) as running:
+            await finish(running)
+
+    asyncio.run(scenario())
+    (record,) = [r for r in caplog.records if r.name == "genret.requests"]
+    assert record.__dict__["principal"] == "0123abcd"
+
+
+def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ids = [f"call-{i}" for i in range(20)]
+    all_here = asyncio.Event()
+    here: list[str] = []
+
+    async def meet(context: Any) -> None:
+        scope = current_scope()
+        assert scope is not None
+        here.append(scope.request_id)
+        if len(here) == len(ids):
+            all_here.set()
+        await all_here.wait()
+        assert current_scope() is scope
+        if scope.request_id.endswith("7"):
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no")
+
+    async def scenario() -> None:
+        async with observed(behaviour("unary_unary", meet), log=LogConfig(requests=True)) as running:
+            codes = await asyncio.gather(*(finish(running, metadata=((REQUEST_ID_KEY, i),)) for i in ids))
+            assert codes.count("NOT_FOUND") == 2
+            await until(lambda: sum(running.codes().values()) == len(ids))
+            assert running.codes() == {("Retrieve", "OK"): 18, ("Retrieve", "NOT_FOUND"): 2}
+            assert running.in_flight() == 0
+
+    asyncio.run(scenario())
+    logged = {
+        r.__dict__["request_id"]: r.__dict__["code"] for r in caplog.records if r.name == "genret.requests"
+    }
+    assert logged == {i: "NOT_FOUND" if i.endswith("7") else "OK" for i in ids}
 
 
 def test_nothing_is_logged_unless_asked(caplog: pytest.LogCaptureFixture) -> None:

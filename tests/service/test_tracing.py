@@ -119,6 +119,16 @@ def test_a_call_has_a_span_with_its_stages(exporter: InMemorySpanExporter) -> No
     }
 
 
+def test_every_item_of_a_batch_has_its_stages(exporter: InMemorySpanExporter) -> None:
+    async def answer_twice(request: Any, context: Any) -> Any:
+        await asyncio.gather(answer(request, context), answer(request, context))
+        return pb.RetrieveResponse()
+
+    call(exporter, answer_twice)
+    names = sorted(span.name for span in exporter.get_finished_spans())
+    assert names == sorted(["queue", "prefill", "decode"] * 2 + ["genret.v1.RetrievalService/Retrieve"])
+
+
 def test_the_client_s_trace_goes_on(exporter: InMemorySpanExporter) -> None:
     spans = call(exporter, answer, [("traceparent", f"00-{TRACE}-{PARENT}-01")])
     server = spans["genret.v1.RetrievalService/Retrieve"]
