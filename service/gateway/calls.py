@@ -68,6 +68,9 @@ async def read_message(request: Request, message: M, max_bytes: int, may_be_empt
         MalformedMessageError, InputError: see `message_from_json`.
         DecodingCancelledError: the client left.
     """
+    if may_be_empty and not _has_body(request):
+        return message
+    check_type(request, JSON_TYPE)
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             body = await _read_body(request, max_bytes)
@@ -78,7 +81,6 @@ async def read_message(request: Request, message: M, max_bytes: int, may_be_empt
         raise DecodingCancelledError("the client left") from None
     if not body and may_be_empty:
         return message
-    check_type(request, JSON_TYPE)
     if len(body) > _INLINE_BYTES:
         return await asyncio.to_thread(message_from_json, body, message)
     return message_from_json(body, message)
@@ -126,6 +128,10 @@ async def until_gone(request: Request) -> None:
     """Return when the client of a request, whose body has been read, has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from h11 import LocalProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.configuration.config import join_address
@@ -21,7 +22,7 @@ _MAX_HEADER_BYTES = 16 * 1024
 _HEADER_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 15
 # Connections or requests at once; the queue's own limits come long before.
-_MAX_CONNECTIONS = 4096
+_MAX_CONNECTIONS = 1024
 _BACKLOG = 512
 # As uvicorn counts them.
 _TICKS_PER_SECOND = 10
@@ -49,7 +50,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # a warning for every client that sends noise is noise
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -66,6 +67,11 @@ class HttpServer:
     def address(self) -> str:
         """Where the server listens; with port 0 known after `start`."""
         return join_address(self._host, self.port)
+
+    @property
+    def num_connections(self) -> int:
+        """Connections that are open."""
+        return len(self._uvicorn.server_state.connections)
 
     async def start(self) -> None:
         """Listen and answer.
@@ -190,6 +196,12 @@ class _Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._wait_for_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        try:
+            super().send_400_response(msg)
+        except LocalProtocolError:  # a reply is out already, or on its way
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -16,7 +16,7 @@ import pytest
 from retrieval.errors import InputError
 from service.configuration.sections import TlsConfig
 from service.errors import BindError
-from service.gateway import http_server
+from service.gateway import calls, http_server
 from service.gateway.http_server import HttpServer
 from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority
@@ -130,6 +130,52 @@ async def test_headers_above_the_limit_and_noise_are_refused() -> None:
                 assert (await reader.readline()).startswith(b"HTTP/1.1 400")
         async with client_of(server) as client:
             assert (await client.get("/v1/indexes")).status_code == 200
+
+
+@asynchronous
+async def test_bodies_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_BODY_SECONDS", 0.2)
+    async with (
+        gateway(FakeRetriever()) as face,
+        listening(face.app) as server,
+        raw_connection(server.port) as (reader, writer),
+    ):
+        writer.write(REQUEST[:-3])
+        reply = await rest(reader)
+        assert reply.startswith(b"HTTP/1.1 408")
+        assert b"the body did not arrive within" in reply
+
+
+@asynchronous
+async def test_more_connections_than_the_most_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
+    async with gateway(FakeRetriever()) as face, listening(face.app) as server, client_of(server) as client:
+        assert (await client.get("/livez")).status_code == 200
+        async with raw_connection(server.port), raw_connection(server.port):
+            await until(lambda: server.num_connections == 3)
+            assert (await client.get("/livez")).status_code == 503
+        await until(lambda: server.num_connections <= 1)
+        assert (await client.get("/livez")).status_code == 200
+
+
+@asynchronous
+async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    head = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
+    query = b'{"id": "a", "request": {"query": "x"}}\n'
+    refused = head % (b"/v1/retrieve", b"text/plain")
+    answered = head % (b"/v1/retrieveStream", b"application/x-ndjson") + b"%x\r\n%s\r\n" % (len(query), query)
+    async with gateway(FakeRetriever()) as face, listening(face.app) as server:
+        for sent, until_then in ((refused, b"415"), (answered, b'"response"')):
+            async with raw_connection(server.port) as (reader, writer):
+                writer.write(sent)
+                await asyncio.wait_for(reader.readuntil(until_then), timeout=10)
+                writer.write(b"no chunk\r\n")
+                await rest(reader)
+        async with client_of(server) as client:
+            assert (await client.get("/v1/indexes")).status_code == 200
+    assert not caplog.records
 
 
 @asynchronous
