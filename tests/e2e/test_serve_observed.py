@@ -43,6 +43,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], said: Path) -> tuple[str,
     raise AssertionError(said.read_text())
 
 
+@pytest.mark.slow  # a process that loads a model
 def test_a_watched_server_says_json_and_counts(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     index = make_index(tmp_path / "index", checkpoint)
