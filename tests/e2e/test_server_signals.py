@@ -120,7 +120,7 @@ async def test_sigterm_under_load_loses_no_accepted_request(index: ChangingIndex
         unary = [call for call in logged_calls(process) if call["request_id"].startswith("client-")]
         assert {call["code"] for call in unary} == {"OK"}
         assert {call["request_id"] for call in unary} == load.answered
-        assert process.lines[-1] == "genret: stopped"
+        assert "stopped" in process.lines[-1]
 
 
 @pytest.mark.slow

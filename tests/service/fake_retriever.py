@@ -178,6 +178,12 @@ def served(retriever: FakeRetriever, name: str = "fake") -> ServedIndex:
     return ServedIndex(description, retriever)
 
 
+def version(number: int, retriever: FakeRetriever | None = None, name: str = "fake") -> ServedIndex:
+    """Another version of an index."""
+    index = served(retriever or FakeRetriever(), name)
+    return ServedIndex(replace(index.description, version=f"v{number}"), index.retriever)
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     """Block until `condition` holds; for threads, not for the event loop."""
     end = time.monotonic() + seconds

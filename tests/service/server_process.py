@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,7 +60,9 @@ class ServerProcess:
 
     def address(self) -> str:
         """Wait until it is ready and return where it listens."""
-        return self.said(" ready on ").split(" ready on ", 1)[1].split(": ", 1)[0]
+        found = re.search(r"ready on (\S+): ", self.said("ready on "))
+        assert found is not None
+        return found[1]
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from service.pb.genret.v1 import index_service_pb2 as pb
 from service.pb.genret.v1 import index_service_pb2_grpc as pb_grpc
 from service.serving.served import IndexTable, ServedIndex
 from tests.service.asynchronous import asynchronous
-from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.running_server import Running, failure, running, until
 
 StatusCode = grpc.StatusCode
@@ -54,11 +53,6 @@ class SlowToWarm(FakeRetriever):
         if not self.gate.acquire(timeout=20):
             raise TimeoutError("nobody let the warm-up go on")
         self.num_warm_ups += 1
-
-
-def version(number: int, retriever: FakeRetriever | None = None, name: str = "fake") -> ServedIndex:
-    index = served(retriever or FakeRetriever(), name)
-    return ServedIndex(replace(index.description, version=f"v{number}"), index.retriever)
 
 
 def reload(api: Running, name: str = "", force: bool = False, timeout: float = 20) -> Any:
