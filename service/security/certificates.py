@@ -7,6 +7,7 @@ setting and the file.
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import time
 from dataclasses import dataclass
@@ -19,6 +20,14 @@ from service.security.watched_files import read_file, warn_if_exposed
 CERTIFICATE, KEY, CLIENT_CA = "tls.certificate", "tls.key", "tls.client_ca"
 _LOG = logging.getLogger(__name__)
 _CERTIFICATE_MARK = b"-----BEGIN CERTIFICATE-----"
+_FIRST_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# What gRPC's TLS serves; with other keys, which `ssl` takes, every handshake would fail. As a certificate has
+# them: the identifiers of RSA, and of elliptic curves with P-256 and with P-384.
+_EC = "06072a8648ce3d0201"
+_KEY_TYPES = tuple(
+    bytes.fromhex(kind)
+    for kind in ("06092a864886f70d010101", f"{_EC}06082a8648ce3d030107", f"{_EC}06052b81040022")
+)
 _READ_TRIES = 3
 _SOON_S = 7 * 86_400
 # OpenSSL's numbers, which `ssl` passes on without names.
@@ -127,9 +136,20 @@ def _check(found: CertificateSet, certificate: Path, key: Path, client_ca: Path 
     if b"ENCRYPTED" in found.key:
         raise InputError(KEY, f"{key} is protected by a passphrase; give a key without one")
     context = server_context(certificate, key)
+    _check_key_type(found.chain, certificate)
     if client_ca is not None and found.client_ca is not None:
         _check_marked(CLIENT_CA, client_ca, found.client_ca)
         require_clients(context, found.client_ca, client_ca)
+
+
+def _check_key_type(chain: bytes, path: Path) -> None:
+    first = _FIRST_CERTIFICATE.search(chain)
+    encoded = ssl.PEM_cert_to_DER_cert(first[0].decode("ascii")) if first else b""
+    if not any(kind in encoded for kind in _KEY_TYPES):
+        raise InputError(
+            CERTIFICATE,
+            f"{path} has a key that gRPC cannot serve with; use RSA, or an elliptic curve P-256 or P-384",
+        )
 
 
 def _check_marked(field: str, path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Certificate authorities and certificates for tests, made with `cryptography`; every key is an EC key."""
+"""Certificate authorities and certificates for tests, made with `cryptography`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from service.configuration.sections import TlsConfig
 
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -77,6 +78,7 @@ class Authority:
         days_old: float = 1,
         client: bool = False,
         file_name: str | None = None,
+        key: PrivateKey | None = None,
     ) -> CertificateFiles:
         """Make a key and a certificate for it, signed by this authority.
 
@@ -87,8 +89,9 @@ class Authority:
             days_old: Days since it became valid; negative for one that is not valid yet.
             client: For a client instead of a server.
             file_name: Beginning of the names of the files; the common name otherwise.
+            key: Its private key; a new one of P-256 otherwise.
         """
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
         certificate = (
             _builder(name, days_valid, days_old)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from retrieval.errors import InputError
-from service.configuration.sections import TlsConfig
+from service.configuration.sections import AuthConfig, TlsConfig
+from service.security import authority
 from service.security.certificates import load_certificates, warn_of_doubts
 from service.security.credentials import check_tls, server_credentials, ssl_context
-from tests.service.certificates import Authority, CertificateFiles, write_key
+from tests.service.certificates import Authority, CertificateFiles, PrivateKey, write_key
+from tests.service.secured_server import secured
 
 
 @pytest.fixture
@@ -132,6 +137,41 @@ def test_unusable_files_are_refused_under_the_name_of_their_setting(
     with pytest.raises(InputError, match=message) as caught:
         use(tls)
     assert caught.value.field == field
+
+
+GOOD_KEYS: dict[str, Callable[[], PrivateKey]] = {
+    "RSA": lambda: rsa.generate_private_key(65537, 2048),
+    "P-256": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "P-384": lambda: ec.generate_private_key(ec.SECP384R1()),
+}
+BAD_KEYS: dict[str, Callable[[], PrivateKey]] = {
+    "short RSA": lambda: rsa.generate_private_key(65537, 1024),
+    "P-521": lambda: ec.generate_private_key(ec.SECP521R1()),
+    "secp256k1": lambda: ec.generate_private_key(ec.SECP256K1()),
+    "Ed25519": ed25519.Ed25519PrivateKey.generate,
+}
+
+
+@pytest.mark.parametrize("kind", [*GOOD_KEYS, *BAD_KEYS])
+def test_keys_are_refused_with_which_no_grpc_client_would_get_through(ca: Authority, kind: str) -> None:
+    good = kind in GOOD_KEYS
+    files = ca.issue("server", key=(GOOD_KEYS | BAD_KEYS)[kind]())
+    tls = TlsConfig(files.certificate, files.key)
+
+    async def scenario() -> bytes:
+        trusting = grpc.ssl_channel_credentials(ca.ca_bytes)
+        async with (
+            secured(authority.Authority(AuthConfig()), tls) as running,
+            running.channel(trusting) as channel,
+        ):
+            return await running.echo(channel)
+
+    if good:
+        assert asyncio.run(scenario()) == b"echo"
+    else:
+        with pytest.raises(InputError, match=r"gRPC cannot serve with|too weak") as caught:
+            asyncio.run(scenario())
+        assert caught.value.field == "tls.certificate"
 
 
 def test_nothing_configured_is_nothing_wrong() -> None:
