@@ -357,6 +357,18 @@ def test_a_server_with_tokens_is_asked_with_the_one_that_was_typed(
         browser.log()
 
 
+def test_a_server_that_is_gone_is_said_to_be(browser: Page, retrieval: CannedRetrieval) -> None:
+    with canned_server(retrieval) as url:
+        browser.open(url)
+        browser.until(lambda: len(browser.all("#index option")) == 2, "the indexes")
+    ask(browser, "prince")
+    browser.wait_text("#failure", "The server cannot be reached.")
+    assert browser.text("#status") == "That did not work."
+    assert not browser.one("#stop").is_displayed()
+    browser.driver.get("about:blank")
+    browser.log()
+
+
 @contextlib.asynccontextmanager
 async def tiny_server(folder: Path) -> AsyncIterator[str]:
     """A whole server with a random model over a dozen titles; gives the address of its HTTP face."""

@@ -22,7 +22,25 @@ function retrySeconds(details) {
   return delay === undefined ? undefined : Number.parseFloat(delay);
 }
 
-/** Ask the API; throws ApiError, or what fetch throws when the server is not there or the call was aborted. */
+/** There was no answer at all. */
+export class UnreachableError extends Error {
+  constructor(cause) {
+    super("The server cannot be reached.", { cause });
+    this.name = "UnreachableError";
+  }
+}
+
+/** Send a request and read the whole answer. */
+async function exchange(url, options) {
+  try {
+    const response = await fetch(url, options);
+    return { response, text: await response.text() };
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new UnreachableError(error);
+  }
+}
+
+/** Ask the API; throws ApiError, UnreachableError, or an AbortError when the call was given up. */
 async function call(method, path, { token, body, signal }) {
   const headers = { Accept: "application/json" };
   if (token) {
@@ -31,7 +49,7 @@ async function call(method, path, { token, body, signal }) {
   if (body !== undefined) {
     headers["Content-Type"] = "application/json";
   }
-  const response = await fetch(new URL(path, API), {
+  const { response, text } = await exchange(new URL(path, API), {
     method,
     headers,
     body: body === undefined ? undefined : JSON.stringify(body),
@@ -40,7 +58,6 @@ async function call(method, path, { token, body, signal }) {
     cache: "no-store",
     redirect: "error",
   });
-  const text = await response.text();
   let parsed;
   try {
     parsed = JSON.parse(text);

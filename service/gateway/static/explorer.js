@@ -1,7 +1,7 @@
 // The page: what is asked, when, and what happens with the answer.
 
 import { readAddress, writeAddress } from "./address.js";
-import { ApiError, answer, listIndexes, retrieve } from "./api.js";
+import { ApiError, UnreachableError, answer, listIndexes, retrieve } from "./api.js";
 import { byId, make } from "./dom.js";
 import { FieldError, clearErrors, readRequest, readState, showErrors, showMethod, writeState } from "./fields.js";
 import { indexFacts, indexOptions } from "./indexes.js";
@@ -134,15 +134,13 @@ async function ask() {
   }
 }
 
-/** What fetch throws when there is no server says nothing to people. */
+/** An error in words for people; what nobody foresaw goes to the browser's console as well. */
 function described(error) {
-  if (error instanceof ApiError || error instanceof FieldError) {
+  if (error instanceof ApiError || error instanceof FieldError || error instanceof UnreachableError) {
     return error;
   }
-  if (error instanceof TypeError && /fetch|network/i.test(error.message)) {
-    return new Error("The server cannot be reached.");
-  }
-  throw error;
+  reportError(error);
+  return new Error(`The page could not show the answer: ${error.message}`);
 }
 
 function stop() {
