@@ -199,3 +199,22 @@ def test_the_bound_holds_whatever_is_asked_and_however_grammars_grow(
         held = [entry for entry in cache._entries.values() if entry.grammar is not None]
         assert stats.held_bytes == sum(entry.num_bytes for entry in held)
         assert set(cache._by_text) == {text for entry in held for text in entry.texts}
+
+
+def test_what_is_discarded_is_compiled_again_and_its_memory_is_free() -> None:
+    cache = GrammarCache[Sized](1 << 20)
+    kept = ask(cache, "kept")
+    before = cache.stats.held_bytes
+    first = ask(cache, "gone")
+    ask(cache, "gone", text=" gone ")
+    with pytest.raises(UnsupportedSchemaError):
+        ask(cache, "refused", make=refuse)
+    cache.discard(lambda key: key in (("key", "gone"), ("key", "refused"), ("key", "never there")))
+    assert (cache.stats.entries, cache.stats.held_bytes, cache.stats.evictions) == (1, before, 0)
+    assert ask(cache, "kept") is kept
+    assert ask(cache, "gone", text=" gone ") is not first
+    assert ask(cache, "refused") is not None, "it may be compiled where it was refused before"
+
+
+def refuse() -> Sized:
+    raise UnsupportedSchemaError("if", "#", "no")
