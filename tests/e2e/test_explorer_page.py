@@ -217,6 +217,7 @@ def test_an_error_stands_at_its_field_and_goes_with_the_next_query(page: Page) -
     assert page.one("#filter").get_attribute("value") == "kind"
     page.press(Keys.BACKSPACE, Keys.BACKSPACE, "d = 'x'")
     page.one("#more-search summary").click()
+    assert page.text("#more-count") == " (1 set)"
     ask(page, "prince")
     page.wait_text("#filter-error", "no column 'kid' <i>here</i>")
     assert page.focused("id") == "filter"

@@ -54,6 +54,12 @@ function showMode(name) {
   showMethod(TABS[mode].panel, method());
 }
 
+/** Say how many options are set where they may be out of sight. */
+function showCount() {
+  const numSet = Object.keys(readState([byId("more-search")])).length;
+  byId("more-count").textContent = numSet === 0 ? "" : ` (${numSet} set)`;
+}
+
 function showIndex() {
   const index = indexes.find((one) => one.name === byId("index").value);
   indexFacts(index, byId("index-facts"), byId("filter-columns"), byId("filter"));
@@ -160,6 +166,7 @@ async function follow() {
   writeState(controls(), state);
   showMethod(TABS[mode].panel, method());
   showIndex();
+  showCount();
   if (state.index && byId("index").value !== state.index) {
     fail(new FieldError([{ field: "index", description: `this server has no index “${state.index}”` }]));
   } else if (state.query) {
@@ -222,6 +229,7 @@ function start() {
   form.addEventListener("change", () => {
     showMethod(TABS[mode].panel, method());
     showIndex();
+    showCount();
   });
   for (const [name, { tab }] of Object.entries(TABS)) {
     tab.addEventListener("click", () => chooseTab(name));
