@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from service.errors import MalformedMessageError
+from service.rpc.call import call_of
 from service.rpc.refusal import refuse
 
 
@@ -57,8 +58,12 @@ def _error(message: _Malformed) -> MalformedMessageError:
     return MalformedMessageError(f"the bytes are not a valid request of {message.method}")
 
 
+def _request_id(context: Any) -> str:
+    return call_of(context, max_seconds=0.0).request_id
+
+
 async def _refuse(message: _Malformed, context: Any) -> None:
-    await refuse(context, _error(message), request_id="")
+    await refuse(context, _error(message), _request_id(context))
 
 
 def _wrap_unary_unary(behaviour: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +99,7 @@ def _wrap_stream_stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 await result
         except MalformedMessageError as error:  # unless the method refuses it itself
-            await refuse(context, error, request_id="")
+            await refuse(context, error, _request_id(context))
 
     return call
 

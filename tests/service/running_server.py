@@ -133,7 +133,7 @@ async def failure(call: Awaitable[Any]) -> tuple[grpc.aio.AioRpcError, dict[str,
     try:
         answer = await call
     except grpc.aio.AioRpcError as error:
-        return error, unpack(rpc_status.from_call(_Synchronous(error)))
+        return error, unpack(rpc_status.from_call(Synchronous(error)))
     raise AssertionError(f"the call succeeded: {answer}")
 
 
@@ -147,7 +147,7 @@ def unpack(status: Any) -> dict[str, Any]:
     return details
 
 
-class _Synchronous:
+class Synchronous:
     """An aio error in the shape `rpc_status.from_call` reads."""
 
     def __init__(self, error: grpc.aio.AioRpcError) -> None:

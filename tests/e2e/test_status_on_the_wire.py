@@ -1,0 +1,347 @@
+"""Every row of the table of statuses, met by a call over gRPC and by one over HTTP.
+
+What the server itself can be brought to is triggered for real; errors of a model that is broken, or of an
+extra that is missing, are answers of a fake retriever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from google.protobuf.message import Message
+
+from decoding.errors import (
+    DeadlineExceededError,
+    DecodingCancelledError,
+    DecodingError,
+    InvalidLogitsError,
+    PromptTooLongError,
+)
+from retrieval.errors import (
+    GenretError,
+    IndexChecksumError,
+    IndexDirectoryError,
+    IndexFormatError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    InputError,
+    MissingExtraError,
+    ModelError,
+    SourceError,
+)
+from retrieval.index.reader import Index
+from service.configuration.config import IndexSpec, QueueLimits
+from service.configuration.sections import AuthConfig, HttpConfig
+from service.errors import (
+    MalformedMessageError,
+    NotReadyError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownIndexError,
+    UnservableIndexError,
+)
+from service.pb.genret.v1 import index_service_pb2 as index_pb
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.security.tokens import new_token
+from service.serving.served import ServedIndex
+from service.status import TABLE
+from tests.service.asynchronous import asynchronous
+from tests.service.changing_index import ChangingIndex
+from tests.service.fake_retriever import FakeRetriever
+from tests.service.running_server import Running, running, until
+from tests.service.status_wire import REQUEST_ID, Ask, Seen, ask_grpc, ask_http
+from tests.service.tiny_assets import make_checkpoint
+
+RETRIEVE = Ask("Retrieve", pb.RetrieveRequest(query="q"))
+RELOAD = Ask("ReloadIndex", index_pb.ReloadIndexRequest(name="fake"))
+GARBAGE = (b"\x0a\x0a\x01", b'{"query": ')
+
+
+@dataclass(frozen=True)
+class Face:
+    """One server with its two faces."""
+
+    api: Running
+    http: httpx.AsyncClient
+
+
+@asynccontextmanager
+async def faces(
+    retriever: FakeRetriever | None = None, load: bool = True, **options: Any
+) -> AsyncIterator[Face]:
+    async with running(retriever or FakeRetriever(), load=load, http=HttpConfig(port=0), **options) as api:
+        listener = api.server.listeners.http
+        assert listener is not None
+        base_url = f"http://{listener.address}"
+        async with httpx.AsyncClient(base_url=base_url, timeout=20, trust_env=False) as client:
+            yield Face(api, client)
+
+
+Trigger = Callable[[Path], AbstractAsyncContextManager[tuple[Face, Ask]]]
+
+
+def answered_with(error: GenretError | DecodingError) -> Trigger:
+    """The retriever's answer is an error."""
+
+    @asynccontextmanager
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+        async with faces(FakeRetriever({"q": error})) as face:
+            yield face, RETRIEVE
+
+    return trigger
+
+
+def dies_of(bug: BaseException) -> Trigger:
+    """The retriever dies."""
+
+    @asynccontextmanager
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+        async with faces(FakeRetriever(bugs={"q": bug})) as face:
+            yield face, RETRIEVE
+
+    return trigger
+
+
+def sent(method: str, message: Message, raw: tuple[bytes, bytes] | None = None) -> Trigger:
+    """The request itself is what is wrong."""
+
+    @asynccontextmanager
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+        async with faces() as face:
+            yield face, Ask(method, message, raw)
+
+    return trigger
+
+
+def reload_fails_with(error: Exception) -> Trigger:
+    """A new version cannot be served."""
+
+    @asynccontextmanager
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+        async with faces() as face:
+            face.api.opener.table["fake"] = error
+            yield face, RELOAD
+
+    return trigger
+
+
+def reload_finds(change: Callable[[ChangingIndex], object]) -> Trigger:
+    """A new version is real and has been changed on its disk."""
+
+    @asynccontextmanager
+    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+        index = ChangingIndex(folder / "a", make_checkpoint(folder / "checkpoint"))
+        change(index)
+
+        def open_real(spec: IndexSpec) -> ServedIndex:
+            Index.open(index.path).close()
+            raise AssertionError("the index can be opened")
+
+        async with faces() as face:
+            old = face.api.server.indexes.resolve("")
+            changed = ServedIndex(replace(old.description, version="changed"), old.retriever)
+            face.api.opener.table["fake"] = changed
+            face.api.opener.open = open_real  # type: ignore[method-assign]
+            yield face, RELOAD
+
+    return trigger
+
+
+@asynccontextmanager
+async def full(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+    """The queue holds all it may."""
+    slow = FakeRetriever()
+    async with faces(slow, queue=QueueLimits(max_requests=1)) as face:
+        slow.hold.clear()
+        waiting = asyncio.ensure_future(face.api.retrieve("another"))
+        await until(slow.running.is_set)
+        yield face, RETRIEVE
+        slow.hold.set()
+        await waiting
+
+
+@asynccontextmanager
+async def warming(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+    """The server is not ready yet."""
+    async with faces(load=False) as face:
+        yield face, RETRIEVE
+
+
+@asynccontextmanager
+async def draining(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+    """The last moment of a drain: the queue takes nothing any more."""
+    async with faces() as face:
+        await face.api.server.lanes.of("cpu").batcher.close()
+        yield face, RETRIEVE
+
+
+@asynccontextmanager
+async def guarded(folder: Path) -> AsyncIterator[tuple[Face, str]]:
+    token = new_token()
+    file = folder / "tokens"
+    file.write_text(f"read {token}\n")
+    file.chmod(0o600)
+    async with faces(auth=AuthConfig(file)) as face:
+        yield face, token
+
+
+@asynccontextmanager
+async def without_token(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+    """Nobody knows who calls."""
+    async with guarded(folder) as (face, _):
+        yield face, RETRIEVE
+
+
+@asynccontextmanager
+async def with_too_little_a_token(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+    """Who calls may only read."""
+    async with guarded(folder) as (face, token):
+        yield face, replace(RELOAD, token=token)
+
+
+@asynccontextmanager
+async def too_late(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
+    """The server's own limit passes: at a client's deadline the client answers itself."""
+    slow = FakeRetriever()
+    async with faces(slow, max_request_seconds=0.2) as face:
+        slow.hold.clear()
+        yield face, RETRIEVE
+
+
+@dataclass(frozen=True)
+class Case:
+    """What ends a call, and how it must end."""
+
+    error: type[Exception]
+    trigger: Trigger
+    code: grpc.StatusCode
+    http_status: int
+    details: frozenset[str] = frozenset()
+    retry_after: str | None = None
+
+
+BAD, WRONG_STATE = frozenset({"BadRequest"}), frozenset({"PreconditionFailure"})
+C = grpc.StatusCode
+TOO_MANY = frozenset({"ErrorInfo", "RetryInfo"})
+NO_QUERY = pb.RetrieveRequest(query=" ")
+UNKNOWN = pb.RetrieveRequest(query="q", index="none")
+CASES = [
+    Case(MalformedMessageError, sent("Retrieve", NO_QUERY, GARBAGE), C.INVALID_ARGUMENT, 400, BAD),
+    Case(InputError, sent("Retrieve", NO_QUERY), C.INVALID_ARGUMENT, 400, BAD),
+    Case(PromptTooLongError, answered_with(PromptTooLongError("long")), C.INVALID_ARGUMENT, 400, BAD),
+    Case(UnknownIndexError, sent("Retrieve", UNKNOWN), C.NOT_FOUND, 404, frozenset({"ResourceInfo"})),
+    Case(OverloadedError, full, C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "1"),
+    Case(OverloadedError, dies_of(MemoryError()), C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "5"),
+    Case(NotReadyError, warming, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
+    Case(NotReadyError, draining, C.UNAVAILABLE, 503, frozenset({"RetryInfo"}), "1"),
+    Case(UnauthenticatedError, without_token, C.UNAUTHENTICATED, 401),
+    Case(PermissionDeniedError, with_too_little_a_token, C.PERMISSION_DENIED, 403),
+    Case(DeadlineExceededError, too_late, C.DEADLINE_EXCEEDED, 504),
+    Case(DecodingCancelledError, answered_with(DecodingCancelledError("gone")), C.CANCELLED, 499),
+    Case(
+        IndexChecksumError,
+        reload_finds(lambda index: index.damage("entities.arrow")),
+        C.DATA_LOSS,
+        500,
+        frozenset({"ErrorInfo"}),
+    ),
+    Case(
+        IndexNotFoundError,
+        reload_finds(lambda index: shutil.rmtree(index.path)),
+        C.FAILED_PRECONDITION,
+        400,
+        WRONG_STATE,
+    ),
+    Case(
+        IndexDirectoryError,
+        reload_finds(lambda index: (index.path / "CURRENT").write_text("nonsense\n")),
+        C.FAILED_PRECONDITION,
+        400,
+        WRONG_STATE,
+    ),
+    *(
+        Case(type(error), reload_fails_with(error), C.FAILED_PRECONDITION, 400, WRONG_STATE)
+        for error in (
+            UnservableIndexError("empty"),
+            IndexMismatchError("another tokenizer"),
+            IndexFormatError("/srv/index: broken"),
+            ModelError("no positions"),
+            SourceError("schema.json: line 3"),
+        )
+    ),
+    *(
+        Case(type(error), answered_with(error), C.FAILED_PRECONDITION, 400, WRONG_STATE)
+        for error in (InvalidLogitsError("NaN"), DecodingError("odd"), MissingExtraError("numba", "numba"))
+    ),
+]
+
+
+def ids(case: Case) -> str:
+    return f"{case.error.__name__}-{case.trigger.__qualname__.split('.')[0]}"
+
+
+def check(case: Case, seen: Seen) -> None:
+    assert seen.code == case.code.name
+    assert set(seen.details) == case.details
+    assert seen.request_id == REQUEST_ID
+    assert seen.message
+    assert "/srv" not in seen.message
+    assert "Traceback" not in seen.message
+
+
+@pytest.mark.parametrize("case", CASES, ids=ids)
+@asynchronous
+async def test_a_row_on_the_wire(case: Case, tmp_path: Path) -> None:
+    async with case.trigger(tmp_path) as (face, ask):
+        check(case, await ask_grpc(face.api, ask))
+        over_http = await ask_http(face.http, ask)
+        check(case, over_http)
+        assert over_http.http_status == case.http_status
+        assert over_http.headers.get("retry-after") == case.retry_after
+        assert ("www-authenticate" in over_http.headers) == (case.http_status == 401)
+
+
+def test_every_row_has_a_trigger() -> None:
+    """The rows that the cases' errors fall on are all there are."""
+    reached = {next(i for i, row in enumerate(TABLE) if issubclass(case.error, row.error)) for case in CASES}
+    missing = [row.error.__name__ for i, row in enumerate(TABLE) if i not in reached]
+    assert not missing
+
+
+@asynchronous
+async def test_a_bug_tells_its_request_id_alone() -> None:
+    async with dies_of(RuntimeError("secret"))(Path()) as (face, ask):
+        for seen in (await ask_grpc(face.api, ask), await ask_http(face.http, ask)):
+            assert (seen.code, seen.details, seen.request_id) == ("INTERNAL", {}, REQUEST_ID)
+            assert seen.message == f"internal error; request id {REQUEST_ID}"
+            assert seen.http_status in (None, 500)
+
+
+@asynchronous
+async def test_a_message_beyond_the_limit_is_refused_by_the_transports() -> None:
+    ask = Ask("Retrieve", pb.RetrieveRequest(query="q" * 4096))
+    async with faces(max_request_bytes=1024) as face:
+        over_grpc = await ask_grpc(face.api, ask)
+        assert (over_grpc.code, over_grpc.details) == ("RESOURCE_EXHAUSTED", {})
+        over_http = await ask_http(face.http, ask)
+        assert (over_http.http_status, over_http.code) == (413, "INVALID_ARGUMENT")
+        assert over_http.request_id == REQUEST_ID
+        assert (await face.api.retrieve()).candidates
+
+
+@pytest.mark.parametrize("method", ["BatchRetrieve", "Link", "Answer", "GetIndex", "ReloadIndex"])
+@asynchronous
+async def test_malformed_bytes_have_a_request_id_at_every_method(method: str) -> None:
+    case = CASES[0]
+    async with faces() as face:
+        check(case, await ask_grpc(face.api, Ask(method, pb.RetrieveRequest(), GARBAGE)))
