@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from service.serving.executor import DeviceExecutor
 from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloaded, Reloader
-from service.serving.served import IndexTable
+from service.serving.served import IndexTable, ServedIndex
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import make_config
 
@@ -64,22 +64,24 @@ async def gateway(
     authority: Any = None,
     metrics: Metrics | None = None,
     state: State = State.READY,
+    indexes: Mapping[str, ServedIndex] | None = None,
     **options: Any,
 ) -> AsyncIterator[Gateway]:
     """The application alone, for a transport without sockets."""
     table = IndexTable()
-    names = [f"fake{i or ''}" for i in range(len(retrievers))]
-    for name, retriever in zip(names, retrievers, strict=True):
-        table.put(served(retriever, name))
-    config = make_config(*names, **options)
+    if indexes is None:
+        indexes = {f"fake{i or ''}": served(r, f"fake{i or ''}") for i, r in enumerate(retrievers)}
+    for index in indexes.values():
+        table.put(index)
+    config = make_config(*indexes, **options)
     lanes, compiler, readiness = Lanes(config.batch, config.queue), DeviceExecutor("schemas"), Readiness(())
     await readiness.announce(state)
     retrieval = RetrievalMethods(table, lanes, readiness, config, compiler)
     reloader = FakeReloader(table)
-    indexes = IndexMethods(table, readiness, cast(Reloader, reloader))
-    app = make_app(retrieval, indexes, readiness, authority, metrics or Metrics(), config)
+    describing = IndexMethods(table, readiness, cast(Reloader, reloader))
+    app = make_app(retrieval, describing, readiness, authority, metrics or Metrics(), config)
     try:
-        yield Gateway(app, lanes, readiness, retrieval, indexes, reloader)
+        yield Gateway(app, lanes, readiness, retrieval, describing, reloader)
     finally:
         for retriever in retrievers:
             retriever.hold.set()

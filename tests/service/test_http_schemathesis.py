@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
-from schemathesis.config import SchemathesisConfig
+from hypothesis import settings
 
-from service.gateway.app import OPENAPI_FILE
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import serving_in_a_thread
-
-CONFIG = {
-    # Rules that tie fields together (min_mass goes with DISC alone) are beyond the schemas.
-    "checks": {
-        "positive_data_acceptance": {"enabled": False},
-        # The document allows deadlines that nobody can meet.
-        "not_a_server_error": {"expected-statuses": ["2xx", "4xx", "504"]},
-    },
-    # What is wrong with an item of several is the item's own outcome, in a reply of status 200.
-    "operations": [
-        {"include-path": path, "checks": {"negative_data_rejection": {"enabled": False}}}
-        for path in ("/v1/batchRetrieve", "/v1/link")
-    ],
-    # Headers and parameters that nobody asks for are the client's affair.
-    "generation": {"deterministic": True, "allow-extra-parameters": False},
-}
-
-
-def document(coverage: bool) -> Any:
-    config = SchemathesisConfig.from_dict({**CONFIG, "phases": {"coverage": {"enabled": coverage}}})
-    # Bodies of one JSON object a line are beyond the tool.
-    return schemathesis.openapi.from_path(OPENAPI_FILE, config=config).exclude(path="/v1/retrieveStream")
+from tests.service.openapi_cases import document, quiet
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +20,6 @@ def address() -> Iterator[str]:
 
 
 few, many = document(coverage=False), document(coverage=True)
-quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @few.parametrize()
@@ -55,6 +30,6 @@ def test_some_requests_are_answered_or_refused_as_documented(case: schemathesis.
 
 @pytest.mark.slow
 @many.parametrize()
-@settings(quiet, max_examples=200)
+@settings(quiet, max_examples=100)
 def test_many_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
     case.call_and_validate(base_url=address)
