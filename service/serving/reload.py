@@ -19,6 +19,8 @@ from service.serving.opener import Opener
 from service.serving.served import IndexDescription, IndexTable, ServedIndex
 
 _LOG = logging.getLogger(__name__)
+_TRIALS = (1, 8)  # requests in a batch
+_LONG_TRIAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class Reloader:
         Raises:
             GenretError: it cannot be served.
         """
-        self._publish(await self._ready(await self._loading.run(self._opener.open, spec)))
+        opened = await self._ready(await self._loading.run(self._opener.open, spec))
+        await self._try_out(opened)
+        self._publish(opened)
 
     async def reload(self, name: str, force: bool = False) -> Reloaded:
         """Serve the live version of an index.
@@ -133,6 +137,7 @@ class Reloader:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self.settle()
+        self._indexes.on_free(_leave)
 
     async def _outcome(self, running: asyncio.Task[Reloaded]) -> Reloaded:
         try:
@@ -177,6 +182,15 @@ class Reloader:
             raise
         return opened
 
+    async def _try_out(self, opened: ServedIndex) -> None:
+        """Learn how fast the device is, so that the first burst is neither refused nor let in without bound."""
+        lane = self._lanes.of(opened.description.device)
+        for num_requests in _TRIALS:
+            tokens, seconds = await lane.executor.run(opened.retriever.trial, num_requests)
+            lane.admission.observe(tokens, seconds)
+            if seconds > _LONG_TRIAL_S:  # a start should not take minutes
+                break
+
     def _publish(self, opened: ServedIndex) -> None:
         # Without an await: requests find either all old versions or all new ones.
         for served in self._opener.publish(opened):
@@ -220,6 +234,10 @@ class Reloader:
         await device.run(release)
         # Versions are no cycles and go at once; this is for what errors and tasks have left behind.
         await self._loading.run(gc.collect)
+
+
+def _leave(served: ServedIndex) -> None:
+    """Leave a version to the end of the process: the threads that could close it are about to end."""
 
 
 def _nothing() -> None:
