@@ -8,6 +8,9 @@ from service.errors import MESSAGE_TOO_LARGE, CallError
 from service.wire.status import error_from_status, status_from_bytes
 
 _DETAILS_KEY = "grpc-status-details-bin"
+# What gRPC's asyncio says of a stream that the server ended while a message was on its way; the server's own
+# status is lost then.
+_SEND_FAILED = "Internal error from Core"
 # How both sides of gRPC begin what they say about a message above a limit, on the way in and on the way out.
 _TOO_LARGE = ("message larger than max", "message exceeds")
 
@@ -27,7 +30,10 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
             return error_from_status(status, request_id)
     code, details = error.code().name, str(error.details() or error.code().name)
     reason = ""
-    if code == "UNAVAILABLE":
+    if code == "INTERNAL" and details.startswith(_SEND_FAILED):
+        # Why is told to whoever tries again.
+        code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
+    elif code == "UNAVAILABLE":
         # grpc puts the reason last, behind the addresses it tried, in a list with brackets.
         message = f"no server answers at {address}: {details.rsplit(': ', 1)[-1].rstrip(']')}"
     elif code == "DEADLINE_EXCEEDED" and timeout_s is not None:

@@ -38,6 +38,7 @@ _DESCRIPTORS = (
     index_pb.DESCRIPTOR.services_by_name["IndexService"],
 )
 SERVICES = tuple(service.full_name for service in _DESCRIPTORS)
+_MIN_PING_INTERVAL_MS = 5_000
 METHODS = tuple(method.name for service in _DESCRIPTORS for method in service.methods)
 
 
@@ -101,6 +102,9 @@ class Listeners:
             options=[
                 ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
                 ("grpc.max_receive_message_length", self._config.max_request_bytes),
+                # Clients may look after their connection so often; by default one that does it more
+                # often than every five minutes loses it.
+                ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
         )
         self._add_services()

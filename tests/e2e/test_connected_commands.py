@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +141,32 @@ def test_input_of_a_stream_that_is_no_text_is_named_behind_the_answers_before_it
     assert done.exit_code == 1
     assert done.stdout.startswith("good\t1\t")
     assert done.stderr == "Error: standard input, line 2: not valid UTF-8\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stream_whose_input_is_open_can_be_interrupted(api: Threaded, number: signal.Signals) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "service.main",
+        "query",
+        "-",
+        "--stream",
+        "--address",
+        api.server.address,
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(b"first\t1\t"), "before the next line is sent"
+        process.send_signal(number)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b"interrupted\n"
 
 
 def test_health_waits_until_a_server_is_ready() -> None:

@@ -82,6 +82,11 @@ class _Refused:
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", "no answer from nohost:1 within 60 s"),
         ("UNIMPLEMENTED", "Method not found!", "nohost:1: Method not found!"),
         ("UNKNOWN", "", "nohost:1: UNKNOWN"),
+        (
+            "INTERNAL",
+            'Internal error from Core Failed "execute_batch": (SendMessageOperation,)',
+            "nohost:1 ended the stream while queries were being sent",
+        ),
     ],
 )
 def test_errors_of_the_transport_name_the_address(code: str, details: str, message: str) -> None:
