@@ -9,11 +9,9 @@ from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.forecast import Forecast, open_tokens, used_tokens
+from service.serving.forecast import TITLE_TOKENS, Forecast, open_tokens, used_tokens
 from service.serving.pace import Pace
 
-# A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).
-TITLE_TOKENS = 8
 _QUEUE_PER_BUDGET = 4
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
 
@@ -24,7 +22,8 @@ def estimate_tokens(request: RetrieveRequest | AnswerRequest, prompt_tokens: int
     They are those of its prompt, and of its branches to a title's end with all that proving the list may
     take, or to the last token that a JSON answer may have.
     """
-    titles = 0 if isinstance(request, AnswerRequest) else request.width * TITLE_TOKENS
+    beams = request.width * TITLE_TOKENS if request.method == "beam" else 0
+    titles = beams if isinstance(request, RetrieveRequest) else 0
     return prompt_tokens + titles + open_tokens(request)
 
 

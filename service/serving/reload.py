@@ -183,7 +183,7 @@ class Reloader:
         return opened
 
     async def _try_out(self, opened: ServedIndex) -> None:
-        """Learn how fast the device is, so that the first burst is neither refused nor let in without bound."""
+        """Learn how fast the device is, before a first burst is refused or let in."""
         lane = self._lanes.of(opened.description.device)
         for num_requests in _TRIALS:
             tokens, seconds = await lane.executor.run(opened.retriever.trial, num_requests)

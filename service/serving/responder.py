@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from decoding.cancellation import CancelToken
 from retrieval.answers.types import AnswerRequest
 from retrieval.errors import GenretError
 from retrieval.types import Mention, RetrieveRequest
+from service.serving.admission import estimate_tokens
 from service.serving.caches import CacheCounts
 from service.serving.served import Outcome, Request
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from retrieval.answers.answerer import AnswerJob
     from retrieval.answers.index_set import IndexSet
     from retrieval.retriever import Retriever
+
+_TRIAL_QUERY = "capital of france"
 
 
 class Responder:
@@ -81,6 +85,14 @@ class Responder:
     def warm_up_steps(self) -> Iterator[Callable[[], object]]:
         """Return what makes a first request slower than the next, one query each."""
         return self.retriever.warm_up_steps()
+
+    def trial(self, num_requests: int) -> tuple[int, float]:
+        """Answer so many plain requests, and return their work in tokens and how long they took, seconds."""
+        requests = [RetrieveRequest(_TRIAL_QUERY)] * num_requests
+        tokens = sum(estimate_tokens(request, self.prompt_tokens(request)) for request in requests)
+        begun = time.perf_counter()
+        self.respond(requests)
+        return tokens, time.perf_counter() - begun
 
     def _job(self, request: AnswerRequest, cancel: CancelToken | None = None) -> AnswerJob:
         name = self.retriever.name

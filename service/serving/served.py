@@ -53,6 +53,9 @@ class ServedRetriever(Protocol):
         Other requests may be answered between two of them.
         """
 
+    def trial(self, num_requests: int) -> tuple[int, float]:
+        """Answer so many plain requests, and return their work in tokens and how long they took. Blocks."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:

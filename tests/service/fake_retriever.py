@@ -45,6 +45,7 @@ class FakeRetriever:
         self.threads: set[str] = set()
         self.stopped_by: list[DecodingError] = []
         self.num_warm_ups = 0
+        self.trials = {1: (100, 1e-6), 8: (800, 2e-6)}
         self.running = threading.Event()
         self.hold = threading.Event()
         self.hold.set()
@@ -69,6 +70,9 @@ class FakeRetriever:
 
     def warm_up_steps(self) -> Iterator[Callable[[], object]]:
         yield self._warm_up
+
+    def trial(self, num_requests: int) -> tuple[int, float]:
+        return self.trials[num_requests]
 
     def _warm_up(self) -> None:
         self.num_warm_ups += 1

@@ -106,3 +106,15 @@ def test_a_share_is_never_less_than_one_and_never_more_than_the_work() -> None:
     assert admission.share(ANSWER, estimate_tokens(ANSWER, 0)) == 1
     fresh = Admission(QueueLimits(max_tokens=1_000_000))
     assert fresh.share(ANSWER, estimate_tokens(ANSWER, 7)) == 407
+
+
+def test_draws_count_for_the_tokens_that_they_do_not_share() -> None:
+    wide = RetrieveRequest("q", method="disc", num_samples=256, num_draws=16)
+    assert open_tokens(wide) == 8 * 4096
+    forecast = Forecast()
+    assert forecast.expected(wide) == 8 * 4096
+    usual = RetrieveRequest("q", method="disc")
+    for _ in range(50):
+        forecast.learn(usual, RetrievalResult("q", "disc", (), num_nodes=32))
+    assert 32 <= forecast.expected(usual) <= 40
+    assert 64 * 32 <= forecast.expected(wide) <= 64 * 40
