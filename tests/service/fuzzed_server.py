@@ -1,0 +1,115 @@
+"""A server in another thread that is sent anything, and what holds of it whatever that was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from hypothesis import HealthCheck, Phase, settings
+
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.status import TABLE
+from tests.service.fake_retriever import FakeRetriever, wait_until
+from tests.service.method_calls import CLIENT_DEADLINE_S, Outcome, call, methods
+from tests.service.threaded_server import Threaded, threaded
+
+Code = grpc.StatusCode
+METHODS = {method.name: method for method in methods()}
+RETRIEVAL = [name for name, m in METHODS.items() if m.containing_service.name == "RetrievalService"]
+# Not of a server that is up, asks for no token, and whose model and index are whole.
+_FOREIGN = {
+    Code.UNAVAILABLE,
+    Code.FAILED_PRECONDITION,
+    Code.DATA_LOSS,
+    Code.UNAUTHENTICATED,
+    Code.PERMISSION_DENIED,
+}
+LEGAL = ({row.code for row in TABLE} | {Code.OK}) - _FOREIGN
+# A query that takes longer is stopped by the server, long before the client gives up.
+SERVER_LIMIT_S = 2.0
+_QUIET = settings(
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+)
+FACTOR = 20  # how many times as much the slow tests try
+
+
+def some(examples: int) -> settings:
+    """The same examples every time."""
+    return settings(_QUIET, max_examples=examples, derandomize=True)
+
+
+def many(examples: int) -> settings:
+    """Others every time, and more of them."""
+    return settings(_QUIET, max_examples=examples * FACTOR, print_blob=True)
+
+
+@dataclass(frozen=True)
+class Fuzzed:
+    """A server and a channel to it."""
+
+    threaded: Threaded
+    channel: grpc.Channel
+
+    def send(self, name: str, *raws: bytes, **options: Any) -> Outcome:
+        """Call a method; what must hold of every call is checked here, but its status."""
+        outcome = call(self.channel, METHODS[name], raws, **options)
+        alive = call(self.channel, METHODS["Check"], [b""])
+        assert alive.code is Code.OK, alive
+        return outcome
+
+    def check(self, name: str, *raws: bytes, **options: Any) -> Outcome:
+        """Call a method and wait for its end: in time, and by no fault of the server."""
+        outcome = self.send(name, *raws, **options)
+        assert outcome.code in LEGAL, outcome
+        assert set(outcome.items) <= LEGAL, outcome
+        assert outcome.seconds < CLIENT_DEADLINE_S - 5, outcome
+        return outcome
+
+    def check_idle(self) -> None:
+        """A query is answered, and nothing is left of what was asked before."""
+        query = pb.RetrieveRequest(query="which", k=1).SerializeToString()
+        answer = call(self.channel, METHODS["Retrieve"], [query])
+        assert (answer.code, answer.num_answers) == (Code.OK, 1), answer
+        wait_until(lambda: not self.held())
+
+    def held(self) -> list[str]:
+        """What the server holds for requests, in words; nothing when there are none."""
+        return held_for_requests(self.threaded.server)
+
+
+def held_for_requests(server: Any) -> list[str]:
+    """Say what a server holds for requests; nothing when there are none."""
+    held = [f"{users} users of {index.description.name}" for index, users in server.indexes._users.items()]
+    for lane in server.lanes.all():
+        counts = {
+            "admitted": lane.admission.num_requests,
+            "admitted tokens": lane.admission.num_tokens,
+            "waiting": lane.batcher.num_waiting,
+            "patient": lane.patience.num_waiting,
+            "patient shares": lane.patience._requests,
+            "patient tokens": lane.patience._tokens,
+        }
+        held += [f"{number} {what} on {lane.device}" for what, number in counts.items() if number]
+    compiling = server._retrieval._num_compiling
+    held += [f"{compiling} compiling"] if compiling else []
+    held += [f"{len(server._retrieval.streams)} streams"] if len(server._retrieval.streams) else []
+    for family in server.metrics.in_flight.collect():
+        held += [f"{s.value} in flight of {s.labels['method']}" for s in family.samples if s.value]
+    return held
+
+
+@contextmanager
+def fuzzed(retrievers: Sequence[FakeRetriever] = (), **options: Any) -> Iterator[Fuzzed]:
+    """Run a server, of fake retrievers or of real indexes."""
+    alone = [("grpc.use_local_subchannel_pool", 1)]
+    with (
+        threaded(*retrievers, max_request_seconds=SERVER_LIMIT_S, **options) as started,
+        grpc.insecure_channel(started.server.address, options=alone) as channel,
+    ):
+        yield Fuzzed(started, channel)
