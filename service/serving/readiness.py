@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from enum import Enum
 
@@ -10,6 +12,8 @@ from grpc_health.v1 import health, health_pb2
 from service.errors import NotReadyError
 
 _RETRY_AFTER_S = 1.0
+# Nobody calls any more: no call for so long; or clients try again and again, whom nothing but the end stops.
+_QUIET_S, _MAX_REFUSING_S = 0.05, 1.0
 
 
 class State(Enum):
@@ -34,6 +38,7 @@ class Readiness:
         self.servicer = health.aio.HealthServicer()
         self.state = State.WARMING
         self._services = tuple(services)
+        self._refused_at: float | None = None  # None: nothing is refused for being late
 
     async def announce(self, state: State) -> None:
         """Enter a state and tell those who watch."""
@@ -46,13 +51,25 @@ class Readiness:
             await self.servicer.set(service, status)
 
     def check(self) -> None:
-        """Refuse work before the server is warm.
+        """Refuse work before the server is warm, and before its listeners close.
 
-        A draining server that still gets a request answers it: balancers need time to notice, and the
-        transport itself refuses once the listener is closed.
+        A draining server that still gets a request answers it until then: balancers need time to notice.
 
         Raises:
-            NotReadyError: the server is warming up.
+            NotReadyError: the server is warming up, or about to close.
         """
         if self.state is State.WARMING:
             raise NotReadyError(State.WARMING.value, _RETRY_AFTER_S)
+        if self._refused_at is not None:
+            self._refused_at = time.monotonic()
+            raise NotReadyError(State.DRAINING.value, _RETRY_AFTER_S)
+
+    async def refuse(self) -> None:
+        """Refuse all further calls, and return when hardly any come.
+
+        When gRPC stops it resets calls that it has read and not yet handed over: their callers see CANCELLED,
+        which nobody may try again. Refused here they see UNAVAILABLE, and go elsewhere.
+        """
+        begun = self._refused_at = time.monotonic()
+        while (now := time.monotonic()) - self._refused_at < _QUIET_S and now - begun < _MAX_REFUSING_S:
+            await asyncio.sleep(_QUIET_S / 4)

@@ -154,6 +154,7 @@ class Server:
             hurried = asyncio.create_task(hurry.wait())
             await asyncio.wait({hurried}, timeout=self._config.lame_duck_seconds)
             hurried.cancel()
+        await self.readiness.refuse()
         self._retrieval.streams.stop_reading()
         await self.listeners.stop(self._config.drain_seconds, hurry)
         await self.reloader.close()

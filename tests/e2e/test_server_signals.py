@@ -118,8 +118,8 @@ async def test_sigterm_under_load_loses_no_accepted_request(index: ChangingIndex
         assert set(load.codes) == {StatusCode.OK, StatusCode.UNAVAILABLE}
         assert set(load.item_codes) == {0}, "every query of a stream that was taken is answered"
         unary = [call for call in logged_calls(process) if call["request_id"].startswith("client-")]
-        assert {call["code"] for call in unary} == {"OK"}
-        assert {call["request_id"] for call in unary} == load.answered
+        assert {call["code"] for call in unary} <= {"OK", "UNAVAILABLE"}
+        assert {call["request_id"] for call in unary if call["code"] == "OK"} == load.answered
         assert "stopped" in process.lines[-1]
 
 
