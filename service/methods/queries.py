@@ -12,6 +12,7 @@ from service.methods.call import Call
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.admission import estimate_tokens
 from service.serving.batching import Answer
+from service.serving.containment import contained
 from service.serving.lanes import Lane, Lanes
 from service.serving.served import IndexTable, ServedIndex
 from service.wire.replies import reply_to_proto
@@ -28,7 +29,7 @@ class Queries:
     Args:
         indexes: What is served.
         lanes: The devices' queues.
-        max_seconds: Longest a query of a batch or stream may take from the time there is room for it, seconds.
+        max_seconds: Longest a query of a batch or stream may take once there is room for it, seconds.
     """
 
     def __init__(self, indexes: IndexTable, lanes: Lanes, max_seconds: float) -> None:
@@ -45,7 +46,7 @@ class Queries:
             return _reply(answer, served, call)
 
     async def answer_item(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        """Answer a query of a batch; it waits where its queue is full, and is refused where too much waits."""
+        """Answer a query of a batch; it waits where its queue is full, is refused where too much waits."""
         with self._indexes.use(message.index) as served:
             return await self.answer_in_turn(served, request_from_proto(message), call)
 
@@ -96,9 +97,12 @@ def _reply(answer: Answer, served: ServedIndex, call: Call) -> pb.RetrieveRespon
 
 async def _work(served: ServedIndex, request: RetrieveRequest) -> int:
     """Return the work of a request, tokens; checks what only the index and the model can check."""
-    if len(request.query) <= _INLINE_QUERY_CHARS:
-        return estimate_tokens(request, served.retriever.prompt_tokens(request))
-    return estimate_tokens(request, await asyncio.to_thread(served.retriever.prompt_tokens, request))
+
+    def count() -> int:
+        return contained(served.retriever.prompt_tokens, request)
+
+    inline = len(request.query) <= _INLINE_QUERY_CHARS
+    return estimate_tokens(request, count() if inline else await asyncio.to_thread(count))
 
 
 def expected(kind: type[T], result: object) -> T:

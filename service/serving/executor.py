@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
+
+from service.serving.containment import contained
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +34,7 @@ class DeviceExecutor:
         Cancelling the awaiting task does not stop a call that has started: pass it a CancelToken.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: call(*args, **kwargs))
+        return await loop.run_in_executor(self._pool, partial(contained, call, *args, **kwargs))
 
     def close(self) -> None:
         """Drop calls that have not started and wait for the one that has. Idempotent."""
