@@ -30,12 +30,12 @@ def health_command(live: bool, wait: float | None, connection: Connection) -> No
     if wait is not None and not (math.isfinite(wait) and wait > 0):
         raise click.UsageError(f"--wait: must be a positive number of seconds, got {wait}")
     with connection.open() as client:
-        if wait is not None:
-            try:
+        try:
+            if wait is not None:
                 client.wait_until_ready(wait)
-            except CallError as error:
-                raise call_error(error) from error
-        status = client.health(LIVENESS if live else READINESS)
+            status = client.health(LIVENESS if live else READINESS)
+        except CallError as error:
+            raise call_error(error) from error
     click.echo(status)
     if status != "SERVING":
         raise click.exceptions.Exit(1)

@@ -75,7 +75,7 @@ def _serve(config: ServerConfig) -> None:
     # grpc's C core writes its own lines about errors that are reported here in words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     say = partial(announce, config.log)
-    with _signals_before_the_server(say):
+    with _signals_before_the_server(say) as early:
         from service.observability.tracing import start as start_tracing
         from service.serving.life import serve_until_signalled
         from service.serving.loading import IndexOpener
@@ -86,6 +86,7 @@ def _serve(config: ServerConfig) -> None:
             tracing = start_tracing(config.tracing, version())
             try:
                 server = Server(config, IndexOpener.of(config), tracing)
+                early.stop_if_asked()
                 return await serve_until_signalled(server, lambda server: say(_readiness(server)))
             finally:
                 if tracing is not None:
@@ -97,18 +98,42 @@ def _serve(config: ServerConfig) -> None:
         raise click.exceptions.Exit(_EXIT_OF_SIGNAL + stopped_early)
 
 
+class _EarlyStop:
+    """A signal that came before the server took signals itself.
+
+    Ending the process where the signal arrives is not enough: that may be inside an import whose code goes on
+    after whatever it tried has failed.
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+
+    def on_signal(self, number: int, frame: object) -> None:
+        """Note a signal, and end what runs."""
+        self._number = number
+        self.stop_if_asked()
+
+    def stop_if_asked(self) -> None:
+        """End what runs if a signal has come.
+
+        Raises:
+            SystemExit: one has.
+        """
+        if self._number is not None:
+            raise SystemExit(_EXIT_OF_SIGNAL + self._number)
+
+
 @contextmanager
-def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[None]:
+def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[_EarlyStop]:
     """Take signals as an early stop until the server takes them itself, which is after heavy imports."""
-
-    def stop(number: int, frame: object) -> None:
-        say(_STOPPED)
-        raise SystemExit(_EXIT_OF_SIGNAL + number)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    early = _EarlyStop()
+    before = {number: signal.signal(number, early.on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there is nothing to reload yet
     try:
-        yield
+        yield early
+    except SystemExit:
+        say(_STOPPED)
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
