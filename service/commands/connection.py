@@ -64,6 +64,8 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
     def add(command: _F) -> _F:
         @functools.wraps(command)
         def run(**values: Any) -> None:
+            # Before grpc is imported: its C core writes lines of its own about errors that are told in words.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
             taken = {name: values.pop(name) for name in _NAMES}
             command(**values, connection=_connection(**taken))
 
@@ -180,7 +182,14 @@ def hint(error: CallError) -> str:
         return f"; try again in {error.retry_after_s:.2g} s"
     if error.code == "UNAUTHENTICATED":
         return f"; name a token with --token-file, or in {TOKEN_VARIABLE}"
-    return "; start one with: genret serve INDEX" if error.code == "UNAVAILABLE" else ""
+    if error.code != "UNAVAILABLE":
+        return ""
+    said = str(error).lower()
+    if "certificate" in said or "hostname verification" in said:
+        return "; --tls-ca names the authorities to trust, --tls-server-name what the server is called there"
+    if said.endswith("socket closed"):
+        return "; a server that encrypts is asked with --tls"
+    return "; start one with: genret serve INDEX"
 
 
 def call_error(error: CallError) -> click.ClickException:

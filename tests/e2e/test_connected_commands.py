@@ -247,6 +247,30 @@ def test_commands_speak_tls_and_show_tokens(tmp_path: Path) -> None:
         assert json.loads(answered.stdout) == {"title": "Hamlet"}
 
 
+def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    ca, other = Authority(tmp_path / "ca"), Authority(tmp_path / "other", name="another CA")
+    with threaded(FakeRetriever(), tls=ca.server_tls()) as api:
+        address = ("--address", f"localhost:{api.server.port}")
+        for reach, advice in (
+            ((*address, "--tls-ca", str(other.ca_file)), "--tls-ca names the authorities to trust"),
+            (
+                (*address, "--tls-ca", str(ca.ca_file), "--tls-server-name", "elsewhere"),
+                "--tls-server-name the server",
+            ),
+            (address, "a server that encrypts is asked with --tls"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "service.main", "health", *reach],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.returncode == 1
+            (line,) = done.stderr.splitlines()
+            assert line.startswith(f"Error: no server answers at localhost:{api.server.port}: ")
+            assert advice in line
+
+
 def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
     api: Threaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
