@@ -124,14 +124,15 @@ class QueueLimits:
         max_requests: Most requests waiting or running.
         max_tokens: Most work waiting or running, in tokens. A single request above it is taken when
             nothing else is there.
-        max_wait_seconds: Longest time the work that waits or runs may be expected to take, seconds. What
-            comes on top of it is refused: who is let in is answered soon. Work of batches and streams waits
-            outside until half of it has been done.
+        max_wait_seconds: Longest time the work that waits or runs may be expected to take, seconds, where it
+            is more than two full batches: one that runs and one that waits keep a device busy, and more of
+            them only make all calls slower. What comes on top of it is refused. Work of batches and streams
+            takes half of it, and waits outside.
     """
 
     max_requests: Annotated[int, Bounds(1, 10**6, "max_queue_size")] = 512
     max_tokens: Annotated[int, Bounds(1, 2**40, "max_queue_tokens")] = 262_144
-    max_wait_seconds: Annotated[float, Bounds(0.001, 86_400, "max_wait_seconds")] = 2.0
+    max_wait_seconds: Annotated[float, Bounds(0.001, 86_400, "max_wait_seconds")] = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -232,7 +232,7 @@ SETTINGS: tuple[Setting, ...] = (
     _plain(
         "queue.max_wait_seconds",
         "--max-wait-seconds",
-        "Time the work held may be expected to take; beyond it requests are refused.",
+        "Time that work beyond two full batches may be expected to take; what is more is refused.",
     ),
     _plain(
         "limits.max_request_bytes", "--max-request-bytes", "Largest message accepted.", at="max_request_bytes"

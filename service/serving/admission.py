@@ -80,8 +80,8 @@ class Admission:
             return False
         if not self._requests:
             return True
-        soon = self.expected_wait_s() <= self._limits.max_wait_seconds
-        return soon and self._tokens + tokens <= self._limits.max_tokens
+        held = self._tokens + tokens
+        return held <= self._limits.max_tokens and (self._makes_batches(held, 2) or self._is_soon())
 
     def on_release(self, tell: Callable[[], None]) -> None:
         """Have `tell` called whenever something has been released."""
@@ -100,8 +100,8 @@ class Admission:
             return
         if self._requests >= self._limits.max_requests:
             held = f"{self._requests} requests, at most {self._limits.max_requests}"
-        elif self.expected_wait_s() > self._limits.max_wait_seconds:
-            held = f"work for {self.expected_wait_s():.2g} s, at most {self._limits.max_wait_seconds:g} s"
+        elif self._tokens + tokens <= self._limits.max_tokens:
+            held = f"work for {self.expected_wait_s():.1f} s, at most {self._limits.max_wait_seconds:g} s"
         else:
             held = f"{self._tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
         raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s())
@@ -120,6 +120,17 @@ class Admission:
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn the device's speed from a batch that ran."""
         self._pace.observe(tokens, seconds)
+
+    def leaves_half(self, tokens: int) -> bool:
+        """Whether a request of so much work would leave half of the time that calls may wait to others."""
+        return self._makes_batches(self._tokens + tokens, 1) or self._is_soon(0.5)
+
+    def _makes_batches(self, held: int, number: int) -> bool:
+        """Whether what is held with one request more fits into so many batches."""
+        return self._requests < number * self._batch.max_size and held <= number * self._batch.max_tokens
+
+    def _is_soon(self, share: float = 1.0) -> bool:
+        return self.expected_wait_s() <= share * self._limits.max_wait_seconds
 
     def expected_wait_s(self) -> float:
         """Return how long the work accepted so far will take, seconds; 0 before any batch has run."""

@@ -35,7 +35,6 @@ class Patience:
         self._observer = observer or SilentObserver()
         self._max_requests = max(1, limits.max_requests // 2)
         self._max_tokens = limits.max_tokens // 2
-        self._max_wait_s = limits.max_wait_seconds / 2
         self._max_waiting = limits.max_requests
         self._requests = 0
         self._tokens = 0
@@ -102,8 +101,8 @@ class Patience:
         share = not self._requests or (
             self._requests < self._max_requests and self._tokens + tokens <= self._max_tokens
         )
-        soon = self._admission.expected_wait_s() <= self._max_wait_s
-        return share and (soon or not self._requests) and self._admission.fits(tokens)
+        modest = not self._requests or self._admission.leaves_half(tokens)
+        return share and modest and self._admission.fits(tokens)
 
     def _wake(self) -> None:
         """Let the first one look whether there is room for it; it wakes the next."""

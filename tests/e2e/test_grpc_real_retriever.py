@@ -15,7 +15,7 @@ import pytest
 from retrieval.errors import IndexMismatchError, IndexNotFoundError
 from retrieval.retriever import Retriever
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.config import IndexSpec
+from service.configuration.config import IndexSpec, QueueLimits
 from service.configuration.sections import ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.loading import IndexOpener
@@ -215,7 +215,7 @@ def test_an_unknown_template_is_refused(tiny: ServedIndex) -> None:
 
 def test_cancelling_stops_a_real_search(tiny: ServedIndex) -> None:
     async def scenario() -> None:
-        async with running(indexes={"tiny": tiny}) as api:
+        async with running(indexes={"tiny": tiny}, queue=QueueLimits(max_wait_seconds=600)) as api:
             calls = [
                 api.retrieve("x", method=pb.RETRIEVAL_METHOD_DISC, num_samples=256, num_draws=16)
                 for _ in range(8)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.config import QueueLimits
+from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
 from service.serving.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
 
@@ -66,18 +66,36 @@ def test_a_request_larger_than_the_limit_is_taken_alone() -> None:
 
 
 def test_what_would_wait_too_long_is_refused_and_told_when_to_return() -> None:
-    admission = Admission(QueueLimits(max_wait_seconds=2))
+    admission = Admission(QueueLimits(max_wait_seconds=2), BatchLimits(max_tokens=50))
     admission.observe(100, seconds=1.0)
     admission.admit(500)  # alone it is taken, as it could never be served otherwise
-    with pytest.raises(OverloadedError, match="work for 5 s, at most 2 s") as refused:
+    with pytest.raises(OverloadedError, match=r"work for 5\.0 s, at most 2 s") as refused:
         admission.admit(1)
     assert refused.value.reason == "QUEUE_FULL"
     assert refused.value.retry_after_s == pytest.approx(2.5)
     admission.release(500)
     admission.admit(200)
     admission.admit(200)  # two seconds of work are held, not more
-    with pytest.raises(OverloadedError, match="work for 4 s"):
+    with pytest.raises(OverloadedError, match=r"work for 4\.0 s"):
         admission.admit(1)
+
+
+def test_two_full_batches_are_held_however_slow_the_device_is() -> None:
+    admission = Admission(QueueLimits(max_wait_seconds=0.001), BatchLimits(max_size=4, max_tokens=100))
+    admission.observe(100, seconds=60.0)
+    for _ in range(8):
+        admission.admit(25)
+    with pytest.raises(OverloadedError, match=r"work for 120\.0 s, at most 0\.001 s"):
+        admission.admit(1)
+    admission.release(25)
+    with pytest.raises(OverloadedError):
+        admission.admit(26)
+    admission.admit(25)
+    assert not admission.leaves_half(1)
+    for _ in range(5):
+        admission.release(25)
+    assert admission.leaves_half(25)
+    assert not admission.leaves_half(26)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=60))

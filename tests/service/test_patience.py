@@ -9,7 +9,8 @@ import time
 import pytest
 
 from decoding.errors import DeadlineExceededError
-from service.configuration.config import QueueLimits
+from service.configuration.config import BatchLimits, QueueLimits
+from service.errors import OverloadedError
 from service.serving.admission import Admission
 from service.serving.patience import Patience
 from tests.service.asynchronous import asynchronous
@@ -114,3 +115,31 @@ async def test_an_error_gives_the_share_back() -> None:
     done.set()
     await queue.work("a", done)
     assert queue.order == ["a"]
+
+
+@asynchronous
+async def test_half_of_the_time_is_left_to_single_calls() -> None:
+    limits = QueueLimits(max_wait_seconds=2)
+    admission = Admission(limits, BatchLimits(max_tokens=50))
+    patience = Patience(admission, limits)
+    admission.observe(100, seconds=1.0)
+    async with patience.room(60, math.inf):
+        admission.admit(60)
+        async with patience.room(60, math.inf):
+            admission.admit(60)
+            with pytest.raises(DeadlineExceededError):  # a second of work is there
+                async with patience.room(60, time.monotonic() + 0.02):
+                    raise AssertionError("there was room")
+            admission.admit(60)  # and another one for single calls
+
+
+@asynchronous
+async def test_of_a_batch_no_more_waits_than_the_queue_may_hold() -> None:
+    queue, done = Queue(max_requests=2), asyncio.Event()
+    tasks = [asyncio.create_task(queue.work(str(i), done)) for i in range(3)]
+    await until(lambda: queue.patience.num_waiting == 2)
+    with pytest.raises(OverloadedError, match="2 requests of batches wait for room, at most 2"):
+        async with queue.patience.room(1, math.inf, bounded=True):
+            raise AssertionError("there was room")
+    done.set()
+    await asyncio.gather(*tasks)
