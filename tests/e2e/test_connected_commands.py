@@ -255,7 +255,7 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
             ((*address, "--tls-ca", str(other.ca_file)), "--tls-ca names the authorities to trust"),
             (
                 (*address, "--tls-ca", str(ca.ca_file), "--tls-server-name", "elsewhere"),
-                "--tls-server-name the server",
+                "--tls-server-name what the server is called there",
             ),
             (address, "a server that encrypts is asked with --tls"),
         ):
