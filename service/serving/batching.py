@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,19 +130,33 @@ class Batcher:
         job = _Job(retriever, request, tokens, share, cancel, time.monotonic(), future)
         self._queue.append(job)
         self._arrival.set()
+        overdue = asyncio.timeout_at(_finite(cancel.deadline))
         try:
-            answer = await future
+            async with overdue:  # a device that hangs tells of no deadline, and keeps others from running
+                answer = await future
         except asyncio.CancelledError:
             cancel.cancel()
-            if job in self._queue:
-                self._queue.remove(job)
-                self._admission.release(share)
-            self._tell_given_up(job)
+            self._give_up(job)
             raise
+        except TimeoutError:
+            if not overdue.expired():
+                raise  # the retriever's own
+            self._give_up(job)
+            where = "during decoding" if job.running else "in the queue"
+            raise DeadlineExceededError(f"the deadline passed {where}") from None
         self._observer.answered(
             request, answer.result, answer.queue_ms / 1000, time.monotonic() - job.arrived
         )
         return answer
+
+    def _give_up(self, job: _Job) -> None:
+        """Take out of the queue what nobody waits for any more; what runs ends when it does."""
+        if job in self._queue:
+            self._queue.remove(job)
+            self._admission.release(job.share)
+        if job.future.done() and not job.future.cancelled():
+            job.future.exception()  # seen: it came too late to be told
+        self._tell_given_up(job)
 
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
@@ -310,6 +325,10 @@ class Batcher:
     def _fail(job: _Job, error: Exception) -> None:
         if not job.future.done():
             job.future.set_exception(error)
+
+
+def _finite(deadline: float | None) -> float | None:
+    return None if deadline == math.inf else deadline
 
 
 def _as_memory_error(error: Exception) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from retrieval.types import RetrieveRequest
+from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission
@@ -111,12 +112,12 @@ def test_who_left_the_queue_never_runs() -> None:
             await until(lambda: batcher.num_waiting == 3)
             leaving.cancel()
             await asyncio.sleep(0.1)
-            assert batcher.num_waiting == 2
-            assert admission.num_requests == 3, "its place is free at once"
-            fake.hold.set()
-            await asyncio.gather(first, staying)
+            assert batcher.num_waiting == 1
+            assert admission.num_requests == 2, "their places are free at once"
             with pytest.raises(DeadlineExceededError, match="in the queue"):
                 await late
+            fake.hold.set()
+            await asyncio.gather(first, staying)
             assert fake.batches == [["first"], ["staying"]]
 
     asyncio.run(scenario())
@@ -224,3 +225,39 @@ def test_the_executor_runs_one_call_at_a_time_on_its_own_thread() -> None:
         assert (most, names) == ([1], {"genret-cpu_0"})
 
     asyncio.run(scenario())
+
+
+class HungRetriever(FakeRetriever):
+    """Does not look at deadlines while it hangs, as a device that does not come back."""
+
+    def respond(self, requests: Any, cancel: Any = None) -> Any:
+        self.running.set()
+        self.hold.wait(20)
+        return super().respond(requests, cancel)
+
+
+def test_deadlines_hold_while_a_device_hangs() -> None:
+    async def check() -> None:
+        retriever = HungRetriever()
+        retriever.hold.clear()
+        async with batching(max_size=1) as (batcher, admission):
+            try:
+                begun = time.monotonic()
+                tokens = [CancelToken(begun + 0.2), CancelToken(begun + 0.4), CancelToken(math.inf)]
+                calls = [
+                    asyncio.create_task(batcher.submit(retriever, RetrieveRequest(f"q{i}"), 5, token))
+                    for i, token in enumerate(tokens)
+                ]
+                ended = await asyncio.wait_for(asyncio.gather(*calls[:2], return_exceptions=True), 5)
+                assert [str(error) for error in ended] == [
+                    "the deadline passed during decoding",
+                    "the deadline passed in the queue",
+                ]
+                assert all(isinstance(error, DeadlineExceededError) for error in ended)
+                # What runs on a device that hangs counts until it ends, what waited for it does not.
+                assert admission.num_requests == 2
+            finally:
+                retriever.hold.set()
+            assert isinstance((await calls[2]).result, RetrievalResult)
+
+    asyncio.run(check())
