@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health_pb2
 
 from service.errors import NotReadyError
+from service.serving.health import HealthServicer
 
 _RETRY_AFTER_S = 1.0
 # Nobody calls any more: no call for so long; or clients try again and again, whom nothing but the end stops.
@@ -35,7 +36,7 @@ class Readiness:
     """
 
     def __init__(self, services: Sequence[str]) -> None:
-        self.servicer = health.aio.HealthServicer()
+        self.servicer = HealthServicer()
         self.state = State.WARMING
         self._services = tuple(services)
         self._refused_at: float | None = None  # None: nothing is refused for being late

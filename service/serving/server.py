@@ -156,6 +156,7 @@ class Server:
             hurried.cancel()
         await self.readiness.refuse()
         self._retrieval.streams.stop_reading()
+        self.readiness.servicer.end_watches()
         await self.listeners.stop(self._config.drain_seconds, hurry)
         await self.reloader.close()
         await asyncio.gather(*self._reloads)
