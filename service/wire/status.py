@@ -19,8 +19,11 @@ from service.status import (
     RetryAfter,
 )
 
-# Errors travel in HTTP/2 trailers, which clients cap at 8 KiB, and a message may quote what was sent.
+# Errors travel in HTTP/2 trailers, and a message may quote what was sent. Clients refuse some trailers from
+# 8 KiB on, and a text stands there up to four times: escaped, where a byte may take three, and in details.
 _MAX_TEXT_CHARS = 500
+_MAX_TEXT_BYTES = 800
+_ELLIPSIS = "…"
 _CODE_NAMES = {code.value[0]: code.name for code in StatusCode}
 WireStatus = status_pb2.Status
 
@@ -93,4 +96,8 @@ def _detail_to_proto(detail: Detail) -> Message:
 
 
 def _clip(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
+    encoded = text.encode(errors="replace")
+    if len(text) <= _MAX_TEXT_CHARS and len(encoded) <= _MAX_TEXT_BYTES:
+        return encoded.decode()
+    head = text[: _MAX_TEXT_CHARS - 1].encode(errors="replace")
+    return head[: _MAX_TEXT_BYTES - len(_ELLIPSIS.encode())].decode(errors="ignore") + _ELLIPSIS
