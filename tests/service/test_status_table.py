@@ -38,6 +38,7 @@ from service.errors import (
     ServiceError,
     UnauthenticatedError,
     UnknownIndexError,
+    UnservableIndexError,
 )
 from service.status import TABLE, failure_of
 from service.wire.status import error_from_status, failure_to_proto
@@ -53,6 +54,7 @@ EXPECTED = [
     (IndexFormatError("broken"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (IndexVersionError("old"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (IndexNotFoundError("gone"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (UnservableIndexError("empty"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (IndexDirectoryError("odd"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (ModelError("no positions"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (SourceError("line 3"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
