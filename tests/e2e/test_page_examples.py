@@ -13,6 +13,7 @@ import pytest
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from retrieval.text import Rendering, TextTokenizer
+from tests.service.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,3 +83,13 @@ def test_the_example_of_a_json_answer_prints_a_title_and_its_entity(folder: Path
     (line,) = run(example("retriever.answer("), folder).splitlines()
     source = json.loads(schema)["properties"]["source"]["const"]
     assert re.fullmatch(rf"{source} /title Munich \['\w+\.munich'\]", line)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_client_library_prints_what_a_server_finds(folder: Path) -> None:
+    code = example("AsyncRetrievalClient")
+    with ServerProcess(str(folder / "sample.index")) as server:
+        lines = run(code.replace("127.0.0.1:50051", server.address()), folder).splitlines()
+    assert re.fullmatch(r"\w.* [0-9a-f]{32}", lines[0])
+    assert len(lines) == 3
+    assert "german city where oktoberfest is held -> Munich" in lines[1:]
