@@ -1,4 +1,7 @@
-"""What docs/operations.md names is there: commands, flags, settings, metrics, alerts, messages, files."""
+"""What docs/operations.md names is there: commands, flags, settings, metrics, alerts, messages, files.
+
+The commands of the README are, too.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,19 @@ from tests.service.full_metrics import families
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Prose in the order of the page, and blocks of commands apart from it.
 PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 CODE = re.findall(r"`([^`\n]+)`", PROSE)
-LINES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+BLOCKS = re.findall(r"```\w*\n(.*?)```", PAGE + README, re.DOTALL)
+LINES = [line.removeprefix("$ ") for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
 
 
 def commands() -> Iterator[list[str]]:
     """Every command that a reader may copy, in blocks, in prose and in tables."""
     for text in (*LINES, *CODE):
         if text.startswith(("genret ", "python benchmarks/", "benchmarks/")) and " " in text:
-            yield shlex.split(text.removeprefix("python "))
+            yield shlex.split(text.removeprefix("python ").partition(" | ")[0], comments=True)
 
 
 def named(words: list[str]) -> tuple[click.Command, list[str]]:
