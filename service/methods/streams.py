@@ -11,6 +11,7 @@ from service.errors import NotReadyError
 from service.methods.call import Call
 from service.methods.failures import failure_status
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.quiet import Quiet
 from service.wire.streams import check_stream_id
 
 # Queries of one stream that have been read and whose answers have not been taken off the server.
@@ -44,7 +45,7 @@ class Streams:
             write: Sends an answer; returns when there is room for the next one.
 
         Raises:
-            NotReadyError: the server shuts down; every query that was read has been answered.
+            NotReadyError: the server shuts down; every query that was read before that has been answered.
             Exception: what reading or writing raises; when reading fails, every query that was read has been
                 answered.
         """
@@ -57,11 +58,11 @@ class Streams:
         finally:
             self._open.discard(stream)
 
-    def stop_reading(self) -> None:
-        """Read no more queries of any stream: each ends with what it has in flight. Idempotent."""
+    def stop(self) -> None:
+        """Take no more queries of any stream: each ends with what it has in flight. Idempotent."""
         self._stopped = True
         for stream in self._open:
-            stream.stop_reading()
+            stream.stop()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -77,21 +78,22 @@ class _Stream:
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_in_flight = 0
         self._answers: asyncio.Queue[pb.RetrieveStreamResponse | None] = asyncio.Queue()
-        self._reader: asyncio.Task[None] | None = None
+        self._dropping: Quiet | None = None  # None: queries are taken
+        self._num_dropped = 0
 
     async def run(self, requests: AsyncIterator[pb.RetrieveStreamRequest], write: Write) -> None:
         """Answer everything; whatever ends it early cancels what is in flight."""
-        reader = self._reader = asyncio.create_task(self._read(requests))
+        reader = asyncio.create_task(self._read(requests))
         reader.add_done_callback(lambda _: self._answers.put_nowait(None))
         try:
-            while self._num_in_flight or not reader.done():
+            while self._num_in_flight or not (reader.done() or self._dropping):
                 answer = await self._answers.get()
                 if answer is not None:
                     await write(answer)
                     self._num_in_flight -= 1
                     self._slots.release()
-            if reader.cancelled():
-                raise _shutting_down()
+            if self._dropping is not None:
+                await self._see_out(self._dropping, reader)
             reader.result()
         finally:
             tasks = [reader, *self._tasks]
@@ -99,18 +101,35 @@ class _Stream:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def stop_reading(self) -> None:
-        """Read no more queries."""
-        if self._reader is not None:
-            self._reader.cancel()
+    def stop(self) -> None:
+        """Take no more queries."""
+        if self._dropping is None:
+            self._dropping = Quiet()
+            self._slots.release()  # the reader may wait for one
+            self._answers.put_nowait(None)
+
+    async def _see_out(self, dropping: Quiet, reader: asyncio.Task[None]) -> None:
+        """End a stream that was stopped; it ends well where the client has sent nothing in vain."""
+        dropping.broken()  # the last answer may well be what the next query waits for
+        ended = asyncio.Event()
+        reader.add_done_callback(lambda _: ended.set())
+        await dropping.come(ended)
+        if self._num_dropped or not reader.done():
+            raise _shutting_down()
 
     async def _read(self, requests: AsyncIterator[pb.RetrieveStreamRequest]) -> None:
         while True:
             # Before the query is read: one that cannot be answered yet stays in the client's hands.
-            await self._slots.acquire()
+            if self._dropping is None:
+                await self._slots.acquire()
             message = await anext(requests, None)
             if message is None:
                 return
+            if self._dropping is not None:
+                # A stream that ends while its client is sending is, to many a client, one that broke.
+                self._num_dropped += 1
+                self._dropping.broken()
+                continue
             self._num_in_flight += 1
             task = asyncio.create_task(self._answer(message))
             self._tasks.add(task)

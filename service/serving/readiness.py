@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from enum import Enum
 
@@ -11,10 +10,9 @@ from grpc_health.v1 import health_pb2
 
 from service.errors import NotReadyError
 from service.serving.health import HealthServicer
+from service.serving.quiet import Quiet
 
 _RETRY_AFTER_S = 1.0
-# Nobody calls any more: no call for so long; or clients try again and again, whom nothing but the end stops.
-_QUIET_S, _MAX_REFUSING_S = 0.05, 1.0
 
 
 class State(Enum):
@@ -39,7 +37,7 @@ class Readiness:
         self.servicer = HealthServicer()
         self.state = State.WARMING
         self._services = tuple(services)
-        self._refused_at: float | None = None  # None: nothing is refused for being late
+        self._quiet: Quiet | None = None  # None: nothing is refused for being late
 
     async def announce(self, state: State) -> None:
         """Enter a state and tell those who watch."""
@@ -61,16 +59,18 @@ class Readiness:
         """
         if self.state is State.WARMING:
             raise NotReadyError(State.WARMING.value, _RETRY_AFTER_S)
-        if self._refused_at is not None:
-            self._refused_at = time.monotonic()
+        if self._quiet is not None:
+            self._quiet.broken()
             raise NotReadyError(State.DRAINING.value, _RETRY_AFTER_S)
 
-    async def refuse(self) -> None:
+    async def refuse(self, hurry: asyncio.Event) -> None:
         """Refuse all further calls, and return when hardly any come.
 
         When gRPC stops it resets calls that it has read and not yet handed over: their callers see CANCELLED,
         which nobody may try again. Refused here they see UNAVAILABLE, and go elsewhere.
+
+        Args:
+            hurry: When set, it returns at once.
         """
-        begun = self._refused_at = time.monotonic()
-        while (now := time.monotonic()) - self._refused_at < _QUIET_S and now - begun < _MAX_REFUSING_S:
-            await asyncio.sleep(_QUIET_S / 4)
+        self._quiet = Quiet()
+        await self._quiet.come(hurry)

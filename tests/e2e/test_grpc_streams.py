@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -303,6 +304,43 @@ async def test_draining_answers_what_a_stream_has_in_flight_and_ends_it() -> Non
         error, details = await failure(refused_at_the_end(call))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert details["RetryInfo"].retry_delay.ToMilliseconds() > 0
+        await draining
+
+
+@asynchronous
+async def test_draining_ends_streams_whose_clients_send_on_as_unavailable() -> None:
+    async with running(FakeRetriever()) as api:
+        num_answers = 0
+
+        async def ask_on() -> grpc.StatusCode:
+            nonlocal num_answers
+            call = api.stub.RetrieveStream(timeout=20)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await call.write(item("first"))
+                while await call.read() is not grpc.aio.EOF:
+                    num_answers += 1
+                    await call.write(item("next"))
+            code: grpc.StatusCode = await call.code()
+            return code
+
+        asking = [asyncio.ensure_future(ask_on()) for _ in range(20)]
+        await until(lambda: num_answers > 100)
+        await api.server.drain()
+        assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
+
+
+@asynchronous
+async def test_a_stream_that_has_sent_all_before_a_drain_ends_well() -> None:
+    fake = FakeRetriever()
+    fake.hold.clear()
+    async with running(fake) as api:
+        call = api.stub.RetrieveStream(iter([item("a"), item("b")]), timeout=20)
+        await until(lambda: in_flight(api) == 2)
+        draining = asyncio.create_task(api.server.drain())
+        await asyncio.sleep(0.1)
+        fake.hold.set()
+        assert set(await collect(call)) == {"a", "b"}
+        assert await call.code() == grpc.StatusCode.OK
         await draining
 
 
