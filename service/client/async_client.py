@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -105,7 +106,8 @@ class AsyncRetrievalClient:
         """
         if max_in_flight < 1:
             raise InputError("max_in_flight", f"must be at least 1, got {max_in_flight}")
-        timeout_s, request_id = call.get("timeout_s"), request_id_of(call.get("request_id", ""))
+        timeout_s = calls.seconds_of(call.get("timeout_s"))
+        request_id = request_id_of(call.get("request_id", ""))
         outstanding = Outstanding(index, request_id)
         return exchange(
             AsyncSender(requests, outstanding, max_in_flight),
@@ -196,9 +198,12 @@ class AsyncRetrievalClient:
                     raise failure from error
             finally:
                 watch.cancel()
+            # Who refuses at once, as a proxy does that has no server, is not asked again at once.
+            await asyncio.sleep(calls.ASK_AGAIN_S)
 
     async def _call(self, prepared: calls.UnaryCall[T], options: CallOptions) -> T:
-        timeout_s = options.get("timeout_s") or self.options.timeout_s
+        given = calls.seconds_of(options.get("timeout_s"))
+        timeout_s = self.options.timeout_s if given is None else given
         request_id = request_id_of(options.get("request_id", ""))
         method: Any = prepared.method(self._stubs)
         try:

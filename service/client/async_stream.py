@@ -12,6 +12,7 @@ from retrieval.types import RetrieveRequest
 from service.client.outstanding import Answered, Outstanding
 from service.errors import CallError
 
+_END: Any = object()
 _OWN_INTERNAL = "Internal error from Core"  # what grpc.aio calls a failed write
 Requests = Iterable[RetrieveRequest] | AsyncIterable[RetrieveRequest]
 
@@ -37,13 +38,14 @@ class AsyncSender:
         while True:
             await self._slots.acquire()
             try:
-                request = await anext(queries, None)
+                request = await anext(queries, _END)
+                if request is _END:
+                    return
+                message = self._outstanding.ask(request)
             except Exception as error:  # gRPC would log it and cancel the call without saying why
                 self.error = error
                 return
-            if request is None:
-                return
-            yield self._outstanding.ask(request)
+            yield message
 
     def answered(self, message: Any) -> Answered:
         """Return an answer with its query, and let the next query go."""

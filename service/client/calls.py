@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from grpc_health.v1 import health_pb2
 
 from retrieval.answers.types import AnswerRequest
+from retrieval.errors import InputError
 from retrieval.request_options import RequestOptions, with_options
 from retrieval.types import Mention, RetrieveRequest
 from service.client.channel import Stubs
@@ -29,7 +31,9 @@ from service.wire.requests import batch_request_to_proto, request_to_proto
 
 READINESS = "genret.v1.RetrievalService"
 LIVENESS = ""
+ASK_AGAIN_S = 0.1
 UNKNOWN_SERVICE = "SERVICE_UNKNOWN"
+_LONGEST_S = 1e8  # some years; gRPC takes what it cannot count for the past
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -46,6 +50,19 @@ class UnaryCall(Generic[T_co]):
     method: Callable[[Stubs], Any]
     message: Any
     parse: Callable[[Any, str], T_co]
+
+
+def seconds_of(timeout_s: float | None) -> float | None:
+    """Return a deadline as gRPC takes it; None is none.
+
+    Raises:
+        InputError: it is no finite number: to gRPC it would have passed.
+    """
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, bool) or not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s)):
+        raise InputError("timeout_s", f"must be a finite number of seconds, got {timeout_s!r}")
+    return min(float(timeout_s), _LONGEST_S)
 
 
 def retrieve(request: RetrieveRequest, index: str) -> UnaryCall[Reply]:

@@ -30,11 +30,19 @@ class Outstanding:
         return len(self._requests)
 
     def ask(self, request: RetrieveRequest) -> Any:
-        """Take a query in; returns its message."""
+        """Take a query in; returns its message.
+
+        Raises:
+            TypeError: it is no query.
+            ValueError: it cannot be sent.
+        """
+        if not isinstance(request, RetrieveRequest):
+            raise TypeError(f"a stream takes RetrieveRequest, got {type(request).__name__}")
         name = str(self._count)
+        message = stream_request_to_proto(name, request, self._index)
         self._count += 1
         self._requests[name] = request
-        return stream_request_to_proto(name, request, self._index)
+        return message
 
     def answer(self, message: Any) -> Answered:
         """Take the query of an answer out; returns both.

@@ -104,7 +104,8 @@ class RetrievalClient:
         """
         if max_in_flight < 1:
             raise InputError("max_in_flight", f"must be at least 1, got {max_in_flight}")
-        timeout_s, request_id = call.get("timeout_s"), request_id_of(call.get("request_id", ""))
+        timeout_s = calls.seconds_of(call.get("timeout_s"))
+        request_id = request_id_of(call.get("request_id", ""))
         outstanding = Outstanding(index, request_id)
         return exchange(
             Sender(requests, outstanding, max_in_flight),
@@ -193,9 +194,12 @@ class RetrievalClient:
                     raise failure from error
             finally:
                 watch.cancel()
+            # Who refuses at once, as a proxy does that has no server, is not asked again at once.
+            time.sleep(calls.ASK_AGAIN_S)
 
     def _call(self, prepared: calls.UnaryCall[T], options: CallOptions) -> T:
-        timeout_s = options.get("timeout_s") or self.options.timeout_s
+        given = calls.seconds_of(options.get("timeout_s"))
+        timeout_s = self.options.timeout_s if given is None else given
         request_id = request_id_of(options.get("request_id", ""))
         method: Any = prepared.method(self._stubs)
         try:

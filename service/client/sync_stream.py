@@ -12,6 +12,8 @@ from retrieval.types import RetrieveRequest
 from service.client.outstanding import Answered, Outstanding
 from service.errors import CallError
 
+_END: Any = object()
+
 
 class Sender:
     """Hands queries to gRPC, which takes them in a thread of its own, while few enough are outstanding.
@@ -34,20 +36,21 @@ class Sender:
 
     def messages(self) -> Iterator[Any]:
         """Yield what is to be sent. An error of the iterable ends the sending and is kept."""
-        queries = iter(self._requests)
-        while self._wait():
-            try:
-                request = next(queries)
-            except StopIteration:
-                return
-            except BaseException as error:  # gRPC would log it and cancel the call without saying why
-                self.error = error
-                return
-            with self._changed:
-                if self._stopped:
+        try:
+            queries = iter(self._requests)
+            while self._wait():
+                request = next(queries, _END)
+                if request is _END:
                     return
-                message = self._outstanding.ask(request)
-            yield message
+                with self._changed:
+                    if self._stopped:
+                        return
+                    message = self._outstanding.ask(request)
+                yield message
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # gRPC would log it and cancel the call without saying why
+            self.error = error
 
     def answered(self, message: Any) -> Answered:
         """Return an answer with its query, and let the next query go."""
