@@ -169,6 +169,10 @@ def _token(file: Path | None) -> str | None:
         raise InputError("token", f"{file}: {getattr(error, 'strerror', None) or 'not a text'}") from error
     if not text:
         raise InputError("token", f"{file}: holds no token")
+    if len(text.split()) > 1:
+        raise InputError(
+            "token", f"{file}: holds more than a token; of `genret token new` keep the first line"
+        )
     return text
 
 

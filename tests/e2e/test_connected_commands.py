@@ -212,12 +212,22 @@ def test_a_token_is_not_sent_in_plaintext_to_other_machines(tmp_path: Path) -> N
         assert "secret" not in done.stderr
 
 
-@pytest.mark.parametrize("content", ["", " \n", "two words", "é"])
-def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no token"),
+        (" \n", "holds no token"),
+        ("two words", "holds more than a token; of `genret token new` keep the first line"),
+        ("secret\nread sha256:00\n", "holds more than a token; of `genret token new` keep the first line"),
+        ("é", "must be printable ASCII without blanks, and not empty"),
+    ],
+)
+def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "token").write_text(content)
     done = genret("health", "--token-file", str(tmp_path / "token"))
     assert done.exit_code == 2
     assert "Error: --token-file: " in done.stderr
+    assert message in done.stderr
 
 
 def test_commands_speak_tls_and_show_tokens(tmp_path: Path) -> None:
