@@ -6,9 +6,9 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 from grpc import StatusCode
@@ -31,6 +31,7 @@ _DISCARD_SECONDS = 2.0
 # As in JSON; Python's own reading takes more.
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 M = TypeVar("M", bound=Message)
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -81,16 +82,22 @@ async def read_message(request: Request, message: M, max_bytes: int, may_be_empt
         raise DecodingCancelledError("the client left") from None
     if not body and may_be_empty:
         return message
-    if len(body) > _INLINE_BYTES:
-        return await asyncio.to_thread(message_from_json, body, message)
-    return message_from_json(body, message)
+    return await off_the_loop(len(body), message_from_json, body, message)
 
 
 async def write_message(message: Message) -> bytes:
     """Return the body of a reply."""
-    if message.ByteSize() > _INLINE_BYTES:
-        return await asyncio.to_thread(message_to_json, message)
-    return message_to_json(message)
+    return await off_the_loop(message.ByteSize(), message_to_json, message)
+
+
+async def off_the_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what `work` returns, which takes time in proportion to `size` bytes.
+
+    What is small is done at once, the rest in a thread: the event loop is everybody's.
+    """
+    if size > _INLINE_BYTES:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    return work(*args, **kwargs)
 
 
 async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: float) -> R:

@@ -15,16 +15,17 @@ from starlette.types import Receive, Scope, Send
 from decoding.errors import DecodingCancelledError
 from retrieval.errors import InputError
 from service.errors import MalformedMessageError
-from service.gateway.calls import check_type
+from service.gateway.calls import check_type, off_the_loop, write_message
 from service.gateway.endpoints import NDJSON_TYPE, Endpoint
 from service.gateway.handlers import Gate, Handler, finished, refusal
 from service.methods.call import Call
 from service.observability.calls import ObservedCall
-from service.wire.json import message_from_json, message_to_json
+from service.wire.json import message_from_json
 from service.wire.logged import queries_of
 
 # Of a body that is sent faster than it is answered, bytes.
 _READ_AHEAD_BYTES = 256 * 1024
+_BLANK_LINES = 256
 StreamMethod = Callable[[AsyncIterator[Any], Call, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
@@ -74,13 +75,13 @@ class _Exchange(Response):
 
         async def messages() -> AsyncIterator[Message]:
             async for number, line in lines:
-                message = _parsed(line, message_type(), number)
+                message = await off_the_loop(len(line), _parsed, line, message_type(), number)
                 if wants_queries:
                     observed.note_queries(queries_of(message))
                 yield message
 
         async def write(answer: Message) -> None:
-            await self._write(message_to_json(answer), send)
+            await self._write(await write_message(answer), send)
 
         working = asyncio.ensure_future(self._method(messages(), call, write))
         leaving = asyncio.create_task(lines.read_until_client_gone())
@@ -152,6 +153,8 @@ class _Lines:
             del self._held[: size + 1]
             if line.strip():
                 yield number, line
+            elif number % _BLANK_LINES == 0:
+                await asyncio.sleep(0)  # others have their turn between them
             if end < 0:
                 return
             number, seen = number + 1, 0

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterable
 from typing import Any
 
 import httpx
+import pytest
+from starlette.requests import Request
 
+from service.gateway import streams
+from service.wire.json import message_from_json
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import gateway, http_client, listening, raw_connection
@@ -130,3 +135,45 @@ async def test_a_stream_that_the_server_stops_says_so() -> None:
         reply = await asking
     assert reply.status_code == 503
     assert reply.json()["error"]["status"] == "UNAVAILABLE"
+
+
+@asynchronous
+async def test_a_long_line_is_read_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def noting(body: bytes, message: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return message_from_json(body, message)
+
+    monkeypatch.setattr(streams, "message_from_json", noting)
+    ids = [str(i) for i in range(50_000)]
+    long = ask("long", "x", allow_entity_ids={"ids": ids})
+    async with http_client() as client:
+        reply = await client.post(
+            "/v1/retrieveStream", content=lines_of(ask("short", "y"), long), headers=HEADERS
+        )
+    assert set(by_id(read(reply))) == {"short", "long"}
+    assert threads[0] == threading.main_thread().name
+    assert threads[1] != threads[0]
+
+
+@asynchronous
+async def test_blank_lines_leave_turns_to_others() -> None:
+    turns = 0
+    body = [{"type": "http.request", "body": b"\n" * 100_000, "more_body": False}]
+
+    async def receive() -> Any:
+        return body.pop() if body else await asyncio.Event().wait()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    lines = streams._Lines(Request({"type": "http", "headers": []}, receive), 1000)
+    tasks = [asyncio.create_task(lines.read_until_client_gone()), asyncio.create_task(take_turns())]
+    assert [line async for line in lines] == []
+    for task in tasks:
+        task.cancel()
+    assert turns > 300
