@@ -52,7 +52,7 @@ _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a 
 def serve_command(
     context: click.Context, /, path: str | None, file: Path | None, print_config: bool, **settings: object
 ) -> None:
-    """Serve INDEX over gRPC until SIGTERM or Ctrl-C.
+    """Serve INDEX over gRPC, and over HTTP where it has a port, until SIGTERM or Ctrl-C.
 
     One line on stderr says when the server is ready and where it listens, and one that it has stopped.
     Stopped by a signal it ends with exit code 0; if it was not ready yet, with 130 (Ctrl-C) or 143 (SIGTERM).
