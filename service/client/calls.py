@@ -57,11 +57,14 @@ def seconds_of(timeout_s: float | None) -> float | None:
 
     Raises:
         InputError: it is no finite number: to gRPC it would have passed.
+        CallError: it has passed; gRPC might still get an answer.
     """
     if timeout_s is None:
         return None
     if isinstance(timeout_s, bool) or not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s)):
         raise InputError("timeout_s", f"must be a finite number of seconds, got {timeout_s!r}")
+    if timeout_s <= 0:
+        raise CallError("DEADLINE_EXCEEDED", f"no time is left for the call: {timeout_s:g} s")
     return min(float(timeout_s), _LONGEST_S)
 
 
