@@ -8,6 +8,7 @@ from typing import Any
 from grpc import StatusCode
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,6 +18,7 @@ from service.gateway.calls import begin_call
 from service.gateway.endpoints import ENDPOINTS, Endpoint
 from service.gateway.errors import HttpError, error_response
 from service.gateway.handlers import Gate, Handler, finished, unary
+from service.gateway.parting import Parting
 from service.gateway.static_files import STATIC_DIRECTORY, StaticFile, file_route, page_routes, read_files
 from service.gateway.streams import stream
 from service.methods.indexes import IndexMethods
@@ -46,7 +48,7 @@ def make_app(
     Args:
         retrieval: The methods of RetrievalService.
         indexes: The methods of IndexService.
-        readiness: What /readyz says.
+        readiness: What /readyz says; connections are not kept while it drains.
         authority: Who may call; None: everybody.
         metrics: Where calls are counted, and what /metrics shows.
         config: Limits, what is logged, and whether the explorer page is served.
@@ -64,7 +66,8 @@ def make_app(
     routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
     if config.http.explorer:
         routes += page_routes(read_files(STATIC_DIRECTORY))
-    return Starlette(routes=routes, exception_handlers={HTTPException: _refused})
+    parting = Middleware(Parting, readiness=readiness)
+    return Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
 
 
 def _route(endpoint: Endpoint, methods: object, gate: Gate) -> Route:

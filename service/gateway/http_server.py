@@ -28,6 +28,8 @@ _BACKLOG = 512
 _TICKS_PER_SECOND = 10
 # How long requests that were cancelled have to say so to their clients, seconds.
 _FAREWELL_SECONDS = 1.0
+# How long connections that were made as the listeners closed have to bring their request, seconds.
+_LAST_REQUEST_SECONDS = 0.05
 
 
 class HttpServer:
@@ -174,6 +176,19 @@ class _Uvicorn(uvicorn.Server):
         """Begin to shut down."""
         self.should_exit = True
         self._leaving.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listeners before the connections: one that was just made still brings its request."""
+        loop = asyncio.get_running_loop()
+        for listener in (listener for server in self.servers for listener in server.sockets):
+            loop.remove_reader(listener)
+        # asyncio forgets a connection that it has accepted and not set up as its server closes: it would stay
+        # open, and nobody would ever answer.
+        await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(_LAST_REQUEST_SECONDS)
+        await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
         """Renew the date of replies once a second, where uvicorn looks ten times whether it is to exit."""
