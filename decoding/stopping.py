@@ -76,7 +76,8 @@ class StopPoll:
             try:
                 token.check()
             except DecodingCancelledError as error:
-                self._errors[query] = error
+                # Its frames hold the callers' frames, whose session holds the keys and values.
+                self._errors[query] = error.with_traceback(None)
 
     def _sent(self, values: Tensor) -> Tensor:
         """A copy on the device, which the host does not wait for."""

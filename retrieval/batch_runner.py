@@ -178,8 +178,11 @@ class BatchRunner:
         allowed: list[EntityFilter | None] = []
         seeded = [replace(job, request=_seeded(job.request)) for job in jobs]
         for i, (job, made) in enumerate(zip(seeded, filters, strict=True)):
+            stopped = _stopped(job)  # while other groups were answered, or a filter was made
             if isinstance(made, DecodingCancelledError):
                 replies[i] = made
+            elif stopped is not None:
+                replies[i] = stopped
             elif made is not None and not made.num_allowed:
                 replies[i] = nothing_allowed(job.request)
             else:
@@ -224,6 +227,17 @@ class BatchRunner:
                     outcome = replace(outcome, explanation=why)
             replies.append(outcome)
         return replies
+
+
+def _stopped(job: Job) -> DecodingCancelledError | None:
+    """Return why a job is not to begin any more, if so."""
+    if job.cancel is None:
+        return None
+    try:
+        job.cancel.check()
+    except DecodingCancelledError as error:
+        return error.with_traceback(None)
+    return None
 
 
 def _seeded(request: RetrieveRequest) -> RetrieveRequest:

@@ -196,7 +196,8 @@ class Answer:
         try:
             cancel.check()
         except DecodingCancelledError as error:
-            self._error = self._error or (None if self.over else error)
+            # Its frames hold the callers' frames, whose session holds the keys and values.
+            self._error = self._error or (None if self.over else error.with_traceback(None))
 
     def note_choice(self, logprob: float, choice: Choice) -> None:
         """Take the log-probability that a chosen token has among the allowed ones."""

@@ -72,7 +72,7 @@ def test_some_messages_and_bytes_at_every_method(server: Fuzzed, name: str) -> N
     assert name in ENDLESS or Code.INVALID_ARGUMENT in seen
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", METHODS)
 def test_many_messages_and_bytes_at_every_method(server: Fuzzed, name: str) -> None:
     explore(server, name, many(25))
@@ -105,7 +105,7 @@ def test_some_calls_are_given_up(server: Fuzzed, name: str) -> None:
     give_up(server, name, some(12))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", METHODS)
 def test_many_calls_are_given_up(server: Fuzzed, name: str) -> None:
     give_up(server, name, many(12))
@@ -198,7 +198,7 @@ def test_some_metadata(server: Fuzzed) -> None:
     decorate(server, some(100))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_much_metadata(server: Fuzzed) -> None:
     decorate(server, many(100))
 

@@ -77,13 +77,13 @@ def test_some_calls_of_a_model_are_given_up(server: Fuzzed, name: str) -> None:
     give_up(server, name, some(6))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", RETRIEVAL)
 def test_many_messages_to_a_model(server: Fuzzed, name: str) -> None:
     explore(server, name, many(12))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", RETRIEVAL)
 def test_many_calls_of_a_model_are_given_up(server: Fuzzed, name: str) -> None:
     give_up(server, name, many(6))

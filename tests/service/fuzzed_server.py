@@ -36,7 +36,7 @@ _QUIET = settings(
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
 )
-FACTOR = 20  # how many times as much the slow tests try
+FACTOR = 20  # how many times as much the long tests try
 
 
 def some(examples: int) -> settings:

@@ -1,0 +1,358 @@
+"""Who leaves frees what was taken: a real model, calls that end in every place a request passes.
+
+A client cancels, hangs up or lets its deadline pass while its request waits in the queue, while the model is at
+the prompts or at some step, while the answer is converted, and while it is on its way out. Each time nothing is
+left: no place in the queue, no user of the index, no keys and values, no call in flight; and the model has
+not begun another pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from weakref import WeakSet
+
+import grpc
+import httpx
+import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from decoding.hf_session import TreeSession
+from service.configuration.config import IndexSpec
+from service.configuration.sections import HttpConfig, ModelSpec
+from service.gateway import handlers
+from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
+from service.methods import queries as queries_module
+from service.methods import retrieval as retrieval_module
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.rpc import observation
+from service.serving.loading import IndexOpener
+from service.serving.served import ServedIndex
+from tests.service.asynchronous import asynchronous
+from tests.service.fuzzed_server import held_for_requests
+from tests.service.held_model import HeldModel, watch_sessions
+from tests.service.method_calls import statuses
+from tests.service.running_server import Running, open_all, retriever_of, running, until
+from tests.service.tiny_assets import make_checkpoint, make_index
+
+BEAM = pb.RetrieveRequest(query="which city", k=3, beam_size=4)
+DISC = pb.RetrieveRequest(query="which city", method=pb.RETRIEVAL_METHOD_DISC, seed=1, num_samples=8)
+TITLES = (
+    '{"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "string", "x-genret-index": "tiny"}}'
+)
+# What is asked, and how many requests it makes.
+FORMS: dict[str, tuple[str, Message, int]] = {
+    "beam": ("Retrieve", BEAM, 1),
+    "exact": ("Retrieve", pb.RetrieveRequest(query="which", k=12, beam_size=2, exact=True), 1),
+    "disc": ("Retrieve", DISC, 1),
+    "answer": ("Answer", pb.AnswerRequest(query="which", schema_json=TITLES), 1),
+    "stream": ("RetrieveStream", pb.RetrieveStreamRequest(id="a", request=BEAM), 1),
+    "batch": ("BatchRetrieve", pb.BatchRetrieveRequest(requests=[BEAM, BEAM, DISC]), 3),
+    "link": ("Link", pb.LinkRequest(mentions=[pb.Mention(mention=m) for m in ("Nile", "Iron")]), 2),
+}
+Transport = Literal["grpc", "http"]
+TRANSPORTS: tuple[Transport, ...] = ("grpc", "http")
+DEADLINE_S = 0.6
+CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    index = make_index(folder / "index", checkpoint)
+    opener = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
+    served = open_all(opener, IndexSpec("tiny", index))["tiny"]
+    yield served
+    retriever_of(served).close()
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> WeakSet[TreeSession]:
+    return watch_sessions(monkeypatch)
+
+
+@dataclass(frozen=True)
+class Api:
+    """The server, both kinds of clients, and the model."""
+
+    running: Running
+    http: httpx.AsyncClient
+    model: HeldModel
+    sessions: WeakSet[TreeSession]
+
+    def ask(self, transport: Transport, form: str, deadline_s: float | None = None) -> asyncio.Task[Any]:
+        """Start a call; cancelling the task is what a client does that leaves."""
+        method, message, _ = FORMS[form]
+        ask = self._over_grpc if transport == "grpc" else self._over_http
+        return asyncio.create_task(ask(method, message, deadline_s))
+
+    async def _over_grpc(self, method: str, message: Message, deadline_s: float | None) -> str:
+        start = getattr(self.running.stub, method)
+        timeout = deadline_s or 30
+        try:
+            if method == "RetrieveStream":
+                answers = [answer async for answer in start(iter([message]), timeout=timeout)]
+            else:
+                answers = [await start(message, timeout=timeout)]
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        # Items of a call end by themselves at its deadline, a moment before it or after.
+        failed = {CODE_NAMES[status.code] for answer in answers for status in statuses(answer)}
+        return ", ".join(sorted(failed)) or "OK"
+
+    async def _over_http(self, method: str, message: Message, deadline_s: float | None) -> str:
+        (endpoint,) = (e for e in ENDPOINTS if e.method == method)
+        content = json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
+        headers = {"content-type": NDJSON_TYPE if endpoint.is_stream else "application/json"}
+        if deadline_s is not None:
+            headers["x-request-timeout-seconds"] = str(deadline_s)
+        response = await self.http.post(endpoint.path, content=content, headers=headers)
+        return "OK" if response.status_code == 200 else str(response.json()["error"]["status"])
+
+    def held(self) -> list[str]:
+        """What is held for requests, in words."""
+        alive = len(self.sessions)
+        return held_for_requests(self.running.server) + ([f"{alive} sessions"] if alive else [])
+
+    def running_calls(self) -> float:
+        metrics = self.running.server.metrics
+        return sum(s.value for family in metrics.in_flight.collect() for s in family.samples)
+
+    def users(self) -> int:
+        return self.running.server.indexes._users.total()
+
+    def ended(self, name: str, stage: str) -> float:
+        """Requests that ended early at a stage, `name` says how."""
+        counter = getattr(self.running.server.metrics, name)
+        return float(counter.labels(stage)._value.get())
+
+    async def check_free(self) -> None:
+        """Nothing is held, and the next query is answered."""
+        await until(lambda: not self.held())
+        assert (await self.running.retrieve(k=1)).candidates
+        await until(lambda: not self.held())
+
+
+@asynccontextmanager
+async def serving(tiny: ServedIndex, sessions: WeakSet[TreeSession]) -> AsyncIterator[Api]:
+    async with running(indexes={"tiny": tiny}, http=HttpConfig(port=0)) as api:
+        listener = api.server.listeners.http
+        assert listener is not None
+        base_url = f"http://{listener.address}"
+        async with httpx.AsyncClient(base_url=base_url, timeout=30, trust_env=False) as client:
+            with HeldModel(tiny).attached() as model:
+                yield Api(api, client, model, sessions)
+
+
+async def gone(call: asyncio.Task[Any]) -> None:
+    """Leave, as a client does."""
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert call.cancelled()
+
+
+async def late(call: asyncio.Task[Any]) -> None:
+    """Wait until the deadline is over."""
+    assert await call == "DEADLINE_EXCEEDED"
+
+
+async def leave_the_queue(
+    api: Api, transport: Transport, form: str, leave: Callable[[asyncio.Task[Any]], Awaitable[None]],
+    deadline_s: float | None = None,
+) -> None:  # fmt: skip
+    """End a call whose requests wait behind another one."""
+    lane = api.running.server.lanes.of("cpu")
+    api.model.watch(stop_at=0)
+    ahead = asyncio.ensure_future(api.running.retrieve("ahead"))
+    await until(api.model.reached.is_set)
+    call = api.ask(transport, form, deadline_s)
+    number = FORMS[form][2]
+    await until(lambda: lane.batcher.num_waiting == number)
+    await leave(call)
+    # All of it while the device is still at the other one.
+    await until(lambda: not lane.batcher.num_waiting)
+    await until(lambda: (lane.admission.num_requests, api.users(), api.running_calls()) == (1, 1, 1))
+    assert lane.patience._requests == 0
+    api.model.release()
+    assert (await ahead).candidates
+    await api.check_free()
+
+
+async def leave_the_model(
+    api: Api, transport: Transport, form: str, at: int, leave: Callable[[asyncio.Task[Any]], Awaitable[None]],
+    deadline_s: float | None = None,
+) -> None:  # fmt: skip
+    """End a call while the model is at its pass number `at`; 0 is that of the prompts."""
+    api.model.watch(stop_at=at)
+    call = api.ask(transport, form, deadline_s)
+    await until(api.model.reached.is_set)
+    await leave(call)
+    # Who left is known at once; the device is free at the next step.
+    await until(lambda: not api.running_calls() and not api.users())
+    lane = api.running.server.lanes.of("cpu")
+    assert lane.admission.num_requests == FORMS[form][2]
+    assert lane.patience._requests == 0
+    api.model.release()
+    await until(lambda: not api.held())
+    assert api.model.passes == at + 1
+    await api.check_free()
+
+
+async def passes_of(api: Api, transport: Transport, form: str) -> int:
+    """Let a call run to its end and return how often the model ran for it."""
+    api.model.watch()
+    assert await api.ask(transport, form) == "OK"
+    await until(lambda: not api.held())
+    return api.model.passes
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("form", FORMS)
+@asynchronous
+async def test_a_client_leaves_the_queue(
+    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, transport: Transport
+) -> None:
+    async with serving(tiny, sessions) as api:
+        before = api.ended("cancelled", "queue")
+        await leave_the_queue(api, transport, form, gone)
+        assert api.ended("cancelled", "queue") == before + FORMS[form][2]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("form", FORMS)
+@asynchronous
+async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
+    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, transport: Transport
+) -> None:
+    async with serving(tiny, sessions) as api:
+        number = await passes_of(api, transport, form)
+        assert number >= 3
+        for at in sorted({0, 1, 2, number - 2}):
+            before = api.ended("cancelled", "running")
+            await leave_the_model(api, transport, form, at, gone)
+            assert api.ended("cancelled", "running") == before + FORMS[form][2]
+
+
+@pytest.mark.parametrize(
+    ("transport", "form", "at"),
+    [
+        ("grpc", "beam", 0),
+        ("grpc", "beam", 2),
+        ("grpc", "disc", 1),
+        ("grpc", "answer", 2),
+        ("grpc", "stream", 1),
+        ("grpc", "batch", 1),
+        ("grpc", "link", 1),
+        ("http", "beam", 1),
+    ],
+)
+@asynchronous
+async def test_the_deadline_passes_in_the_model(
+    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, transport: Transport, at: int
+) -> None:
+    async with serving(tiny, sessions) as api:
+        before = api.ended("deadline_exceeded", "running")
+        await leave_the_model(api, transport, form, at, late, DEADLINE_S)
+        assert api.ended("deadline_exceeded", "running") == before + FORMS[form][2]
+
+
+@pytest.mark.parametrize(("transport", "form"), [("grpc", "beam"), ("grpc", "answer"), ("http", "disc")])
+@asynchronous
+async def test_the_deadline_passes_in_the_queue(
+    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, transport: Transport
+) -> None:
+    async with serving(tiny, sessions) as api:
+        before = api.ended("deadline_exceeded", "queue")
+        await leave_the_queue(api, transport, form, late, DEADLINE_S)
+        assert api.ended("deadline_exceeded", "queue") == before + 1
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("form", FORMS)
+@asynchronous
+async def test_a_client_leaves_while_its_answer_is_converted(
+    tiny: ServedIndex,
+    sessions: WeakSet[TreeSession],
+    form: str,
+    transport: Transport,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(tiny, sessions) as api:
+        calls: list[asyncio.Task[Any]] = []
+        converted = 0
+
+        def leaving(convert: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*arguments: Any) -> Any:
+                nonlocal converted
+                converted += 1
+                for call in calls:
+                    call.cancel()
+                return convert(*arguments)
+
+            return run
+
+        for module, name in ((queries_module, "reply_to_proto"), (retrieval_module, "answer_to_proto")):
+            monkeypatch.setattr(module, name, leaving(getattr(module, name)))
+        calls.append(api.ask(transport, form))
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert calls[0].cancelled()
+        assert converted > 0
+        calls.clear()
+        await api.check_free()
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "stream"])
+@asynchronous
+async def test_a_client_leaves_while_its_answer_is_on_its_way_out(
+    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method has returned; the server learns of it before the answer is written."""
+    async with serving(tiny, sessions) as api:
+        calls: list[asyncio.Task[Any]] = []
+        answered = asyncio.Event()
+        answer_once = observation._answer_once
+
+        async def leaving(*arguments: Any) -> Any:
+            response = await answer_once(*arguments)
+            if calls:
+                answered.set()
+                calls.pop().cancel()
+                await asyncio.Event().wait()  # until the server cancels the call
+            return response
+
+        monkeypatch.setattr(observation, "_answer_once", leaving)
+        call = api.ask("grpc", form)
+        calls.append(call)
+        await asyncio.gather(call, return_exceptions=True)
+        assert call.cancelled()
+        assert answered.is_set()
+        await api.check_free()
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "stream"])
+@asynchronous
+async def test_a_client_hangs_up_while_its_answer_is_written_as_json(
+    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tiny, sessions) as api:
+        calls: list[asyncio.Task[Any]] = []
+        write = handlers.write_message
+
+        async def leaving(message: Message) -> bytes:
+            body = await write(message)
+            if calls:
+                await gone(calls.pop())
+            return body
+
+        monkeypatch.setattr(handlers, "write_message", leaving)
+        call = api.ask("http", form)
+        calls.append(call)
+        await asyncio.gather(call, return_exceptions=True)
+        assert call.cancelled()
+        await api.check_free()
