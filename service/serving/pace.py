@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 _SMOOTHING = 0.2
+# Work in one batch takes at most so many times what it takes in smaller ones.
+_MAX_PER_TOKEN = 2.0
 
 
 class Pace:
@@ -30,6 +34,7 @@ class Pace:
         new = (float(max(1, tokens)), max(seconds, 1e-6))
         old = self._means.get(size, new)
         self._means[size] = (old[0] + _SMOOTHING * (new[0] - old[0]), old[1] + _SMOOTHING * (new[1] - old[1]))
+        self._means = _plausible(self._means)
         self._per_batch_s, self._per_token_s = _line(list(self._means.values()))
 
     def seconds(self, tokens: int, batches: int) -> float:
@@ -40,6 +45,20 @@ class Pace:
             batches: In how many batches it is done.
         """
         return batches * self._per_batch_s + tokens * self._per_token_s
+
+
+def _plausible(means: dict[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
+    """Return means none of which says that larger batches are far slower, token by token, than smaller ones.
+
+    One odd batch, as of a machine that paged, would be believed for ever: who expects large batches to be
+    slow refuses the requests that make the next one.
+    """
+    bounded: dict[int, tuple[float, float]] = {}
+    per_token_s = math.inf
+    for size, (tokens, seconds) in sorted(means.items()):
+        bounded[size] = (tokens, min(seconds, _MAX_PER_TOKEN * per_token_s * tokens))
+        per_token_s = min(per_token_s, seconds / tokens)
+    return bounded
 
 
 def _line(points: list[tuple[float, float]]) -> tuple[float, float]:

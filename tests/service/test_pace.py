@@ -55,3 +55,23 @@ def test_a_device_that_changes_is_followed() -> None:
     for _ in range(50):
         pace.observe(1000, 0.1)
     assert pace.seconds(1000, 1) == pytest.approx(0.1, rel=0.01)
+
+
+def test_one_odd_batch_is_not_believed_for_ever() -> None:
+    pace = Pace()
+    pace.observe(100, 0.05)
+    pace.observe(4096, 60.0)
+    for _ in range(5):
+        pace.observe(100, 0.05)
+    assert pace.seconds(200, 1) < 1.0
+    for _ in range(20):
+        pace.observe(4096, 1.5)
+    assert pace.seconds(4096, 1) == pytest.approx(1.5, rel=0.1)
+
+
+def test_batches_may_cost_more_than_in_proportion() -> None:
+    pace = Pace()
+    for _ in range(30):
+        pace.observe(100, 0.05)
+        pace.observe(3200, 2.4)  # half as much again for each token
+    assert pace.seconds(3200, 1) == pytest.approx(2.4, rel=0.1)
