@@ -10,12 +10,15 @@ from dataclasses import replace
 from service.errors import NotReadyError
 from service.methods.call import Call
 from service.methods.failures import failure_status
+from service.methods.stream_room import StreamRoom
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.quiet import Quiet
 from service.wire.streams import check_stream_id
 
 # Queries of one stream that have been read and whose answers have not been taken off the server.
 MAX_IN_FLIGHT = 64
+# Of answers that have not been taken off the server, bytes; a single one may be larger.
+MAX_HELD_BYTES = 4 * 1024 * 1024
 Ask = Callable[[pb.RetrieveRequest, Call], Awaitable[pb.RetrieveResponse]]
 Write = Callable[[pb.RetrieveStreamResponse], Awaitable[None]]
 
@@ -26,11 +29,13 @@ class Streams:
     Args:
         ask: Answers one query; waits where there is no room.
         max_in_flight: Most queries of one stream that have been read and whose answers have not been written.
+        max_bytes: Most bytes of such answers; see `StreamRoom`.
     """
 
-    def __init__(self, ask: Ask, max_in_flight: int = MAX_IN_FLIGHT) -> None:
+    def __init__(self, ask: Ask, max_in_flight: int = MAX_IN_FLIGHT, max_bytes: int = MAX_HELD_BYTES) -> None:
         self._ask = ask
         self._max_in_flight = max_in_flight
+        self._max_bytes = max_bytes
         self._open: set[_Stream] = set()
         self._stopped = False
 
@@ -40,7 +45,7 @@ class Streams:
         """Answer the queries of a stream until there are no more.
 
         Args:
-            requests: The queries; they are read only while fewer than the most are in flight.
+            requests: The queries; they are read only while there is room for them and their answers.
             call: The stream's call.
             write: Sends an answer; returns when there is room for the next one.
 
@@ -51,7 +56,7 @@ class Streams:
         """
         if self._stopped:
             raise _shutting_down()
-        stream = _Stream(self._ask, call, self._max_in_flight)
+        stream = _Stream(self._ask, call, StreamRoom(self._max_in_flight, self._max_bytes))
         self._open.add(stream)
         try:
             await stream.run(requests, write)
@@ -71,12 +76,11 @@ class Streams:
 class _Stream:
     """One stream: a task that reads, a task per query, and the caller's task, which alone writes."""
 
-    def __init__(self, ask: Ask, call: Call, max_in_flight: int) -> None:
+    def __init__(self, ask: Ask, call: Call, room: StreamRoom) -> None:
         self._ask = ask
         self._call = call
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self._room = room
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_in_flight = 0
         self._answers: asyncio.Queue[pb.RetrieveStreamResponse | None] = asyncio.Queue()
         self._dropping: Quiet | None = None  # None: queries are taken
         self._num_dropped = 0
@@ -86,12 +90,11 @@ class _Stream:
         reader = asyncio.create_task(self._read(requests))
         reader.add_done_callback(lambda _: self._answers.put_nowait(None))
         try:
-            while self._num_in_flight or not (reader.done() or self._dropping):
+            while len(self._room) or not (reader.done() or self._dropping):
                 answer = await self._answers.get()
                 if answer is not None:
                     await write(answer)
-                    self._num_in_flight -= 1
-                    self._slots.release()
+                    self._room.written(answer.ByteSize())
             if self._dropping is not None:
                 await self._see_out(self._dropping, reader)
             reader.result()
@@ -105,7 +108,7 @@ class _Stream:
         """Take no more queries."""
         if self._dropping is None:
             self._dropping = Quiet()
-            self._slots.release()  # the reader may wait for one
+            self._room.open()
             self._answers.put_nowait(None)
 
     async def _see_out(self, dropping: Quiet, reader: asyncio.Task[None]) -> None:
@@ -120,8 +123,7 @@ class _Stream:
     async def _read(self, requests: AsyncIterator[pb.RetrieveStreamRequest]) -> None:
         while True:
             # Before the query is read: one that cannot be answered yet stays in the client's hands.
-            if self._dropping is None:
-                await self._slots.acquire()
+            await self._room.wait()
             message = await anext(requests, None)
             if message is None:
                 return
@@ -130,7 +132,7 @@ class _Stream:
                 self._num_dropped += 1
                 self._dropping.broken()
                 continue
-            self._num_in_flight += 1
+            self._room.asked()
             task = asyncio.create_task(self._answer(message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -144,6 +146,7 @@ class _Stream:
         except Exception as error:
             status = failure_status(error, call.request_id)
             answer = pb.RetrieveStreamResponse(id=message.id, error=status)
+        self._room.answered(answer.ByteSize())
         self._answers.put_nowait(answer)
 
 
