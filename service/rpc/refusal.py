@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NoReturn
+
+import grpc
 
 from service.methods.call import REQUEST_ID_KEY
 from service.methods.failures import logged_failure
@@ -20,12 +23,17 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
         request_id: Under which a bug is logged; told to the caller unless empty.
 
     Raises:
-        grpc.aio.AbortError: always; it ends the call.
+        grpc.aio.AbortError: it ends the call.
+        asyncio.CancelledError: the call has ended already.
     """
     failure = logged_failure(error, request_id)
     status = failure_to_proto(failure)
     trailers: list[tuple[str, str | bytes]] = [(_DETAILS_KEY, status.SerializeToString())]
     if request_id:
         trailers.append((REQUEST_ID_KEY, request_id))
-    await context.abort(failure.code, status.message, tuple(trailers))
+    try:
+        await context.abort(failure.code, status.message, tuple(trailers))
+    except grpc.aio.InternalError:
+        # The client has gone, as at its deadline, and gRPC is about to cancel the call: nobody is to be told.
+        raise asyncio.CancelledError from None
     raise AssertionError("abort returned")
