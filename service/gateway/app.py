@@ -67,7 +67,10 @@ def make_app(
     if config.http.explorer:
         routes += page_routes(read_files(STATIC_DIRECTORY))
     parting = Middleware(Parting, readiness=readiness)
-    return Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
+    # A path with a slash too many is another one: a redirect would go wherever the Host header says.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _route(endpoint: Endpoint, methods: object, gate: Gate) -> Route:
