@@ -1,0 +1,95 @@
+"""The load on a server is what it says it is: due times, codes, percentiles, trends."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.load_generator import (
+    Percentiles,
+    arrivals,
+    closed_loop,
+    open_loop,
+    probe_health,
+    slope,
+)
+from benchmarks.harness.served_process import sample_queries
+from retrieval.types import RetrieveRequest
+from service.client import AsyncRetrievalClient
+from service.configuration.config import QueueLimits
+from tests.service.fake_retriever import FakeRetriever
+from tests.service.running_server import running
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REQUESTS = [RetrieveRequest(f"query {i}") for i in range(5)]
+
+
+def test_arrivals_are_a_poisson_process_and_the_same_for_a_seed() -> None:
+    times = list(arrivals(200, 50, seed=3))
+    assert times == list(arrivals(200, 50, seed=3)) != list(arrivals(200, 50, seed=4))
+    assert times == sorted(times)
+    assert 0 < times[0] < times[-1] < 50
+    assert abs(len(times) - 10_000) < 5 * math.sqrt(10_000)  # 5 sigma
+
+
+def test_percentiles_and_trends() -> None:
+    figure = Percentiles.of([float(value) for value in range(100, 0, -1)])
+    assert (figure.p50, figure.p90, figure.p99, figure.worst, figure.count) == (51, 91, 100, 100, 100)
+    assert math.isnan(Percentiles.of([]).p99)
+    assert slope([0, 1800, 3600], [1, 2, 3]) == pytest.approx(2)
+    assert slope([1], [1]) == 0
+
+
+def test_a_call_counts_from_when_it_was_due() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        fake.seconds = 0.05
+        async with running(fake) as api, AsyncRetrievalClient(api.server.address) as client:
+            load = await open_loop(client, REQUESTS, per_second=40, seconds=1)
+            assert load.codes() == {"OK": len(load.calls)}
+            assert len(load.calls) == len(list(arrivals(40, 1, seed=0)))
+            assert load.milliseconds().p50 >= 50
+            assert all(call.late_seconds <= call.seconds for call in load.calls)
+
+    asyncio.run(scenario())
+
+
+def test_refusals_are_counted_with_their_hints() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        fake.seconds = 0.02
+        queue = QueueLimits(max_requests=1)
+        async with running(fake, queue=queue) as api, AsyncRetrievalClient(api.server.address) as client:
+            times: list[float] = []
+            probe = asyncio.create_task(probe_health(client, times, every_s=0.01))
+            load = await closed_loop(client, REQUESTS, num_clients=4, seconds=0.5)
+            probe.cancel()
+            refused = load.with_code("RESOURCE_EXHAUSTED")
+            assert refused
+            assert len(refused) + len(load.with_code("OK")) == len(load.calls)
+            assert all(call.retry_after_s is not None for call in refused)
+            assert load.per_second == len(load.with_code("OK")) / load.seconds
+            assert len(times) > 1
+
+    asyncio.run(scenario())
+
+
+def test_the_sample_queries_are_read_without_their_header(tmp_path: Path) -> None:
+    file = tmp_path / "queries.tsv"
+    file.write_text("query\tentity_id\nfirst one\ta\n\nsecond\tb\n", encoding="utf-8")
+    assert sample_queries(file) == ["first one", "second"]
+
+
+@pytest.mark.parametrize("script", ["service_load.py", "service_memory.py", "service_soak.py"])
+def test_the_scripts_say_what_they_can_be_told(script: str) -> None:
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)
+    assert "--index" in done.stdout
+    assert "--json" in done.stdout
