@@ -289,7 +289,9 @@ class Batcher:
         finally:
             for job in batch:
                 self._admission.release(job.share)
-        self._admission.observe(tokens, time.monotonic() - started)
+        # What fails in no time, or is cancelled late, says nothing of how fast the device is.
+        if not all(isinstance(outcome, Exception) for outcome in outcomes):
+            self._admission.observe(tokens, time.monotonic() - started)
 
     async def _answer(self, batch: Sequence[_Job]) -> Sequence[Outcome | Exception]:
         """Run a batch; when it fails as a whole, run its requests one by one: only the guilty fail."""

@@ -14,6 +14,7 @@ import pytest
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
+from retrieval.errors import InputError
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
@@ -259,5 +260,24 @@ def test_deadlines_hold_while_a_device_hangs() -> None:
             finally:
                 retriever.hold.set()
             assert isinstance((await calls[2]).result, RetrievalResult)
+
+    asyncio.run(check())
+
+
+def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
+    async def check() -> None:
+        retriever = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
+        async with batching() as (batcher, admission):
+            retriever.seconds = 0.05
+            await batcher.submit(retriever, RetrieveRequest("good"), 100, CancelToken())
+            retriever.seconds = 0.0
+            for _ in range(30):
+                with pytest.raises(InputError):
+                    await batcher.submit(retriever, RetrieveRequest("bad"), 100, CancelToken())
+            admission.admit(100)
+            try:
+                assert admission.expected_wait_s() >= 0.04
+            finally:
+                admission.release(100)
 
     asyncio.run(check())
