@@ -39,7 +39,18 @@ _DESCRIPTORS = (
 )
 SERVICES = tuple(service.full_name for service in _DESCRIPTORS)
 _MIN_PING_INTERVAL_MS = 5_000
+_MIN_CALLS_PER_CONNECTION = 1024
 METHODS = tuple(method.name for service in _DESCRIPTORS for method in service.methods)
+
+
+def max_calls_per_connection(config: ServerConfig) -> int:
+    """Return how many calls one connection may have open; gRPC's clients hold back what is more.
+
+    One that waits for nothing but its client, as an idle stream does, costs memory only, but without a limit
+    that of a single connection has no end. More than the queue holds must come through: being refused says
+    more than waiting.
+    """
+    return max(_MIN_CALLS_PER_CONNECTION, 2 * config.queue.max_requests)
 
 
 class Listeners:
@@ -102,6 +113,7 @@ class Listeners:
             options=[
                 ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
                 ("grpc.max_receive_message_length", self._config.max_request_bytes),
+                ("grpc.max_concurrent_streams", max_calls_per_connection(self._config)),
                 # Clients may look after their connection so often; by default one that does it more
                 # often than every five minutes loses it.
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),

@@ -44,6 +44,7 @@ class Server:
         readiness: Whether requests are taken.
         metrics: What is counted.
         reloader: Serves new versions of indexes.
+        streams: The streams that are open.
         listeners: What the server listens with.
         on_hangup: Called on SIGHUP, before indexes are reloaded; must not block for long.
     """
@@ -70,10 +71,11 @@ class Server:
         self.metrics.watch(ServerState(version(), self.readiness, self.lanes, self.indexes))
         authority = Authority.of(config)
         self.on_hangup: list[Callable[[], object]] = [authority.reload]
-        self._retrieval = RetrievalMethods(self.indexes, self.lanes, self.readiness, config, self._compiler)
+        retrieval = RetrievalMethods(self.indexes, self.lanes, self.readiness, config, self._compiler)
+        self.streams = retrieval.streams
         self.listeners = Listeners(
             config,
-            self._retrieval,
+            retrieval,
             IndexMethods(self.indexes, self.readiness, self.reloader),
             self.readiness,
             authority,
@@ -154,7 +156,7 @@ class Server:
             hurried = asyncio.create_task(hurry.wait())
             await asyncio.wait({hurried}, timeout=self._config.lame_duck_seconds)
             hurried.cancel()
-        self._retrieval.streams.stop()
+        self.streams.stop()
         await self.readiness.refuse(hurry)
         self.readiness.servicer.end_watches()
         await self.listeners.stop(self._config.drain_seconds, hurry)

@@ -21,6 +21,7 @@ from tests.service.running_server import Running, failure, running, unpack, unti
 
 # What gRPC and the kernel take of a connection whose client does not read.
 _CONNECTION_BYTES = 8 * 1024 * 1024
+_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 METHOD = "/genret.v1.RetrievalService/RetrieveStream"
 
 
@@ -345,6 +346,29 @@ async def test_a_stream_that_has_sent_all_before_a_drain_ends_well() -> None:
         assert set(await collect(call)) == {"a", "b"}
         assert await call.code() == grpc.StatusCode.OK
         await draining
+
+
+@asynchronous
+async def test_idle_streams_are_so_many_a_connection_and_hold_up_nobody() -> None:
+    async with running(FakeRetriever(), queue=QueueLimits(max_requests=4)) as api:
+        streams = api.server.streams
+        most = 1024
+        assert (await api.retrieve()).candidates  # from here on the client knows the limit
+        idle = [api.stub.RetrieveStream() for _ in range(most + 50)]
+        await until(lambda: len(streams) >= most, 30)
+        async with grpc.aio.insecure_channel(api.server.address, options=_OWN_CONNECTION) as channel:
+            stub: Any = pb_grpc.RetrievalServiceStub(channel)  # generated, so untyped
+            assert (await stub.Retrieve(pb.RetrieveRequest(query="other"), timeout=20)).candidates
+            await idle[0].write(item("late"))
+            assert (await idle[0].read()).id == "late"
+            assert len(streams) == most
+            for call in idle[:100]:
+                call.cancel()
+            # Others take their place; some may come before the server knows of the place, and are refused.
+            await until(lambda: len(streams) == sum(not call.done() for call in idle) < most)
+            await api.server.drain()
+            codes = await asyncio.gather(*(call.code() for call in idle[100:]))
+            assert set(codes) == {grpc.StatusCode.UNAVAILABLE}
 
 
 @pytest.mark.parametrize("names", [["same", "same"], ["", ""]])
