@@ -91,7 +91,9 @@ class AnswerValidator:
         try:
             value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
         except InvalidOperation as error:
-            raise InvalidAnswerError("a number of the answer has too large an exponent to validate") from error
+            raise InvalidAnswerError(
+                "a number of the answer has too large an exponent to validate"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise InvalidAnswerError(f"the answer is no JSON: {error}") from error
         _running.deadline = time.monotonic() + _SECONDS

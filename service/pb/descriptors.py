@@ -1,6 +1,6 @@
 """Write the API as a descriptor set with its comments: what buf and the OpenAPI document are made from.
 
-    python -m service.pb.descriptors --out FILE [--proto DIR]
+python -m service.pb.descriptors --out FILE [--proto DIR]
 """
 
 from __future__ import annotations
