@@ -40,10 +40,12 @@ def monitoring_app(metrics: Metrics, readiness: Readiness) -> Starlette:
             f"{state.value}\n", status_code=503, headers={"retry-after": _RETRY_AFTER_S, **_FRESH}
         )
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/metrics", show_metrics, methods=["GET"]),
             Route("/livez", say_alive, methods=["GET"]),
             Route("/readyz", say_ready, methods=["GET"]),
         ]
     )
+    app.router.redirect_slashes = False  # a redirect would go wherever the Host header says
+    return app

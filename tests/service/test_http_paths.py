@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
+from service.observability.metrics import Metrics
+from service.observability.monitoring_app import monitoring_app
+from service.serving.readiness import Readiness
 from tests.service.asynchronous import asynchronous
 from tests.service.http_gateway import http_client
 
@@ -20,3 +24,12 @@ async def test_a_slash_too_many_is_not_redirected_to_where_the_host_header_says(
     assert "location" not in reply.headers
     assert reply.json()["error"]["status"] == "NOT_FOUND"
     assert reply.headers["x-request-id"]
+
+
+@asynchronous
+async def test_the_port_of_those_who_watch_redirects_nobody_either() -> None:
+    app = monitoring_app(Metrics(), Readiness(()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any.example") as client:
+        for path in ("/metrics/", "/livez/", "/readyz/"):
+            assert (await client.get(path)).status_code == 404
+        assert (await client.get("/livez")).status_code == 200
