@@ -71,11 +71,11 @@ class Server:
         self.metrics.watch(ServerState(version(), self.readiness, self.lanes, self.indexes))
         authority = Authority.of(config)
         self.on_hangup: list[Callable[[], object]] = [authority.reload]
-        retrieval = RetrievalMethods(self.indexes, self.lanes, self.readiness, config, self._compiler)
-        self.streams = retrieval.streams
+        self._retrieval = RetrievalMethods(self.indexes, self.lanes, self.readiness, config, self._compiler)
+        self.streams = self._retrieval.streams
         self.listeners = Listeners(
             config,
-            retrieval,
+            self._retrieval,
             IndexMethods(self.indexes, self.readiness, self.reloader),
             self.readiness,
             authority,
