@@ -30,7 +30,7 @@ class ClientOptions:
         tls_server_name: Name that the server's certificate must have, where it is not that of the address.
         token: Bearer token that is sent with every call.
         insecure: Allow the token in plaintext beyond loopback.
-        gzip: Compress requests.
+        gzip: Compress requests; only servers with `limits.accept_gzip` take them.
         keepalive_s: Ping the connection when nothing was heard for so long, so that a dead one is noticed,
             seconds, at least 10; None: never.
         max_reply_bytes: Largest reply accepted, bytes.

@@ -151,6 +151,8 @@ class ServerConfig:
         queue: How much work may wait.
         max_request_bytes: Largest message accepted, bytes.
         max_batch_items: Most requests in one BatchRetrieve.
+        accept_gzip: Take compressed requests over gRPC, which unpacks them in memory before it looks at their
+            size: a message may grow a thousandfold.
         filter_cache_mib: Memory for filters kept for further requests, MiB for each index; 0 keeps none.
         models: Models that indexes name.
         tls: Encryption.
@@ -175,6 +177,7 @@ class ServerConfig:
     queue: QueueLimits = field(default_factory=QueueLimits)
     max_request_bytes: Annotated[int, Bounds(1024, 2**31 - 1)] = 4 * 2**20
     max_batch_items: Annotated[int, Bounds(1, 10**6)] = 256
+    accept_gzip: bool = False
     filter_cache_mib: Annotated[int, Bounds(0, 2**24, "filter_cache")] = DEFAULT_FILTER_CACHE_MIB
     models: tuple[ModelSpec, ...] = (ModelSpec(),)
     tls: TlsConfig = field(default_factory=TlsConfig)

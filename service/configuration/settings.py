@@ -241,6 +241,12 @@ SETTINGS: tuple[Setting, ...] = (
         "limits.max_batch_items", "--max-batch-items", "Requests in one BatchRetrieve.", at="max_batch_items"
     ),
     _plain(
+        "limits.accept_gzip",
+        "--accept-gzip",
+        "Take compressed requests over gRPC, which may grow a thousandfold in memory.",
+        at="accept_gzip",
+    ),
+    _plain(
         "limits.max_request_seconds",
         "--max-request-seconds",
         "Longest a request may take.",

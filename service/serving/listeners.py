@@ -39,6 +39,8 @@ _DESCRIPTORS = (
 )
 SERVICES = tuple(service.full_name for service in _DESCRIPTORS)
 _MIN_PING_INTERVAL_MS = 5_000
+# Bits of the compressions of gRPC that are accepted.
+_IDENTITY, _GZIP = 1, 4
 _MIN_CALLS_PER_CONNECTION = 1024
 METHODS = tuple(method.name for service in _DESCRIPTORS for method in service.methods)
 
@@ -113,6 +115,7 @@ class Listeners:
             options=[
                 ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
                 ("grpc.max_receive_message_length", self._config.max_request_bytes),
+                ("grpc.compression_enabled_algorithms_bitset", _accepted(self._config.accept_gzip)),
                 ("grpc.max_concurrent_streams", max_calls_per_connection(self._config)),
                 # Clients may look after their connection so often; by default one that does it more
                 # often than every five minutes loses it.
@@ -184,3 +187,7 @@ def _bind_failure(host: str, port: int) -> str:
     except OSError as error:
         return f"cannot listen on {address}: {error.strerror or error}"
     return f"cannot listen on {address}: gRPC refused the address"
+
+
+def _accepted(gzip: bool) -> int:
+    return _IDENTITY | _GZIP if gzip else _IDENTITY

@@ -144,10 +144,22 @@ async def test_the_request_id_reaches_the_server_and_bad_ones_do_not(kind: str) 
 @both
 @asynchronous
 async def test_requests_can_be_compressed(kind: str) -> None:
-    async with running(FakeRetriever()) as api:
+    async with running(FakeRetriever(), accept_gzip=True) as api:
         address = api.server.address
         async with either_client(kind, address, gzip=True, keepalive_s=10) as client:
             assert (await client.retrieve(RetrieveRequest("x" * 10_000))).result.candidates
+
+
+@both
+@asynchronous
+async def test_a_server_takes_no_compressed_request_that_was_not_told_to(kind: str) -> None:
+    async with running(FakeRetriever()) as api:
+        async with either_client(kind, api.server.address, gzip=True) as client:
+            error = await error_of(client.retrieve(RetrieveRequest("x" * 10_000)))
+            assert error.code == "UNIMPLEMENTED"
+            assert "gzip" in str(error)
+        async with either_client(kind, api.server.address) as client:
+            assert (await client.retrieve(RetrieveRequest("x"))).result.candidates
 
 
 @both
