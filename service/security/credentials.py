@@ -23,16 +23,6 @@ from service.security.watched_files import WatchedFiles
 Value = TypeVar("Value")
 
 
-def check_tls(tls: TlsConfig) -> None:
-    """Read and check the files of `tls`, if it names any.
-
-    Raises:
-        InputError: under the name of the setting that is wrong.
-    """
-    if tls != TlsConfig():
-        load_certificates(tls)
-
-
 def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     """Return credentials for a gRPC listener; gRPC takes TLS 1.2 or newer.
 

@@ -14,7 +14,7 @@ from retrieval.errors import InputError
 from service.configuration.sections import AuthConfig, TlsConfig
 from service.security import authority
 from service.security.certificates import load_certificates, warn_of_doubts
-from service.security.credentials import check_tls, server_credentials, ssl_context
+from service.security.credentials import server_credentials, ssl_context
 from tests.service.certificates import Authority, CertificateFiles, PrivateKey, write_key
 from tests.service.secured_server import secured
 
@@ -127,7 +127,7 @@ BAD: dict[str, tuple[Bad, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("use", [check_tls, server_credentials, ssl_context])
+@pytest.mark.parametrize("use", [server_credentials, ssl_context])
 @pytest.mark.parametrize("name", BAD)
 def test_unusable_files_are_refused_under_the_name_of_their_setting(
     ca: Authority, tmp_path: Path, name: str, use: Callable[[TlsConfig], object]
@@ -172,10 +172,6 @@ def test_keys_are_refused_with_which_no_grpc_client_would_get_through(ca: Author
         with pytest.raises(InputError, match=r"gRPC cannot serve with|too weak") as caught:
             asyncio.run(scenario())
         assert caught.value.field == "tls.certificate"
-
-
-def test_nothing_configured_is_nothing_wrong() -> None:
-    check_tls(TlsConfig())
 
 
 def test_usable_files_are_read_whole_and_the_key_is_not_shown(ca: Authority) -> None:
