@@ -53,7 +53,7 @@ buf: $(STAMP)  ## Check the API under proto/: style, comments, and that it break
 	@.ci/buf
 
 imports: $(STAMP)
-	@$(BIN)/lint-imports --config pyproject.toml
+	@$(BIN)/lint-imports --config pyproject.toml --no-cache  # a cache has hidden a broken contract
 
 format: $(STAMP)  ## Rewrite the code in the project's format.
 	@$(BIN)/ruff check --fix $(PACKAGES) tests benchmarks
