@@ -9,6 +9,7 @@ import click
 
 from index_builder.command_line import answered
 from index_builder.rollback import roll_back
+from retrieval.errors import InputError
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
 
@@ -33,7 +34,10 @@ def rollback_command(index: Path, to: str | None, as_json: bool) -> None:
     """
     # Errors pass through, to be told by the group: to have no earlier version is no wrong usage.
     with answered(index, live_or_none(index), dry_run=False, debug=True), sigterm_as_interrupt():
-        done = roll_back(index, to)
+        try:
+            done = roll_back(index, to)
+        except InputError as error:
+            raise click.ClickException(f"--to: {error.message}") from error
     if as_json:
         click.echo(json.dumps(done.to_json(), ensure_ascii=False))
     elif done.version == done.before:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from retrieval.errors import InputError
 from retrieval.options import SHOWN
 from service.security.scopes import Scope
 from service.security.tokens import line_of, new_token, read_token_file
@@ -38,5 +39,9 @@ def new_command(scope: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def check_command(file: Path) -> None:
     """Say which tokens of FILE are live, by scope and fingerprint; fail if a server would refuse it."""
-    for token in read_token_file(file).tokens:
+    try:
+        tokens = read_token_file(file).tokens
+    except InputError as error:
+        raise click.ClickException(error.message) from error
+    for token in tokens:
         click.echo(f"{token.scope.value} {token.fingerprint}")
