@@ -18,7 +18,7 @@ from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.service.any_message import any_bytes, messages
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.fuzzed_server import LEGAL, METHODS, Code, Fuzzed, fuzzed, many, some
-from tests.service.method_calls import SERVICES, methods, path_of
+from tests.service.method_calls import CLIENT_DEADLINE_S, SERVICES, methods, path_of
 
 ENDLESS = {name for name, m in METHODS.items() if m.server_streaming and not m.client_streaming}
 STREAMS = [name for name, m in METHODS.items() if m.client_streaming]
@@ -184,11 +184,14 @@ def decorate(server: Fuzzed, budget: settings) -> None:
         st.sampled_from([20.0, 20.0, 20.0, 0.0, -1.0, 1e-9, 1e9]),
     )
     def send(metadata: list[tuple[str, str | bytes]], timeout: float) -> None:
-        outcome = server.check("Retrieve", query, metadata=metadata, timeout=timeout)
+        outcome = server.send("Retrieve", query, metadata=metadata, timeout=timeout)
         allowed = {Code.OK, Code.RESOURCE_EXHAUSTED}
         if timeout < 1:
             allowed.add(Code.DEADLINE_EXCEEDED)
+        if ("grpc-encoding", "gzip") in metadata:  # what is compressed is not taken
+            allowed.add(Code.UNIMPLEMENTED)
         assert outcome.code in allowed, outcome
+        assert outcome.seconds < CLIENT_DEADLINE_S - 5, outcome
 
     send()
     server.check_idle()
@@ -201,6 +204,12 @@ def test_some_metadata(server: Fuzzed) -> None:
 @pytest.mark.soak
 def test_much_metadata(server: Fuzzed) -> None:
     decorate(server, many(100))
+
+
+def test_a_message_that_says_it_is_compressed_is_refused_by_the_transport(server: Fuzzed) -> None:
+    query = pb.RetrieveRequest(query="a").SerializeToString()
+    outcome = server.send("Retrieve", query, metadata=[("grpc-encoding", "gzip")])
+    assert outcome.code is Code.UNIMPLEMENTED
 
 
 def test_metadata_beyond_what_is_carried_is_refused_by_the_transport(server: Fuzzed) -> None:
