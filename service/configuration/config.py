@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -64,12 +65,7 @@ class IndexSpec:
         Raises:
             InputError: an empty name or path.
         """
-        name, separator, path = text.partition("=")
-        if not separator:
-            name, path = Path(text).resolve().name, text
-        if not path:
-            raise InputError("index", f"expected NAME=PATH or PATH, got {text!r}")
-        return cls(name=name, path=Path(path))
+        return cls(*_name_and_path("index", "PATH", text, lambda path: path.resolve().name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +85,17 @@ class SchemaSpec:
         Raises:
             InputError: an empty name or path.
         """
-        name, separator, path = text.partition("=")
-        if not separator:
-            name, path = Path(text).stem, text
-        if not path:
-            raise InputError("schema", f"expected NAME=FILE or FILE, got {text!r}")
-        return cls(name=name, path=Path(path))
+        return cls(*_name_and_path("schema", "FILE", text, lambda path: path.stem))
+
+
+def _name_and_path(field_name: str, place: str, text: str, named: Callable[[Path], str]) -> tuple[str, Path]:
+    """Read `NAME=PATH`, or a path alone, which `named` names."""
+    name, separator, path = text.partition("=")
+    if not separator:
+        name, path = named(Path(text)), text
+    if not path:
+        raise InputError(field_name, f"expected NAME={place} or {place}, got {text!r}")
+    return name, Path(path)
 
 
 @dataclass(frozen=True, slots=True)
