@@ -29,11 +29,15 @@ class MentionRow:
         line: Line number, from 1.
         mention_id: The line's `id` as text; the line number when it has none.
         mention: The mention and its context.
+        title: Title of the entity it stands for, where the line has a label.
+        entity_id: Its id, as the title.
     """
 
     line: int
     mention_id: str
     mention: Mention
+    title: str | None = None
+    entity_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +144,8 @@ def _mention(value: dict[str, Any], number: int) -> MentionRow:
     mention = Mention(**given)
     if not mention.mention.strip():
         raise InputError("mention", "must not be empty")
-    return MentionRow(number, str(mention_id), mention)
+    labels = {name: value.get(name) for name in ("title", "entity_id")}
+    for name, label in labels.items():
+        if label is not None:
+            check_text(name, label)
+    return MentionRow(number, str(mention_id), mention, **labels)

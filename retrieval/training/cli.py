@@ -52,6 +52,13 @@ class _Number(click.FloatRange):
     show_default="the catalogue alone",
 )
 @_option(
+    "--mentions",
+    type=_FILE,
+    help="JSON lines of labelled mentions to train on: mention, left, right, and title or entity_id; as for "
+    "link. Lines without a title are left out.",
+    show_default="sentences made of the catalogue's names",
+)
+@_option(
     "--max-bad-rows",
     type=click.IntRange(min=0),
     default=0,
@@ -176,6 +183,7 @@ class _Number(click.FloatRange):
 def train_command(
     catalogue: Path,
     queries: Path | None,
+    mentions: Path | None,
     max_bad_rows: int,
     out: Path,
     model: str | None,
@@ -227,6 +235,7 @@ def train_command(
         plan = RunPlan(
             catalogue=catalogue,
             queries=queries,
+            mentions=mentions,
             out=out,
             preset=preset,
             model=model,

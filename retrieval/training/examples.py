@@ -16,6 +16,7 @@ from random import Random
 
 from retrieval.training.answers import answer_document
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
+from retrieval.training.mentions import LabelledMention
 from retrieval.training.noise import (
     drop_words,
     insert_words,
@@ -76,6 +77,11 @@ class Mixture:
 RECIPES = ("name", "description", "query", "keywords", "mention", "invented")
 COPYING_FIRST = Mixture(name=0.5, description=0.12, query=0.12, keywords=0.08, mention=0.03, invented=0.15)
 LATER = Mixture()
+# With labelled mentions, which teach most of what sentences around a name can: their share grows.
+LATER_WITH_MENTIONS = Mixture(
+    name=0.17, description=0.08, query=0.24, keywords=0.12, mention=0.34, invented=0.05
+)
+_LABELLED_SHARE = 0.8  # of the mentions, where there are labelled ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,7 @@ class ExampleGenerator:
         queries: Labelled queries; only those of split "train" are used, and of these none that is, letter
             case apart, a dev or test query as well.
         options: What to draw.
+        mentions: Labelled mentions of the training split.
     """
 
     def __init__(
@@ -150,6 +157,7 @@ class ExampleGenerator:
         entities: Sequence[TrainingEntity],
         queries: Sequence[LabelledQuery] = (),
         options: ExampleOptions | None = None,
+        mentions: Sequence[LabelledMention] = (),
     ) -> None:
         if not entities:
             raise ValueError("entities must not be empty")
@@ -167,6 +175,7 @@ class ExampleGenerator:
         names = {word for entity in entities for word in entity.title.split()}
         self._name_words = sorted(names)
         self._kinds = {entity.title: entity.kind for entity in entities}
+        self._mentions = mentions
 
     def draw(self, index: int, random: Random) -> Example:
         """Return one example of the mixture due at position `index` of the run."""
@@ -187,6 +196,9 @@ class ExampleGenerator:
             return self._query(random.choice(self._queried), random)
         if recipe == "keywords" and self._worded:
             return self._keywords(random.choice(self._worded), random)
+        if recipe == "mention" and self._mentions and random.random() < _LABELLED_SHARE:
+            labelled = random.choice(self._mentions)
+            return Example(labelled.title, "mention", mention=labelled.mention)
         if recipe == "mention":
             return self._mention(random.choice(self._sources), random)
         if recipe == "invented":

@@ -21,8 +21,9 @@ from retrieval.training.answers import with_answers
 from retrieval.training.budget import Budget
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue, read_queries
 from retrieval.training.dataset import ExampleDataset, ExampleEncoder
-from retrieval.training.examples import ExampleGenerator, ExampleOptions
+from retrieval.training.examples import LATER, LATER_WITH_MENTIONS, ExampleGenerator, ExampleOptions
 from retrieval.training.limits import limits_of_checkpoint
+from retrieval.training.mentions import LabelledMention, read_labelled_mentions
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import Hits, measure_hits, mention_probes, noise_probes
 from retrieval.training.trainer import TrainerOptions, train_model
@@ -42,6 +43,7 @@ class RunPlan:
     Attributes:
         catalogue: The entities: TSV, or one title per line.
         queries: TSV of labelled queries, or None.
+        mentions: JSON lines of labelled mentions to train on, or None.
         out: Folder of the finished checkpoint; `out/checkpoints` holds the resumable ones.
         preset: Name of a preset trained from scratch, or None.
         model: Path or hub id of a checkpoint to fine-tune, or None. Exactly one of the two is set.
@@ -60,6 +62,7 @@ class RunPlan:
     catalogue: Path
     queries: Path | None
     out: Path
+    mentions: Path | None = None
     preset: str | None = None
     model: str | None = None
     minutes: float | None = None
@@ -116,20 +119,23 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     """
     entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
     queries = read_queries(plan.queries, entities) if plan.queries else []
+    mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
     _check_out(plan)
     torch.manual_seed(plan.trainer.seed)
-    checkpoint = _start_checkpoint(plan, entities, queries)
+    checkpoint = _start_checkpoint(plan, entities, queries, mentions)
     if plan.answers:
         checkpoint = replace(checkpoint, config=with_answers(checkpoint.config))
-    _log_start(plan, checkpoint, entities, queries, report)
+    _log_start(plan, checkpoint, entities, queries, mentions, report)
     encoder = _encoder(plan, checkpoint, entities, report)
 
-    budget = _budget(plan, entities, queries)
-    ramp = _RAMP_PASSES * _num_pairs(entities, queries)
+    budget = _budget(plan, entities, queries, mentions)
+    ramp = _RAMP_PASSES * _num_pairs(entities, queries, mentions)
     if plan.minutes is None:
         ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
+    later = LATER_WITH_MENTIONS if mentions else LATER
+    drawn = ExampleOptions(later=later, ramp_examples=ramp, answers=plan.answers)
     dataset = ExampleDataset(
-        ExampleGenerator(entities, queries, ExampleOptions(ramp_examples=ramp, answers=plan.answers)),
+        ExampleGenerator(entities, queries, drawn, mentions),
         encoder,
         length=budget.max_steps * plan.trainer.batch_size,
         batch_size=plan.trainer.batch_size,
@@ -188,7 +194,10 @@ def _check_out(plan: RunPlan) -> None:
 
 
 def _start_checkpoint(
-    plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+    plan: RunPlan,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    mentions: Sequence[LabelledMention],
 ) -> _Checkpoint:
     if plan.model is not None:
         return _fine_tuned(plan.model, plan.out)
@@ -200,6 +209,7 @@ def _start_checkpoint(
             raise InputError("vocab_size", str(error)) from error
     texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
     texts += [query.text for query in queries if query.split == "train"]
+    texts += [f"{m.mention.left}{m.mention.mention}{m.mention.right}" for m in mentions]
     tokenizer = train_tokenizer(texts, preset.vocab_size)
     save_tokenizer(tokenizer, plan.out)
     return _Checkpoint(build_model(preset, tokenizer), TextTokenizer.load(plan.out), scratch_config())
@@ -260,12 +270,19 @@ def _pad_id(checkpoint: _Checkpoint) -> int:
     return checkpoint.tokenizer.end_token_id(checkpoint.config.rendering or Rendering())
 
 
-def _num_pairs(entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> int:
+def _num_pairs(
+    entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery], mentions: Sequence[LabelledMention]
+) -> int:
     texts = sum(len(entity.surfaces) + bool(entity.description) for entity in entities)
-    return texts + sum(query.split == "train" for query in queries)
+    return texts + sum(query.split == "train" for query in queries) + len(mentions)
 
 
-def _budget(plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> Budget:
+def _budget(
+    plan: RunPlan,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    mentions: Sequence[LabelledMention],
+) -> Budget:
     limits = []
     if plan.max_steps is not None:
         limits.append(plan.max_steps)
@@ -273,7 +290,7 @@ def _budget(plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence
     if epochs is None and plan.max_steps is None and plan.minutes is None:
         epochs = 40.0 if plan.preset else 3.0
     if epochs is not None:
-        limits.append(_steps_of(epochs, _num_pairs(entities, queries), plan.trainer.batch_size))
+        limits.append(_steps_of(epochs, _num_pairs(entities, queries, mentions), plan.trainer.batch_size))
     return Budget(min(limits, default=MAX_STEPS), plan.minutes)
 
 
@@ -286,14 +303,16 @@ def _log_start(
     checkpoint: _Checkpoint,
     entities: Sequence[TrainingEntity],
     queries: Sequence[LabelledQuery],
+    mentions: Sequence[LabelledMention],
     report: Callable[[str], None],
 ) -> None:
     millions = sum(p.numel() for p in checkpoint.model.parameters()) / 1e6
     train = sum(query.split == "train" for query in queries)
+    labelled = f", {len(mentions)} labelled mentions" if mentions else ""
     report(
         f"{plan.preset or plan.model}: {millions:.2f} M parameters, "
         f"vocabulary {checkpoint.tokenizer.vocab_size}; "
-        f"{len(entities)} entities, {train} training queries; optimiser {plan.trainer.optimizer}"
+        f"{len(entities)} entities, {train} training queries{labelled}; optimiser {plan.trainer.optimizer}"
     )
 
 

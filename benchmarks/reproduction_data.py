@@ -1,0 +1,129 @@
+"""Write the files of the reproduction: a catalogue, what a model is trained on, and three sets to evaluate on.
+
+Reads the data that `GENRET_SHARED_DATA` names and writes, into one folder:
+
+- `catalogue.parquet`: entity_id and title of every English Wikipedia title;
+- `train-queries.tsv`, `train-mentions.jsonl`: what `genret train` reads;
+- `mentions.dev.jsonl`, `dbpedia.dev.jsonl`, `questions.dev.jsonl`: what `genret evaluate` reads.
+
+Only gold titles of the catalogue are kept; a query without one is left out. No training text is, letter case
+apart, also a dev text.
+
+    python benchmarks/reproduction_data.py --out runs/reproduction
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+QUERY_SETS = (
+    "creak", "fever", "fever_dev_extra", "hover", "lcquad1", "dbpedia_entity_v2", "triviaqa", "webquestions",
+    "nq_open",
+)  # fmt: skip
+MENTION_SETS = (
+    "creak_el", "lcquad_el", "gerdaq", "conel22", "iitb", "geovirus", "msnbc", "mintaka_el", "news_fair_v2",
+    "oke2016_eval", "oke2016_train", "reuters128", "rss500", "spotlight", "derczynski",
+)  # fmt: skip
+# iitb marks every content word and is noisy; the dev set of mentions is made of the others.
+DEV_MENTION_SETS = tuple(name for name in MENTION_SETS if name != "iitb")
+QUESTION_SETS = ("lcquad1", "webquestions")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--data", type=Path, default=Path(os.environ.get("GENRET_SHARED_DATA", "../shared/data"))
+    )
+    arguments = parser.parse_args()
+    out, data = arguments.out, arguments.data
+    out.mkdir(parents=True, exist_ok=True)
+
+    titles = pq.read_table(data / "titles" / "wikipedia_en.parquet").column("title").to_pylist()
+    ids = [f"w{number}" for number in range(len(titles))]
+    pq.write_table(pa.table({"entity_id": ids, "title": titles}), out / "catalogue.parquet")
+    known = set(titles)
+
+    dev_mentions = list(_mentions(data, DEV_MENTION_SETS, "dev", known))
+    dbpedia = list(_queries(data, ("dbpedia_entity_v2",), "dev", known))
+    questions = list(_queries(data, QUESTION_SETS, "dev", known))
+    held_out = {q["query"].casefold() for q in _queries(data, QUERY_SETS, "dev", known)}
+    held_texts = {_text(mention) for mention in _mentions(data, MENTION_SETS, "dev", known)}
+
+    pairs = [
+        (query["query"], gold["title"])
+        for query in _queries(data, QUERY_SETS, "train", known)
+        for gold in query["gold"]
+        if query["query"].casefold() not in held_out and gold["grade"] >= min(2, query["best"])
+    ]
+    with (out / "train-queries.tsv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n")
+        writer.writerow(["query", "title"])
+        writer.writerows(pairs)
+    mentions = [m for m in _mentions(data, MENTION_SETS, "train", known) if _text(m) not in held_texts]
+    counts = {
+        "train-mentions.jsonl": _write(out / "train-mentions.jsonl", mentions),
+        "mentions.dev.jsonl": _write(out / "mentions.dev.jsonl", dev_mentions),
+        "dbpedia.dev.jsonl": _write(out / "dbpedia.dev.jsonl", dbpedia),
+        "questions.dev.jsonl": _write(out / "questions.dev.jsonl", questions),
+    }
+    print(f"catalogue.parquet: {len(titles):,} titles\ntrain-queries.tsv: {len(pairs):,} pairs")
+    for name, count in counts.items():
+        print(f"{name}: {count:,} lines")
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def _queries(data: Path, sets: Iterable[str], split: str, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield id, query, gold and the best grade of every query with a gold title in the catalogue."""
+    for name in sets:
+        for line in _lines(data / "queries" / f"{name}.{split}.jsonl.gz"):
+            gold = [
+                {"title": g["title"], "grade": g["grade"]}
+                for g in line["gold"]
+                if g["title"] in known and g["grade"] > 0
+            ]
+            if gold:
+                query = " ".join(line["query"].split())
+                best = max(g["grade"] for g in gold)
+                yield {"id": f"{name}/{line['id']}", "query": query, "gold": gold, "best": best}
+
+
+def _mentions(data: Path, sets: Iterable[str], split: str, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the linked mentions whose entity is in the catalogue."""
+    for name in sets:
+        for line in _lines(data / "el" / f"{name}.{split}.jsonl.gz"):
+            title = line["title"] if line.get("title_kind") == "wikipedia" else line.get("title_wp")
+            if title in known:
+                parts = {part: line[part] for part in ("left", "mention", "right")}
+                yield {"id": line["id"], "doc": line["doc"], **parts, "title": title}
+
+
+def _text(mention: dict[str, Any]) -> str:
+    return f"{mention['left'][-80:]}[{mention['mention']}]{mention['right'][:80]}".casefold()
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> int:
+    with file.open("w", encoding="utf-8") as out:
+        for row in rows:
+            row.pop("best", None)
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return len(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Evaluation: labelled sets, methods side by side, metrics with intervals, one report."""

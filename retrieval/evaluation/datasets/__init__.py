@@ -1,0 +1,1 @@
+"""Reading labelled sets: BEIR, KILT, TREC, mentions in context, queries with their answers."""

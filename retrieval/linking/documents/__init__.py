@@ -1,0 +1,1 @@
+"""Corpora: documents in files, cut into shards that can be read again and always give the same documents."""

@@ -1,0 +1,57 @@
+"""A shard: the part of a corpus that is linked, written and recorded as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """A stretch of one input file.
+
+    Attributes:
+        path: Where the file is.
+        source: How it is called in the output and in messages.
+        first_row: Number of the first line or row read, from 1.
+        num_rows: How many are read.
+        byte_offset: Where the first of them begins, for lines of a file that is not compressed; else 0.
+        part: Of a document too long for one shard, the code points [begin, end) whose mentions are linked;
+            None: all.
+    """
+
+    path: str
+    source: str
+    first_row: int = 1
+    num_rows: int = 1
+    byte_offset: int = 0
+    part: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one worker links at a time.
+
+    Attributes:
+        number: From 0, in the order of the corpus.
+        files: Stretches of input files, in order.
+        num_documents: Documents in it; a part of one counts as one.
+        digest: Fingerprint of what it reads: digests of the input files and the stretches of them.
+    """
+
+    number: int
+    files: tuple[ShardFile, ...]
+    num_documents: int
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "number": self.number,
+            "num_documents": self.num_documents,
+            "digest": self.digest,
+            "files": [
+                [f.path, f.source, f.first_row, f.num_rows, f.byte_offset, f.part and list(f.part)]
+                for f in self.files
+            ],
+        }

@@ -1,0 +1,1 @@
+"""Finding mentions: the names of an index, looked up in running text."""

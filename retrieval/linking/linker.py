@@ -1,0 +1,51 @@
+"""`DocumentLinker`: documents in, rows out; batches across documents, answers kept for repeated mentions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.options import LinkOptions, WorkerOptions
+
+if TYPE_CHECKING:
+    from retrieval.linking.finding.finder import SpanFinder
+    from retrieval.retriever import Retriever
+
+
+class DocumentLinker:
+    """Links the mentions of documents with one retriever. Used by one thread at a time.
+
+    Args:
+        retriever: Index and model.
+        options: How mentions are linked.
+        worker: Batch size and size of the cache.
+        finder: Finds mentions where the options ask for that; None: nothing is found.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        options: LinkOptions,
+        worker: WorkerOptions,
+        finder: SpanFinder | None = None,
+    ) -> None:
+        raise NotImplementedError
+
+    def link(
+        self,
+        documents: Iterable[Document | BadDocument],
+        counts: LinkCounts,
+        complain: Callable[[str], None],
+        report: Callable[[LinkCounts], None] = lambda counts: None,
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield rows of `retrieval.linking.rows.SCHEMA`, in the order of the documents and their spans.
+
+        Args:
+            documents: Read as they are needed; at most a window of mentions is held.
+            counts: Added to on the way.
+            complain: Gets one line per bad document and per mention that failed.
+            report: Called after every batch.
+        """
+        raise NotImplementedError

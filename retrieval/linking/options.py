@@ -1,0 +1,147 @@
+"""What a linking run is told; all of it can be sent to other processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from retrieval.errors import InputError
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.finding.options import FindOptions
+from retrieval.request_options import RequestOptions, with_options
+
+MENTION_SOURCES = ("auto", "given", "found", "generated")
+CANDIDATE_SETS = ("all", "named")
+OUTPUT_FORMATS = ("parquet", "jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """How mentions are linked: whatever changes a row of the output, and nothing else.
+
+    Attributes:
+        mentions: Where mentions come from: "given" by the documents, "found" by the index's names,
+            "generated" by the model as it writes the text again with links in it, or "auto": given where a
+            document marks any spans (an empty list counts), else found.
+        find: Which names are found.
+        candidates: What a mention may be linked to: "all" entities, or with "named" those alone that have
+            the mention's text as a title or alias (in any letter case); one that nobody is called so is NIL.
+        method: "beam" or "disc".
+        k: Candidates kept per mention.
+        beam_size: Live prefixes per step of `beam`, prefixes per draw of `disc`.
+        seed: Seed of `disc`.
+        prompt: Name of the template that puts a mention to the model; None: the checkpoint's for mentions.
+        context_chars: Characters of text to the left and to the right of a mention that the model sees; None:
+            the template's.
+        min_logprob: A best candidate below it is NIL: the mention stays unlinked.
+        min_probability: The same for the probability among the titles, in [0, 1].
+        min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
+        adaptive: Whether the second phase of `disc` learns from the first.
+        exact: Whether `beam` goes on until the candidates are proven.
+        exact_budget: Most tokens computed for that; None: the default.
+        length_penalty: Of `beam`.
+        aggregate: How the forms of an entity make its score with `beam`; None: the default.
+        filter: Predicate that every linked entity passes; None: all do.
+        keep_nil: Whether mentions without an entity are written.
+    """
+
+    mentions: str = "auto"
+    find: FindOptions = field(default_factory=FindOptions)
+    candidates: str = "all"
+    method: str = "beam"
+    k: int = 5
+    beam_size: int | None = None
+    seed: int = 0
+    prompt: str | None = None
+    context_chars: int | None = None
+    min_logprob: float | None = None
+    min_probability: float | None = None
+    min_mass: float | None = None
+    adaptive: bool = False
+    exact: bool = False
+    exact_budget: int | None = None
+    length_penalty: float = 0.0
+    aggregate: str | None = None
+    filter: str | None = None
+    keep_nil: bool = True
+
+    def __post_init__(self) -> None:
+        for name, known in (("mentions", MENTION_SOURCES), ("candidates", CANDIDATE_SETS)):
+            if getattr(self, name) not in known:
+                raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
+        if self.context_chars is not None and self.context_chars < 0:
+            raise InputError("context_chars", f"must be at least 0, got {self.context_chars}")
+        if self.min_logprob is not None and math.isnan(self.min_logprob):
+            raise InputError("min_logprob", "must be a number, got nan")
+        if self.min_probability is not None and not 0 <= self.min_probability <= 1:
+            raise InputError("min_probability", f"must be in [0, 1], got {self.min_probability}")
+        with_options(self.k, self.method, None, {**self.request_options(), "seed": self.seed})
+
+    def request_options(self) -> RequestOptions:
+        """Return what every mention is asked with, beside `k` and `method`."""
+        return RequestOptions(
+            beam_size=self.beam_size,
+            seed=self.seed if self.method == "disc" else None,
+            min_mass=self.min_mass,
+            adaptive=self.adaptive,
+            exact=self.exact,
+            exact_budget=self.exact_budget,
+            length_penalty=self.length_penalty,
+            aggregate=self.aggregate,
+            filter=self.filter,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker computes; none of it changes which rows come out.
+
+    Attributes:
+        index: Index directory.
+        model: Checkpoint directory or hub id; None: the shipped model.
+        device: "auto", "cpu", "cuda", ...
+        dtype: "auto", "float32", ...
+        num_threads: Torch threads of a worker.
+        batch_size: Mentions per forward.
+        cache_entries: Answers kept per worker for mentions that are put to the model in the same words.
+        verify_digests: Whether the index's digests are checked before the run.
+        cache_dir: Where the table of names is kept; None: in memory.
+    """
+
+    index: str
+    model: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    num_threads: int | None = 1
+    batch_size: int = 32
+    cache_entries: int = 100_000
+    verify_digests: bool = True
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("cache_entries", 0)):
+            if getattr(self, name) < least:
+                raise InputError(name, f"must be at least {least}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkJob:
+    """All that a worker, in whatever process on whatever machine, needs to link shards.
+
+    Attributes:
+        corpus: Where documents come from.
+        options: How mentions are linked.
+        worker: How a worker computes.
+        out: Output folder.
+        output_format: One of `OUTPUT_FORMATS`.
+        index_digest: The index that must be found: a worker that opens another one refuses.
+        key: Fingerprint of the run (inputs, options, index, model), in every record of a finished shard.
+    """
+
+    corpus: CorpusOptions
+    options: LinkOptions
+    worker: WorkerOptions
+    out: str
+    output_format: str = "parquet"
+    index_digest: str = ""
+    key: str = ""
