@@ -1,4 +1,4 @@
-"""Write the files of the reproduction: a catalogue, what a model is trained on, and three sets to evaluate on.
+"""Write the files of the reproduction: a catalogue, what a model is trained on, three sets to evaluate on.
 
 Reads the data that `GENRET_SHARED_DATA` names and writes, into one folder:
 
@@ -67,7 +67,8 @@ def main() -> None:
         if query["query"].casefold() not in held_out and gold["grade"] >= min(2, query["best"])
     ]
     with (out / "train-queries.tsv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n")
+        plain = {"quoting": csv.QUOTE_NONE, "quotechar": None, "lineterminator": "\n"}
+        writer = csv.writer(file, delimiter="\t", **plain)
         writer.writerow(["query", "title"])
         writer.writerows(pairs)
     mentions = [m for m in _mentions(data, MENTION_SETS, "train", known) if _text(m) not in held_texts]
