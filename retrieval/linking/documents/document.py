@@ -5,7 +5,10 @@ Offsets are in code points of `Document.text`, half open: [start, end). Other un
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from retrieval.linking.documents.offsets import OffsetIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,15 @@ class Span:
     end: int
     mention_id: str | None = None
     num_names: int = 0
+
+
+class Place(NamedTuple):
+    """Where a span is in the whole document, in code points and in bytes of its UTF-8 text; half open."""
+
+    start: int
+    end: int
+    start_byte: int
+    end_byte: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +62,28 @@ class Document:
     end: int = -1
     offset: int = 0
     byte_offset: int = 0
+    # Made by the first call of `place`, so that spans cost no walk over the text each.
+    _index: OffsetIndex | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.end < 0:
             object.__setattr__(self, "end", len(self.text))
+
+    def place(self, span: Span) -> Place:
+        """Return where a span of `text` is in the whole document.
+
+        The first call takes time in the length of `text`, each further one at most that of 1024 code points.
+        """
+        index = self._index
+        if index is None:
+            index = OffsetIndex(self.text, "byte")
+            object.__setattr__(self, "_index", index)
+        return Place(
+            self.offset + span.start,
+            self.offset + span.end,
+            self.byte_offset + index.units_before(span.start),
+            self.byte_offset + index.units_before(span.end),
+        )
 
 
 @dataclass(frozen=True, slots=True)
