@@ -1,1 +1,1 @@
-"""End-to-end linking: the model writes the text again with links in it, and can write nothing else."""
+"""Mentions that the model itself finds and links, by writing a text again with links in it."""
