@@ -34,7 +34,8 @@ class LinkOptions:
         context_chars: Characters of text to the left and to the right of a mention that the model sees; None:
             the template's.
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
-        min_probability: The same for the probability among the titles, in [0, 1].
+        min_probability: The same for the probability among the titles, in [0, 1]: with `disc` the share of
+            the samples, with `beam` the share among the candidates listed, which needs a k of at least 2.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
         adaptive: Whether the second phase of `disc` learns from the first.
         exact: Whether `beam` goes on until the candidates are proven.
@@ -75,6 +76,11 @@ class LinkOptions:
             raise InputError("min_logprob", "must be a number, got nan")
         if self.min_probability is not None and not 0 <= self.min_probability <= 1:
             raise InputError("min_probability", f"must be in [0, 1], got {self.min_probability}")
+        if self.min_probability is not None and self.method == "beam" and self.k == 1:
+            raise InputError(
+                "min_probability",
+                "needs a k of at least 2 with the method beam, as it is a share among those listed; got k 1",
+            )
         with_options(self.k, self.method, None, {**self.request_options(), "seed": self.seed})
 
     def request_options(self) -> RequestOptions:
@@ -136,6 +142,9 @@ class LinkJob:
         output_format: One of `OUTPUT_FORMATS`.
         index_digest: The index that must be found: a worker that opens another one refuses.
         key: Fingerprint of the run (inputs, options, index, model), in every record of a finished shard.
+        index_version: Name of the index's version, for the output's metadata.
+        model_fingerprint: Of the checkpoint, for the output's metadata.
+        max_bad_documents: A shard with more lines that are no documents fails; None: no number of them does.
     """
 
     corpus: CorpusOptions
@@ -145,3 +154,6 @@ class LinkJob:
     output_format: str = "parquet"
     index_digest: str = ""
     key: str = ""
+    index_version: str = ""
+    model_fingerprint: str = ""
+    max_bad_documents: int | None = None

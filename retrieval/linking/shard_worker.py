@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+from retrieval.errors import IndexMismatchError, SourceError
+from retrieval.index.digests import digest_file
 from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.corpus import read_shard
+from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.documents.shard import Shard
+from retrieval.linking.finding.finder import SpanFinder, open_finder
 from retrieval.linking.options import LinkJob
+from retrieval.linking.output.durable import publish, temporary_name, writing
+from retrieval.linking.output.layout import part_name, record_file
+from retrieval.linking.output.part_file import write_part
+from retrieval.linking.output.record import ShardRecord, write_record
+
+if TYPE_CHECKING:
+    from retrieval.linking.documents.document import Span
+    from retrieval.retriever import Retriever
+
+__all__ = ["ShardLinker", "ShardRecord", "ShardWorker", "part_metadata"]
+
+MAX_COMPLAINTS = 20  # per shard; what failed is in its rows besides
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRecord:
-    """What is recorded of a finished shard; its presence says that the part file is whole.
+class ShardLinker(Protocol):
+    """What links the documents of a shard: `DocumentLinker`."""
 
-    Attributes:
-        shard: The shard's number.
-        key: `LinkJob.key` of the run.
-        digest: `Shard.digest`.
-        part: Name of the part file in the output folder.
-        num_bytes: Its size.
-        counts: What was linked.
-        complaints: The first bad lines and failed mentions, as text.
-        seconds: Wall time.
-    """
-
-    shard: int
-    key: str
-    digest: str
-    part: str
-    num_bytes: int
-    counts: LinkCounts
-    complaints: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        raise NotImplementedError
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ShardRecord:
-        """Read what `to_json` gave."""
-        raise NotImplementedError
+    def link(
+        self,
+        documents: Iterable[Document | BadDocument],
+        counts: LinkCounts,
+        complain: Callable[[str], None],
+        report: Callable[[LinkCounts], None],
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield rows in the order of the documents."""
 
 
 class ShardWorker:
@@ -50,24 +49,140 @@ class ShardWorker:
 
     Args:
         job: What to do; comes from the coordinator, maybe from another machine.
+        linker: Links the documents; None: one is made with the index and the model of the job.
 
     Raises:
         GenretError: the index or the model cannot be opened, or the index is not the one the job is about.
     """
 
-    def __init__(self, job: LinkJob) -> None:
-        raise NotImplementedError
+    def __init__(self, job: LinkJob, linker: ShardLinker | None = None) -> None:
+        self._job = job
+        self._retriever: Retriever | None = None
+        self._linker = self._open(job) if linker is None else linker
+        self._metadata = part_metadata(job)
 
     def run(self, shard: Shard, report: Callable[[LinkCounts], None] = lambda counts: None) -> ShardRecord:
         """Link a shard: write its part file, flush and rename it, then its record, and return the record.
 
         A run that is killed before the rename leaves nothing but a hidden file, which the next run removes.
 
+        Args:
+            shard: What to link.
+            report: Called after every batch with the counts so far, which go on changing.
+
         Raises:
             GenretError: the shard cannot be read or its part cannot be written.
         """
-        raise NotImplementedError
+        started = time.monotonic()
+        part = Path(self._job.out) / part_name(shard.number, self._job.output_format)
+        counts = LinkCounts()
+        complaints: list[str] = []
+
+        def complain(text: str) -> None:
+            if len(complaints) < MAX_COMPLAINTS:
+                complaints.append(text)
+
+        staging = temporary_name(part)
+        try:
+            rows = self._linker.link(self._documents(shard), counts, complain, report)
+            counts.num_rows = write_part(staging, self._job.output_format, self._metadata, rows)
+            with writing(part):
+                num_bytes, digest = staging.stat().st_size, digest_file(staging)
+                publish(staging, part)
+        finally:
+            with writing(part):
+                staging.unlink(missing_ok=True)
+        record = ShardRecord(
+            shard=shard.number,
+            key=self._job.key,
+            digest=shard.digest,
+            part=part.name,
+            num_bytes=num_bytes,
+            counts=counts,
+            complaints=tuple(complaints),
+            seconds=round(time.monotonic() - started, 3),
+            part_digest=digest,
+        )
+        write_record(record_file(part.parent, shard.number), record)
+        return record
 
     def close(self) -> None:
         """Release the index. Idempotent."""
-        raise NotImplementedError
+        if self._retriever is not None:
+            self._retriever.close()
+            self._retriever = None
+
+    def _open(self, job: LinkJob) -> ShardLinker:
+        from retrieval.linking.linker import DocumentLinker
+        from retrieval.retriever import Retriever  # torch and transformers take seconds to import
+
+        worker = job.worker
+        retriever = Retriever.open(
+            worker.index,
+            worker.model,
+            device=worker.device,
+            dtype=worker.dtype,
+            num_threads=worker.num_threads,
+            verify_digests=worker.verify_digests,
+        )
+        self._retriever = retriever
+        try:
+            if job.index_digest and retriever.index.digest != job.index_digest:
+                raise IndexMismatchError(
+                    f"the index {worker.index} was {job.index_digest} when the run began, is now "
+                    f"{retriever.index.digest}; finished shards are kept, and go with the old index only"
+                )
+            if job.options.filter is not None:
+                retriever.check_filter(job.options.filter)  # else every mention would fail of it
+            finder = _FinderOnDemand(job, retriever) if job.options.mentions in ("auto", "found") else None
+            return DocumentLinker(retriever, job.options, worker, finder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _documents(self, shard: Shard) -> Iterator[Document | BadDocument]:
+        allowed, num_bad = self._job.max_bad_documents, 0
+        for document in read_shard(self._job.corpus, shard):
+            if isinstance(document, BadDocument):
+                num_bad += 1
+                if allowed is not None and num_bad > allowed:
+                    raise SourceError(too_many_bad(str(document), num_bad, allowed))
+            yield document
+
+
+def too_many_bad(complaint: str, number: int, allowed: int) -> str:
+    """Return the message about one bad document too many."""
+    return (
+        f"{complaint} (bad document {number}, {allowed} allowed; allow more with --max-bad-rows, "
+        "which leaves them out)"
+    )
+
+
+def part_metadata(job: LinkJob) -> dict[str, str]:
+    """Return what Parquet files say about the run, by name; "genret." goes in front."""
+    return {
+        "index_version": job.index_version or job.index_digest,
+        "index_digest": job.index_digest,
+        "model": job.worker.model or "default",
+        "model_fingerprint": job.model_fingerprint,
+        "options": json.dumps(asdict(job.options), sort_keys=True),
+        "run": job.key,
+    }
+
+
+class _FinderOnDemand:
+    """Opens the table of names when the first text is searched: documents with marked spans need none."""
+
+    def __init__(self, job: LinkJob, retriever: Retriever) -> None:
+        self._job = job
+        self._retriever = retriever
+        self._finder: SpanFinder | None = None
+
+    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
+        """Find the mentions of a text."""
+        if self._finder is None:
+            cache = self._job.worker.cache_dir
+            self._finder = open_finder(
+                self._retriever.index, self._job.options.find, Path(cache) if cache else None
+            )
+        return self._finder.find(text, begin, end)
