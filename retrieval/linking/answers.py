@@ -1,0 +1,125 @@
+"""Answers about mentions: what a reply of the retriever comes to, wherever in the documents it was asked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrieval.errors import InputError
+from retrieval.linking.options import LinkOptions
+from retrieval.types import RetrievalResult
+
+if TYPE_CHECKING:
+    from retrieval.types import Candidate, Entity
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCandidate:
+    """One entity that a mention may stand for.
+
+    Attributes:
+        entity_id: The entity.
+        title: Its title.
+        logprob: Natural log of the model's probability of its surface forms; None where no model was asked.
+        score: What the list is ordered by, as None.
+        probability: `disc`: its share of the samples; `beam`: its share of the probability of the candidates
+            listed, which is at least its share among all titles.
+    """
+
+    entity_id: str
+    title: str
+    logprob: float | None
+    score: float | None
+    probability: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAnswer:
+    """What a mention is linked to; kept for further mentions that are asked about in the same words.
+
+    Attributes:
+        nil_reason: Why there is no link, one of `retrieval.linking.rows.NIL_REASONS`; None: the first
+            candidate is the link.
+        surface: The surface form of the first candidate that was written.
+        candidates: Best first.
+        certified: Whether they are proven; None where that was not looked at.
+        mass: Of `disc`.
+        method: "beam", "disc" or "name".
+        error: Why the mention failed.
+    """
+
+    nil_reason: str | None
+    surface: str | None = None
+    candidates: tuple[LinkCandidate, ...] = ()
+    certified: bool | None = None
+    mass: float | None = None
+    method: str = "beam"
+    error: str | None = None
+
+    @property
+    def best(self) -> LinkCandidate | None:
+        """What the mention is linked to; None: NIL."""
+        return self.candidates[0] if self.nil_reason is None else None
+
+
+def answer_of(reply: RetrievalResult | Exception, options: LinkOptions) -> LinkAnswer:
+    """Return what a reply comes to under the options: a link, or NIL with the reason."""
+    if not isinstance(reply, RetrievalResult):
+        return failure(reply, options.method)
+    candidates = tuple(
+        LinkCandidate(c.entity_id, c.title, c.logprob, c.score, probability)
+        for c, probability in zip(reply.candidates, _probabilities(reply.candidates), strict=True)
+    )
+    return LinkAnswer(
+        nil_reason="abstained" if reply.abstained else _nil_reason(candidates, options),
+        surface=reply.candidates[0].surface if candidates else None,
+        candidates=candidates,
+        certified=reply.certified,
+        mass=reply.bounded_mass,
+        method=reply.method,
+    )
+
+
+def failure(error: Exception, method: str) -> LinkAnswer:
+    """Return the answer to a mention that failed; its text is one line."""
+    # What a request calls its query is a mention to whoever links documents.
+    is_query = isinstance(error, InputError) and error.field == "query"
+    text = f"mention: {error.message}" if is_query and isinstance(error, InputError) else str(error)
+    return LinkAnswer("error", method=method, error=" ".join(text.split()) or type(error).__name__)
+
+
+def only_entity(entity: Entity, surface: str) -> LinkAnswer:
+    """Return the answer to a mention that only one entity has as a name; no model is asked."""
+    alone = LinkCandidate(entity.entity_id, entity.title, None, None, 1.0)
+    return LinkAnswer(None, surface, (alone,), certified=True, method="name")
+
+
+def nobody(method: str) -> LinkAnswer:
+    """Return the answer to a mention that no entity has as a name."""
+    return LinkAnswer("no_name", method=method)
+
+
+def _nil_reason(candidates: tuple[LinkCandidate, ...], options: LinkOptions) -> str | None:
+    if not candidates:
+        return "no_match"
+    best = candidates[0]
+    if options.min_logprob is not None and best.logprob is not None and best.logprob < options.min_logprob:
+        return "min_logprob"
+    least = options.min_probability
+    if least is not None and best.probability is not None and best.probability < least:
+        return "min_probability"
+    return None
+
+
+def _probabilities(candidates: tuple[Candidate, ...]) -> list[float]:
+    """Return what the samples gave each candidate, or its share of the probability of those listed."""
+    shares = [c.probability for c in candidates if c.probability is not None]
+    if len(shares) == len(candidates):
+        return shares
+    largest = max(c.logprob for c in candidates)
+    if largest == -math.inf:  # none of them can be told from another
+        return [1 / len(candidates)] * len(candidates)
+    weights = [math.exp(c.logprob - largest) for c in candidates]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
