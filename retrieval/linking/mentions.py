@@ -123,12 +123,12 @@ def _parse(raw: bytes, number: int) -> MentionRow | BadRow:
     if not isinstance(value, dict):
         return BadRow(number, f"expected a JSON object, got {type(value).__name__}")
     try:
-        return _mention(value, number)
+        return mention_row(value, number)
     except InputError as error:
         return BadRow(number, f"field {error.field!r}: {error.message}")
 
 
-def _mention(value: dict[str, Any], number: int) -> MentionRow:
+def mention_row(value: dict[str, Any], number: int) -> MentionRow:
     """Read the fields of one line; null stands for a field that is not there.
 
     Raises:

@@ -44,7 +44,7 @@ def open_rows(
             if source_format not in ("auto", "parquet"):
                 raise SourceError(f"{stream.name}: this is a Parquet file; expected {source_format}")
             return ParquetReader(path, stream)
-        if source_format == "parquet" or (source_format == "auto" and _suffix(path) == ".parquet"):
+        if source_format == "parquet" or (source_format == "auto" and inner_suffix(path) == ".parquet"):
             raise SourceError(f"{stream.name}: this is no Parquet file: it does not begin with PAR1")
         first = first_line(stream)
         if source_format == "jsonl" or (source_format == "auto" and _is_json(first, path, stream.name)):
@@ -58,15 +58,15 @@ def open_rows(
 def _is_json(first: bytes, path: str | Path, name: str) -> bool:
     text = first.strip()
     if text.startswith(b"["):
-        if _suffix(path) in (".json", *_JSON_SUFFIXES):
+        if inner_suffix(path) in (".json", *_JSON_SUFFIXES):
             raise SourceError(f"{name}: this begins with a JSON list; expected one JSON object per line")
         return False
-    if _suffix(path) in _JSON_SUFFIXES:
+    if inner_suffix(path) in _JSON_SUFFIXES:
         return True
     if not text.startswith(b"{"):
         return False
     is_object = not isinstance(parse_object(text), BadRow)
-    if not is_object and _suffix(path) == ".json":
+    if not is_object and inner_suffix(path) == ".json":
         raise SourceError(f"{name}: line 1 is not one whole JSON object; expected one per line")
     return is_object
 
@@ -90,7 +90,7 @@ def _delimited(
                 f"{stream.name}: line 1 has tabs, but none of its fields is {named}; expected a header, the "
                 "names of the columns, above the rows"
             )
-        if _suffix(path) == ".csv":
+        if inner_suffix(path) == ".csv":
             raise SourceError(
                 f"{stream.name}: comma-separated files are not read; expected tabs, or --format lines if "
                 "every line is one title"
@@ -99,7 +99,7 @@ def _delimited(
     return DelimitedReader(stream, check_header(cells, f"{stream.name}, line 1"), header_lines=1)
 
 
-def _suffix(path: str | Path) -> str:
+def inner_suffix(path: str | Path) -> str:
     """Return the suffix that says what is inside, in lower case: ".tsv" of "a.TSV.gz"."""
     inner = Path(str(path))
     if inner.suffix.lower() in _COMPRESSION_SUFFIXES:

@@ -74,6 +74,9 @@ class ByteStream:
 
     Args:
         path: The file; "-" for standard input.
+        digests: Whether the file is digested as it is read, even if it could be read again.
+        may_be_empty: Whether no content is content too.
+        any_content: Whether content that is clearly of another format is given as well.
 
     Attributes:
         name: For messages.
@@ -85,11 +88,20 @@ class ByteStream:
         SourceError: it is missing, a directory, unreadable, empty or of a format nobody reads here.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        digests: bool = False,
+        may_be_empty: bool = False,
+        any_content: bool = False,
+    ) -> None:
         self.is_read_once = is_read_once(path)
         self.name = display_name(path)
+        self._may_be_empty = may_be_empty
+        self._any_content = any_content
         self._file = _open(path, self.name)
-        self.raw = CountedFile(self._file, self.name, digests=self.is_read_once)
+        self.raw = CountedFile(self._file, self.name, digests=digests or self.is_read_once)
         self.is_compressed = False
         self._peeked: deque[bytes] = deque()
         self._blocks = self._decompressed()
@@ -141,6 +153,8 @@ class ByteStream:
     def _decompressed(self) -> Iterator[bytes]:
         first = self.raw.read(_BLOCK_BYTES)
         if not first:
+            if self._may_be_empty:
+                return
             raise SourceError(f"{self.name}: the file is empty")
         self.is_compressed = first.startswith((_GZIP, _ZSTD))
         if first.startswith(_GZIP):
@@ -153,7 +167,15 @@ class ByteStream:
     def _checked(self, blocks: Iterator[bytes], compression: str) -> Iterator[bytes]:
         first = next(blocks, b"")
         if not first:
+            if self._may_be_empty:
+                return
             raise SourceError(f"{self.name}: the file is empty")
+        if not self._any_content:
+            self._refuse_other(first, compression)
+        yield first
+        yield from blocks
+
+    def _refuse_other(self, first: bytes, compression: str) -> None:
         refused = {**_REFUSED, _GZIP: "a gzip file", _ZSTD: "a Zstandard file"} if compression else _REFUSED
         for magic, kind in refused.items():
             if first.startswith(magic):
@@ -162,8 +184,6 @@ class ByteStream:
                     f"{self.name}: this is {kind}{inside}; expected UTF-8 text, JSON lines or Parquet, plain "
                     "or compressed with gzip or Zstandard"
                 )
-        yield first
-        yield from blocks
 
     def _plain(self, first: bytes) -> Iterator[bytes]:
         block = first
