@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from retrieval.linking.contexts import MentionContexts
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Place, Span
-from retrieval.linking.finding.finder import SpanFinder
 from retrieval.types import Mention
+
+if TYPE_CHECKING:
+    from retrieval.linking.finding.finder import SpanFinder
 
 # Documents without a mention make no batch: so often they are reported all the same.
 _REPORT_DOCUMENTS = 1000
@@ -43,6 +46,11 @@ class PlacedMention:
         return f"{self.source}, line {self.row}: document {self.doc_id!r}, {at}: {reason}"
 
 
+def is_first_part(document: Document) -> bool:
+    """Whether a document is whole, or the part that a long one begins with: each is counted once."""
+    return document.offset == 0 and document.begin == 0
+
+
 class MentionStream:
     """Reads documents as their mentions are asked for.
 
@@ -72,7 +80,7 @@ class MentionStream:
                 counts.num_bad_documents += 1
                 complain(str(document))
                 continue
-            counts.num_documents += document.offset == 0 and document.begin == 0  # a part counts once
+            counts.num_documents += is_first_part(document)
             origin, spans = self._spans(document)
             for span in spans:
                 yield PlacedMention(
