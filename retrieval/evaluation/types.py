@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 
 from retrieval.types import Mention
 
+# What stands before the title of a relevant answer that the index lacks, and before a text that is no title.
+MISSING = "missing:"
+INVALID = "invalid:"
+
 
 @dataclass(frozen=True, slots=True)
 class LabelledQuery:
     """A query, or a mention in context, and what answers it.
 
     Attributes:
-        query_id: Unique in its set; without white space, as run files need it.
+        query_id: Unique in its set, as the set has it; run files encode white space in it.
         text: The query; of a mention, the mention's own text.
         mention: The mention in its context, for the mention template; None: a query.
         gold: Entity id -> grade, 0 for judged and irrelevant. Relevant answers that the index lacks are here
@@ -22,6 +26,9 @@ class LabelledQuery:
             entity is a set of its own.
         is_nil: Whether the label says that no entity answers (a mention outside the catalogue).
         document: What the query is part of, for bootstrap by document; None: it stands alone.
+        namesakes: Entity id -> the id in `gold` that it is as good as. Where a label is a title that several
+            entities have, the first of them stands in `gold` and the others here: metrics take each of them
+            for that one, and do not ask for all.
     """
 
     query_id: str
@@ -31,6 +38,7 @@ class LabelledQuery:
     evidence: tuple[frozenset[str], ...] = ()
     is_nil: bool = False
     document: str | None = None
+    namesakes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class LabelledSet:
         num_missing: Relevant answers that the index lacks.
         digest: Of the files it was read from.
         primary: The metric that leads, e.g. "nDCG@10", "Rprec(KILT)", "F1(InKB)".
+        num_unjudged: Queries of the files that nothing is judged for; they are left out.
     """
 
     name: str
@@ -52,6 +61,7 @@ class LabelledSet:
     num_missing: int
     digest: str
     primary: str
+    num_unjudged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ class RankedEntity:
     @property
     def is_valid(self) -> bool:
         """Whether it is an entity of the index."""
-        return not self.entity_id.startswith("invalid:")
+        return not self.entity_id.startswith(INVALID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,58 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from retrieval.errors import SourceError
+from retrieval.evaluation.datasets.beir import read_beir
+from retrieval.evaluation.datasets.kilt import read_kilt
+from retrieval.evaluation.datasets.labels import FileQuery, TitleResolver, find_answers
+from retrieval.evaluation.datasets.mention_file import read_mention_file
+from retrieval.evaluation.datasets.query_file import read_query_file
+from retrieval.evaluation.datasets.spec import SET_FORMATS, SetSpec
+from retrieval.evaluation.datasets.trec import read_trec
+from retrieval.evaluation.metrics import PRIMARY_METRICS
 from retrieval.evaluation.types import LabelledSet
+from retrieval.index.digests import digest_bytes
+from retrieval.sources.digests import digest_file
 
-SET_FORMATS = ("beir", "kilt", "trec", "mentions", "queries")
+__all__ = ["SET_FORMATS", "SetSpec", "TitleResolver", "read_set"]
 
-
-class TitleResolver(Protocol):
-    """Finds entities of an index by what labels call them."""
-
-    def by_id(self, entity_id: str) -> str | None:
-        """Return the entity's id, or None where the index has no such entity."""
-
-    def by_title(self, title: str) -> str | None:
-        """Return the id of the entity with this title after the text policy; aliases second."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetSpec:
-    """Where a set is and how it is read.
-
-    Attributes:
-        name: How reports call it.
-        format: One of `SET_FORMATS`.
-        path: "beir": the folder with queries.jsonl and qrels/; "kilt": a JSON Lines file; "trec": a file
-            of topics; "mentions": JSON Lines as `genret link` reads them, with title or entity_id; "queries":
-            JSON Lines with id, query and gold. All may be gzipped.
-        qrels: "trec": the file of judgments; "beir": the file or the split's name; None: qrels/test.tsv.
-        limit: So many queries, the first ones; None: all.
-    """
-
-    name: str
-    format: str
-    path: str
-    qrels: str | None = None
-    limit: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> SetSpec:
-        """Read NAME=FORMAT:PATH[:QRELS], or FORMAT:PATH named by the file.
-
-        Raises:
-            InputError: the text has another form.
-        """
-        raise NotImplementedError
+_READERS: Mapping[str, Callable[[SetSpec], tuple[list[FileQuery], list[Path]]]] = {
+    "beir": read_beir,
+    "kilt": read_kilt,
+    "trec": read_trec,
+    "mentions": read_mention_file,
+    "queries": read_query_file,
+}
+_KINDS = {"kilt": "kilt", "mentions": "mentions"}
 
 
 def read_set(spec: SetSpec, resolver: TitleResolver) -> LabelledSet:
     """Read a set and find its answers in the index.
 
+    Queries that nothing is judged for are left out and counted; mentions labelled NIL stay. Relevant answers
+    that the index lacks stay in `gold` as "missing:" and their title, percent-encoded where it holds white
+    space, and are counted: recall is a share of all that is relevant, not of what the index happens to have.
+    A label that is the title of several entities is right for each of them (`LabelledQuery.namesakes`).
+
     Raises:
-        SourceError: a file is missing or malformed; names file, line, field, what was expected and what was got.
+        SourceError: a file is missing or malformed; names file, line, field, what was expected and what was
+            got. Ids of queries that are there twice, judgments of queries that are not there, two grades of
+            one document for one query and files without a judged query are such errors.
     """
-    raise NotImplementedError
+    read, files = _READERS[spec.format](spec)
+    judged = [query for query in read if query.answers or query.is_nil]
+    if not judged:
+        raise SourceError(f"{files[0]}: expected queries with answers, got {len(read)} queries without any")
+    queries, num_missing = find_answers(judged[: spec.limit], resolver)
+    kind = _KINDS.get(spec.format, "queries")
+    return LabelledSet(
+        name=spec.name,
+        kind=kind,
+        queries=queries,
+        num_missing=num_missing,
+        digest=_digest(files),
+        primary=PRIMARY_METRICS[kind],
+        num_unjudged=len(read) - len(judged),
+    )
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """Return the digest of a file; of several, that of their digests."""
+    digests = [digest_file(file).xxh3_128 for file in files]
+    return digests[0] if len(digests) == 1 else digest_bytes("\n".join(digests).encode())

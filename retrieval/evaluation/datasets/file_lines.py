@@ -1,0 +1,123 @@
+"""Lines of a labelled file with their numbers, and errors that name file, line and field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NoReturn
+
+from retrieval.arguments import check_text
+from retrieval.errors import InputError, SourceError
+from retrieval.normalize import normalize
+from retrieval.sources.opening import ByteStream
+from retrieval.sources.text_lines import line_blocks
+
+_SHOWN = 80
+
+
+def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that hold something, with their numbers from 1, without line ends.
+
+    Args:
+        path: A file, compressed with gzip or Zstandard or not; "-" for standard input.
+
+    Raises:
+        SourceError: it cannot be read, holds nothing, or a line is no UTF-8.
+    """
+    some = False
+    with closing(ByteStream(path)) as stream:
+        for first, block in line_blocks(stream, 0):
+            for number, raw in enumerate(block.split(b"\n"), first):
+                if not raw.strip():
+                    continue
+                some = True
+                try:
+                    yield number, raw.removesuffix(b"\r").decode()
+                except UnicodeDecodeError as error:
+                    wrong(path, number, None, "UTF-8", f"byte {error.start + 1} that is none")
+    if not some:
+        raise SourceError(f"{path}: the file is empty")
+
+
+def json_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON Lines file with the numbers of their lines.
+
+    Raises:
+        SourceError: as `text_lines`, or a line is no JSON object.
+    """
+    for number, line in text_lines(path):
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            wrong(path, number, None, "a JSON object", f"{error.msg} at column {error.colno}")
+        except ValueError as error:  # a number of thousands of digits
+            wrong(path, number, None, "a JSON object", str(error))
+        except RecursionError:
+            wrong(path, number, None, "a JSON object", "one nested too deeply")
+        if not isinstance(value, dict):
+            wrong(path, number, None, "a JSON object", value)
+        yield number, value
+
+
+def text_field(
+    path: str | Path, line: int, value: object, field: str, clean: bool = True, names: str | None = None
+) -> str:
+    """Return a text that holds something, after the text policy unless `clean` is false.
+
+    Raises:
+        SourceError: it is no text, no Unicode, or empty.
+    """
+    name = names or field
+    try:
+        check_text(name, value)
+    except InputError as error:
+        wrong(path, line, name, "text", value if not isinstance(value, str) else error.message)
+    text = normalize(str(value)) if clean else str(value)
+    if not text.strip():
+        wrong(path, line, name, "text that is not empty", value)
+    return text
+
+
+def id_field(path: str | Path, line: int, value: object, field: str) -> str:
+    """Return an id, text or an integer, as text.
+
+    Raises:
+        SourceError: it is neither, or empty.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return text_field(path, line, value, field)
+
+
+def grade_field(path: str | Path, line: int, value: object, field: str) -> int:
+    """Return a grade: an integer, or the text of one.
+
+    Raises:
+        SourceError: it is none.
+    """
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            wrong(path, line, field, "an integer", value)
+        value = number
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
+        wrong(path, line, field, "an integer", value)
+    return value
+
+
+def wrong(path: str | Path, line: int, field: str | None, expected: str, got: object) -> NoReturn:
+    """Raise what is wrong with a line.
+
+    Raises:
+        SourceError: always.
+    """
+    shown = got if isinstance(got, str) and field is None else repr(got)
+    if len(shown) > _SHOWN:
+        shown = shown[:_SHOWN] + "…"
+    where = f"{path}, line {line}" + (f", field {field!r}" if field else "")
+    raise SourceError(f"{where}: expected {expected}, got {shown}")
