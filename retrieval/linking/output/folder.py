@@ -13,6 +13,7 @@ from retrieval.linking.documents.shard import Shard
 from retrieval.linking.output.durable import replace_file, writing
 from retrieval.linking.output.layout import (
     LOCK_FILE,
+    PARTS_SUFFIX,
     RECORDS_DIR,
     RUN_FILE,
     SUMMARY_FILE,
@@ -35,6 +36,7 @@ class OutputFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: FileLock | None = None
+        self._made = False
 
     def lock(self) -> None:
         """Make the folder if it is missing, and keep other runs out of it as long as this process lives.
@@ -44,6 +46,7 @@ class OutputFolder:
             SourceError: it cannot be made or written.
         """
         with writing(self.path):
+            self._made = not self.path.exists()
             self.path.mkdir(exist_ok=True)
             # Of the system, not a mere file: it goes with the process, however that ends.
             lock = FileLock(self.path / LOCK_FILE)
@@ -138,11 +141,8 @@ class OutputFolder:
             if path.name not in kept:
                 _remove(path)
 
-    def clear(self, remove_folder: bool = False) -> None:
+    def clear(self) -> None:
         """Remove everything that a run wrote, what it is about last; never anything else.
-
-        Args:
-            remove_folder: Whether the folder goes too, where nothing else is in it.
 
         Raises:
             SourceError: a file cannot be removed.
@@ -152,8 +152,13 @@ class OutputFolder:
             if (self.path / RECORDS_DIR).is_dir() and not any((self.path / RECORDS_DIR).iterdir()):
                 (self.path / RECORDS_DIR).rmdir()
         _remove(self.path / RUN_FILE)
-        if remove_folder and {path.name for path in self.path.iterdir()} <= {LOCK_FILE}:
-            _remove(self.path / LOCK_FILE)
+
+    def remove_if_unused(self) -> None:
+        """Where the folder holds nothing but the lock of this process, remove that, and what `lock` made."""
+        if self._lock is None or {path.name for path in self.path.iterdir()} != {LOCK_FILE}:
+            return
+        _remove(self.path / LOCK_FILE)
+        if self._made or self.path.name.endswith(PARTS_SUFFIX):
             with writing(self.path):
                 self.path.rmdir()
 

@@ -1,0 +1,249 @@
+"""`link_corpus`: link a corpus from Python, with as many workers as wanted; the command does the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.index.digests import digest_file
+from retrieval.interruption import uninterrupted
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.options import LinkOptions, WorkerOptions
+from retrieval.linking.output.durable import appearing
+from retrieval.linking.output.folder import OutputFolder
+from retrieval.linking.output.merging import merge_parts
+from retrieval.linking.output.record import ShardRecord
+from retrieval.linking.output.target import OutputTarget
+from retrieval.linking.progress import Display, Progress, Silent, counted
+from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.run_plan import RunPlan, check_target, plan_run
+from retrieval.linking.run_summary import LinkSummary
+from retrieval.linking.runners.choice import RunnerOptions, choose_runner
+from retrieval.linking.shard_worker import part_metadata, too_many_bad
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What is written, and when a run gives up.
+
+    Attributes:
+        out: A folder; or a name that ends in .parquet or .jsonl: a single file, made in the end.
+        output_format: "parquet" or "jsonl" for the parts of a folder; None: Parquet.
+        max_bad_rows: Lines that may be no documents; they are left out.
+        max_failed: Mentions that may end by an error; None: any number.
+        overwrite: Whether an existing output of another run is replaced.
+        keep_parts: Whether the folder of a single file's parts stays.
+    """
+
+    out: str
+    output_format: str | None = None
+    max_bad_rows: int = 0
+    max_failed: int | None = None
+    overwrite: bool = False
+    keep_parts: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_bad_rows", "max_failed"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InputError(name, f"must be at least 0, got {value}")
+
+
+def link_corpus(
+    corpus: CorpusOptions,
+    output: OutputOptions,
+    worker: WorkerOptions,
+    options: LinkOptions | None = None,
+    runner: RunnerOptions | None = None,
+    display: Display | None = None,
+) -> LinkSummary:
+    """Link the mentions of a corpus, and go on where an earlier run of the same was cut short.
+
+    The output has a row of `retrieval.linking.rows.SCHEMA` per mention, in the order of the documents. It is
+    written shard by shard; a shard whose record is there is never done again. What was killed at any moment
+    goes on with the same call, and ends with the rows of a run that was not.
+
+        link_corpus(
+            CorpusOptions(inputs=("documents.jsonl",)),
+            OutputOptions(out="links"),
+            WorkerOptions(index="wikipedia.index"),
+        )
+
+    With several workers the calling script needs `if __name__ == "__main__":`, as all that starts processes.
+
+    Args:
+        corpus: What is read.
+        output: What is written.
+        worker: Index, model, and how a worker computes.
+        options: How mentions are linked; None: the defaults.
+        runner: Who links; None: this process.
+        display: Told about the progress; None: nobody is.
+
+    Raises:
+        LinkingRunError: the folder holds something else or another run, another process writes there, or a
+            worker died.
+        GenretError: inputs, index or checkpoint cannot be used, or the output cannot be written; notes of the
+            error say what is kept.
+    """
+    started = time.monotonic()
+    display = display or Silent()
+    target = OutputTarget.of(output.out, output.output_format)
+    check_target(target, output.overwrite)
+    with _locked(target) as folder:
+        plan = plan_run(
+            target,
+            corpus,
+            options or LinkOptions(),
+            worker,
+            output.max_bad_rows,
+            output.overwrite,
+            display.planning,
+        )
+        counts = plan.done_counts()
+        if not plan.is_complete:
+            with _kept(folder, plan):
+                counts = _link(folder, plan, output, runner or RunnerOptions(num_workers=1), display)
+                _complete(folder, plan, counts, time.monotonic() - started)
+        if target.file is not None and not output.keep_parts:
+            folder.clear()
+    return LinkSummary(
+        out=str(target.name),
+        counts=counts,
+        num_shards=len(plan.corpus.shards),
+        num_resumed=len(plan.done),
+        seconds=time.monotonic() - started,
+        was_complete=plan.is_complete,
+        index_digest=plan.job.index_digest,
+        model_fingerprint=plan.job.model_fingerprint,
+        key=plan.job.key,
+    )
+
+
+@contextmanager
+def _locked(target: OutputTarget) -> Iterator[OutputFolder]:
+    folder = OutputFolder(target.folder)
+    try:
+        folder.lock()
+        yield folder
+    finally:
+        with uninterrupted():
+            folder.remove_if_unused()
+            folder.release()
+
+
+@contextmanager
+def _kept(folder: OutputFolder, plan: RunPlan) -> Iterator[None]:
+    """When the block fails, tell what stays, and leave nothing of a run that has finished no shard."""
+    try:
+        yield
+    except (GenretError, KeyboardInterrupt) as error:
+        with uninterrupted():
+            num_done = len(folder.finished(plan.job.key, plan.corpus.shards, plan.target.output_format))
+            if num_done == 0:
+                folder.clear()
+                raise
+        error.add_note(
+            f"{num_done:,} of {counted(len(plan.corpus.shards), 'shard')} are done and kept in "
+            f"{plan.target.folder}: the same command goes on from there"
+        )
+        raise
+
+
+def _link(
+    folder: OutputFolder, plan: RunPlan, output: OutputOptions, runner: RunnerOptions, display: Display
+) -> LinkCounts:
+    if output.overwrite and not plan.done:
+        folder.clear()
+    folder.tidy(plan.done)
+    folder.begin(plan.identity)
+    progress = _progress(plan)
+    _check_limits(progress.recorded, list(plan.done.values()), output)
+
+    def report(counts: LinkCounts) -> None:
+        progress.begun = progress.begun or time.monotonic()
+        progress.reported.add(counts)
+        display.show(progress)
+
+    missing = plan.missing
+    if not missing:
+        return progress.recorded
+    chosen = choose_runner(runner, len(missing), plan.job.worker.device, report)
+    messages = chosen.run(plan.job, missing)
+    try:
+        for message in messages:
+            if isinstance(message, LinkCounts):
+                report(message)
+                continue
+            progress.recorded.add(message.counts)
+            progress.done_shards += 1
+            for complaint in message.complaints:
+                display.warn(complaint)
+            display.show(progress)
+            _check_limits(progress.recorded, [message], output)
+    finally:
+        close = getattr(messages, "close", None)
+        if close is not None:
+            with uninterrupted():
+                close()  # stops the workers
+    return progress.recorded
+
+
+def _progress(plan: RunPlan) -> Progress:
+    return Progress(
+        num_documents=plan.corpus.num_documents,
+        num_shards=len(plan.corpus.shards),
+        done_shards=len(plan.done),
+        resumed=plan.done_counts(),
+        recorded=plan.done_counts(),
+        reported=LinkCounts(),
+        is_split=sum(shard.num_documents for shard in plan.corpus.shards) != plan.corpus.num_documents,
+        resumed_shards=len(plan.done),
+    )
+
+
+def _check_limits(counts: LinkCounts, records: list[ShardRecord], output: OutputOptions) -> None:
+    if counts.num_bad_documents > output.max_bad_rows:
+        bad = [record for record in records if record.counts.num_bad_documents and record.complaints]
+        example = bad[-1].complaints[0] if bad else "lines that are no documents"
+        raise SourceError(too_many_bad(example, counts.num_bad_documents, output.max_bad_rows))
+    if output.max_failed is not None and counts.num_failed > output.max_failed:
+        failed = [record for record in records if record.counts.num_failed and record.complaints]
+        example = failed[-1].complaints[-1] if failed else "mentions failed"
+        raise LinkingRunError(
+            f"{example} ({counted(counts.num_failed, 'mention')} failed, {output.max_failed} allowed; "
+            "allow more with --max-failed)"
+        )
+
+
+def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: float) -> None:
+    """Write the totals, and where a single file is wanted, that."""
+    done = folder.finished(plan.job.key, plan.corpus.shards, plan.target.output_format)
+    records = [done[shard.number] for shard in plan.corpus.shards if shard.number in done]
+    if len(records) != len(plan.corpus.shards):
+        missing = next(shard.number for shard in plan.corpus.shards if shard.number not in done)
+        raise LinkingRunError(
+            f"{plan.target.folder}: shard {missing} is gone although it was written; the same command does it"
+        )
+    summary = {
+        **counts.to_json(),
+        "key": plan.job.key,
+        "num_shards": len(records),
+        "seconds": round(seconds, 3),
+        "worker_seconds": round(sum(record.seconds for record in records), 3),
+        "index_digest": plan.job.index_digest,
+        "model_fingerprint": plan.job.model_fingerprint,
+        "parts": {record.part: record.part_digest for record in records},
+    }
+    file = plan.target.file
+    if file is None:
+        folder.complete(summary)
+        return
+    parts = [plan.target.folder / record.part for record in records]
+    with appearing(file) as staging:
+        merge_parts(staging, plan.target.output_format, part_metadata(plan.job), parts)
+        # Before the file: a run that is killed in between finds no such file and merges again, or just this one.
+        folder.complete({**summary, "file": file.name, "file_digest": digest_file(staging)})

@@ -1,0 +1,166 @@
+"""The plan of a run: what is to be linked, where it goes, and what an earlier run has done of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import InputError
+from retrieval.index.digests import digest_file
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus
+from retrieval.linking.documents.shard import Shard
+from retrieval.linking.options import LinkJob, LinkOptions, WorkerOptions
+from retrieval.linking.output.folder import OutputFolder
+from retrieval.linking.output.layout import RUN_FILE
+from retrieval.linking.output.record import ShardRecord
+from retrieval.linking.output.target import OutputTarget
+from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.run_identity import IndexIdentity, differences, run_identity
+
+_NAMED_FOREIGN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a run would do.
+
+    Attributes:
+        target: Where the output goes.
+        corpus: The shards.
+        identity: What the run is about.
+        job: What every worker is told.
+        done: Records of shards that an earlier run finished, by number.
+        is_complete: Whether the output is complete already.
+    """
+
+    target: OutputTarget
+    corpus: CorpusPlan
+    identity: Mapping[str, Any]
+    job: LinkJob
+    done: Mapping[int, ShardRecord]
+    is_complete: bool
+
+    @property
+    def missing(self) -> list[Shard]:
+        """Shards to be linked, in order."""
+        return [shard for shard in self.corpus.shards if shard.number not in self.done]
+
+    def done_counts(self) -> LinkCounts:
+        """Return what the finished shards add up to."""
+        counts = LinkCounts()
+        for record in self.done.values():
+            counts.add(record.counts)
+        return counts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a dry run says."""
+        return {
+            "out": str(self.target.name),
+            "num_documents": self.corpus.num_documents,
+            "num_bytes": self.corpus.num_bytes,
+            "num_shards": len(self.corpus.shards),
+            "num_done": len(self.done),
+            "is_complete": self.is_complete,
+            "index_digest": self.job.index_digest,
+            "model_fingerprint": self.job.model_fingerprint,
+            "key": self.job.key,
+        }
+
+
+def check_target(target: OutputTarget, overwrite: bool) -> None:
+    """Refuse a place that holds something else, before any work is done; changes nothing.
+
+    Raises:
+        InputError: the file is there already.
+        LinkingRunError: the folder holds files that no run wrote.
+    """
+    folder = OutputFolder(target.folder)
+    identity = None if overwrite else folder.identity()
+    if target.file is not None and target.file.exists() and not overwrite and not _is_merged(target):
+        raise InputError("out", f"{target.file} exists already; replace it with --overwrite")
+    foreign = folder.foreign_names()
+    if foreign and identity is None and not (overwrite and (target.folder / RUN_FILE).exists()):
+        shown = ", ".join(foreign[:_NAMED_FOREIGN]) + (", ..." if len(foreign) > _NAMED_FOREIGN else "")
+        raise LinkingRunError(
+            f"{target.folder}: holds files that no linking run wrote ({shown}), which are left alone; "
+            "choose another folder"
+        )
+
+
+def plan_run(
+    target: OutputTarget,
+    corpus: CorpusOptions,
+    options: LinkOptions,
+    worker: WorkerOptions,
+    max_bad_rows: int,
+    overwrite: bool,
+    report: Callable[[int], None] | None = None,
+) -> RunPlan:
+    """Read the inputs, see which index and model they go with, and what is done already; changes nothing.
+
+    Raises:
+        LinkingRunError: the folder holds another run; the text names every difference.
+        GenretError: the inputs, the index or the checkpoint cannot be used.
+    """
+    index = IndexIdentity.of(worker.index, worker.verify_digests)
+    shards = plan_corpus(corpus, report)
+    identity = run_identity(shards, corpus, options, worker, index, target.output_format)
+    folder = OutputFolder(target.folder)
+    job = LinkJob(
+        corpus=replace(corpus, inputs=tuple(_absolute(name) for name in corpus.inputs)),
+        options=options,
+        worker=_with_absolute_paths(worker),
+        out=str(target.folder.absolute()),
+        output_format=target.output_format,
+        index_digest=index.digest,
+        key=identity["key"],
+        index_version=index.version,
+        model_fingerprint=identity["model"],
+        max_bad_documents=max_bad_rows,
+    )
+    # A file is made of the parts anew; a folder that is to be written over keeps none of them.
+    if overwrite and (target.file is None or differs(folder, identity)):
+        return RunPlan(target, shards, identity, job, {}, False)
+    if found := differs(folder, identity):
+        raise LinkingRunError(
+            f"{target.folder}: holds another run: {'; '.join(found)}. "
+            "Choose another --out, or begin anew with --overwrite"
+        )
+    done = folder.finished(job.key, shards.shards, target.output_format)
+    complete = len(done) == len(shards.shards) and folder.summary() is not None
+    if target.file is not None:
+        complete = complete and not overwrite and _is_merged(target)
+    return RunPlan(target, shards, identity, job, done, complete)
+
+
+def differs(folder: OutputFolder, identity: Mapping[str, Any]) -> list[str]:
+    """Return in words how the run in a folder is another one; empty: it is the same, or there is none."""
+    try:
+        before = folder.identity()
+    except LinkingRunError as error:
+        return [str(error)]
+    return [] if before is None else differences(before, identity)
+
+
+def _is_merged(target: OutputTarget) -> bool:
+    """Say whether the file is what the run in the folder beside it was to make: only tidying is missing."""
+    summary = OutputFolder(target.folder).summary()
+    merged = None if summary is None else summary.get("file_digest")
+    file = target.file
+    return merged is not None and file is not None and file.is_file() and digest_file(file) == merged
+
+
+def _with_absolute_paths(worker: WorkerOptions) -> WorkerOptions:
+    """Return options for processes that may have another working directory."""
+    model = worker.model
+    if model is not None and Path(model).exists():
+        model = _absolute(model)
+    cache = None if worker.cache_dir is None else _absolute(worker.cache_dir)
+    return replace(worker, index=_absolute(worker.index), model=model, cache_dir=cache)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute())

@@ -1,0 +1,89 @@
+"""Which runner links a corpus."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval.errors import InputError, MissingExtraError
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.runners.local import InProcessRunner, LocalRunner
+from retrieval.linking.runners.local_process import OpenWorker
+from retrieval.linking.runners.runner import Runner
+from retrieval.linking.shard_worker import ShardWorker
+
+RUNNERS = ("local", "ray")
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """Who links.
+
+    Attributes:
+        name: "local": processes of this machine; "ray": actors of a Ray cluster.
+        num_workers: How many; None: one per core this process may use, or one where a GPU computes. One
+            local worker is this process.
+        address: Of the Ray cluster; None: one is started on this machine.
+        open_worker: Makes a local worker.
+    """
+
+    name: str = "local"
+    num_workers: int | None = None
+    address: str | None = None
+    open_worker: OpenWorker = ShardWorker
+
+    def __post_init__(self) -> None:
+        if self.name not in RUNNERS:
+            raise InputError("runner", f"must be one of {list(RUNNERS)}, got {self.name!r}")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise InputError("workers", f"must be at least 1, got {self.num_workers}")
+        if self.address is not None and self.name != "ray":
+            raise InputError("ray_address", "needs the runner ray")
+
+
+def choose_runner(
+    options: RunnerOptions, num_shards: int, device: str, report: Callable[[LinkCounts], None]
+) -> Runner:
+    """Return a runner.
+
+    Args:
+        options: What was asked for.
+        num_shards: Shards to link.
+        device: Where the model computes.
+        report: Gets progress of a runner that has no other way to tell.
+
+    Raises:
+        MissingExtraError: Ray is wanted and not installed.
+    """
+    if options.name == "ray":
+        try:
+            from retrieval.linking.runners.ray import RayRunner
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "ray":
+                raise
+            raise MissingExtraError("ray", "ray") from error
+        runner: Runner = RayRunner(options.num_workers, options.address)
+        return runner
+    num_workers = min(options.num_workers or _usual_workers(device), num_shards)
+    if num_workers == 1:
+        return InProcessRunner(report, options.open_worker)
+    return LocalRunner(num_workers, options.open_worker)
+
+
+def _usual_workers(device: str) -> int:
+    if device == "cpu":
+        return len(os.sched_getaffinity(0))
+    if device == "auto" and not _has_gpu():
+        return len(os.sched_getaffinity(0))
+    return 1  # one model fills a GPU
+
+
+def _has_gpu() -> bool:
+    if not any(Path(device).exists() for device in _GPU_DEVICES):
+        return False  # without the import of torch, which takes a second
+    import torch
+
+    return torch.cuda.is_available()
