@@ -1,0 +1,67 @@
+"""Words that are no mention when they stand alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrieval.errors import SourceError
+from retrieval.linking.finding.folding import fold_name
+
+_MAX_FILE_BYTES = 16 * 2**20
+
+# Words that carry grammar rather than content, and what is left of them before or behind an apostrophe.
+_ENGLISH = """
+a about above across after afterwards again against ain albeit all almost along already also although always
+am amid among amongst an and another any anybody anyhow anyone anything anyway anywhere apart are aren
+around as aside at away back be became because become becomes been before beforehand behind being below
+beneath beside besides between beyond both but by came can cannot come comes could couldn despite did didn
+do does doesn doing don done down due during each either else elsewhere enough especially etc even ever
+every everybody everyone everything everywhere except far few fewer for former formerly from further
+furthermore gave get gets getting give given gives go goes going gone got had hadn has hasn have haven
+having he hence her here hereby herein hers herself him himself his how however i if in indeed instead into
+is isn it its itself just keep kept last least less lest let like likely ll made mainly make makes making
+many may maybe me meanwhile might mightn mine more moreover most mostly much must mustn my myself namely
+near nearly needn neither never nevertheless next no nobody none nonetheless nor not nothing now nowhere of
+off often oh ok on once one ones only onto or other others otherwise ought our ours ourselves out over own
+per perhaps please put quite rather re really said same saw say says see seem seemed seems seen several
+shall shan she should shouldn since so some somebody somehow someone something sometimes somewhat somewhere
+soon still such take taken takes than that the their theirs them themselves then thence there thereafter
+thereby therefore therein thereupon these they thing things this those though through throughout thus to
+together too took toward towards two under unless unlike until up upon us used using usually ve very via was
+wasn we well went were weren what whatever when whence whenever where whereas whereby wherein wherever
+whether which whichever while who whoever whole whom whose why will with within without won would wouldn yes
+yet you your yours yourself yourselves b c d e f g h j k l m n o p q r s t u v w x y z
+"""
+
+
+def load_stop_words(name: str) -> frozenset[str]:
+    """Return folded stop words.
+
+    Args:
+        name: "english", "none", or the path of a file with one word per line, in UTF-8.
+
+    Raises:
+        SourceError: the file cannot be read, is too large, or is not UTF-8; names the line.
+    """
+    if name == "none":
+        return frozenset()
+    if name == "english":
+        return frozenset(_ENGLISH.split())
+    return frozenset(filter(None, map(fold_name, _read_lines(Path(name)))))
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"stop words: {path}: cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise SourceError(f"stop words: {path}: expected at most {_MAX_FILE_BYTES // 2**20} MiB, got more")
+    lines = []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        try:
+            lines.append(line.decode().strip())
+        except UnicodeDecodeError:
+            raise SourceError(f"stop words: {path}, line {number}: not valid UTF-8") from None
+    return lines

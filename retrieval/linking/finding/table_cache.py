@@ -1,0 +1,200 @@
+"""Tables of names in files: made once per index, mapped by every process that finds names.
+
+CACHE/names-<index digest>-<version>/names.marisa      folded names
+                                    /spellings.marisa  names as they are written
+                                    /offsets.npy       key -> its entities
+                                    /entities.npy      entity numbers
+                                    /written.npy       bits about the spellings
+                                    /table.json        sizes and digests of these files
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import marisa_trie
+import numpy as np
+from filelock import FileLock
+
+from retrieval.errors import SourceError
+from retrieval.index.digests import digest_file
+from retrieval.index.reader import Index
+from retrieval.linking.finding.name_table import NameTable
+from retrieval.linking.finding.table_building import build_table
+
+_LOG = logging.getLogger(__name__)
+
+_FORMAT = "genret-name-table"
+# What is folded to what depends on both. To be raised whenever a table made before would differ.
+_VERSION = f"1-unicode{unicodedata.unidata_version}"
+_TABLE_FILE = "table.json"
+_TRIES = ("names", "spellings")
+_ARRAYS: dict[str, type[np.generic]] = {"offsets": np.int64, "entities": np.int32, "written": np.uint8}
+_ATTEMPTS = 10
+
+
+class _UnusableTableError(Exception):
+    """What lies in the cache is not a table of this index; the text says why."""
+
+
+def open_table(index: Index, cache_dir: Path) -> NameTable:
+    """Return the table of an index, mapped from the cache; it is made where the cache has none.
+
+    Several processes can do this at once: one of them makes the table, the others wait for it. What is
+    damaged or was put there by something else is made anew, and logged.
+
+    Raises:
+        SourceError: the cache cannot be read or written.
+    """
+    folder = cache_dir / f"names-{index.digest}-{_VERSION}"
+    try:
+        table = _read_or_complain(folder, index)
+        if table is not None:
+            return table
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        # The lock only saves work: without it, the last to finish would be the one that is kept.
+        with FileLock(cache_dir / f".{folder.name}.lock"):
+            return _read_or_complain(folder, index) or _make(folder, index)
+    except OSError as error:
+        where = error.filename or cache_dir
+        raise SourceError(f"table of names: {where}: {error.strerror or error}") from error
+
+
+def _make(folder: Path, index: Index) -> NameTable:
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write(made, build_table(index), index.digest)
+        for _ in range(_ATTEMPTS):
+            _remove(folder)
+            try:
+                made.rename(folder)
+            except OSError:
+                if not folder.is_dir():
+                    raise
+                # Another process, which did not see the lock, was faster.
+                table = _read_or_complain(folder, index)
+                if table is not None:
+                    return table
+            else:
+                return _read(folder, index)
+        raise SourceError(f"table of names: {folder}: other processes keep replacing it")
+    except _UnusableTableError as error:
+        raise SourceError(f"table of names: {folder}: was written and cannot be read: {error}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove what is in a table's place; processes that have mapped it keep it."""
+    if folder.is_dir() and not folder.is_symlink():
+        removed = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        folder.rename(removed)
+        shutil.rmtree(removed)
+    else:
+        folder.unlink(missing_ok=True)
+
+
+def _write(folder: Path, table: NameTable, digest: str) -> None:
+    for name in _TRIES:
+        getattr(table, name).save(str(folder / f"{name}.marisa"))
+    for name in _ARRAYS:
+        np.save(folder / f"{name}.npy", getattr(table, name), allow_pickle=False)
+    files = {
+        file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)}
+        for file in sorted(folder.iterdir())
+    }
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "index_digest": digest,
+        "max_chars": table.max_chars,
+        "first_marks": table.first_marks,
+        "files": files,
+    }
+    with (folder / _TABLE_FILE).open("w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_or_complain(folder: Path, index: Index) -> NameTable | None:
+    """Return a table, or None where there is none that can be used."""
+    try:
+        return _read(folder, index)
+    except FileNotFoundError:
+        if os.path.lexists(folder):
+            _LOG.warning("table of names: %s is incomplete and is made anew", folder)
+        return None
+    except NotADirectoryError:
+        _LOG.warning("table of names: %s is no folder and is made anew", folder)
+        return None
+    except _UnusableTableError as error:
+        _LOG.warning("table of names: %s is made anew: %s", folder, error)
+        return None
+
+
+def _read(folder: Path, index: Index) -> NameTable:
+    try:
+        document = json.loads((folder / _TABLE_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _UnusableTableError(f"{_TABLE_FILE} is not valid JSON: {error}") from error
+    _check(folder, document, index.digest)
+    tries = {}
+    for name in _TRIES:
+        tries[name] = marisa_trie.Trie()
+        try:
+            tries[name].mmap(str(folder / f"{name}.marisa"))
+        except RuntimeError as error:
+            raise _UnusableTableError(f"{name}.marisa cannot be opened: {error}") from error
+    arrays = {name: _map_array(folder / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
+    num_names = len(tries["names"])
+    if len(arrays["offsets"]) != num_names + 1 or len(arrays["written"]) != num_names:
+        raise _UnusableTableError(f"expected arrays for {num_names} names")
+    return NameTable(
+        **tries,
+        **arrays,
+        max_chars=document["max_chars"],
+        first_marks=document["first_marks"],
+    )
+
+
+def _check(folder: Path, document: Any, index_digest: str) -> None:
+    """Compare what table.json says with what is asked for and with the files beside it."""
+    wanted = {"format": _FORMAT, "version": _VERSION, "index_digest": index_digest}
+    got = {name: document.get(name) for name in wanted} if isinstance(document, dict) else document
+    if got != wanted:
+        raise _UnusableTableError(f"expected {wanted}, got {got}")
+    names = [f"{name}.marisa" for name in _TRIES] + [f"{name}.npy" for name in _ARRAYS]
+    files = document.get("files")
+    is_whole = (
+        isinstance(document.get("max_chars"), int)
+        and isinstance(document.get("first_marks"), str)
+        and isinstance(files, dict)
+    )
+    if not is_whole or sorted(files) != sorted(names):
+        raise _UnusableTableError(f"{_TABLE_FILE} is incomplete")
+    for name in names:
+        file = folder / name
+        expected = files[name]
+        found = {"bytes": file.stat().st_size, "digest": digest_file(file)}
+        if found != expected:
+            raise _UnusableTableError(f"{name}: expected {expected}, got {found}")
+
+
+def _map_array(file: Path, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:  # an array of nothing cannot be mapped
+        if file.stat().st_size > 256:
+            raise _UnusableTableError(f"{file.name} cannot be opened: {error}") from error
+        array = np.load(file, allow_pickle=False)
+    if array.dtype != dtype or array.ndim != 1:
+        raise _UnusableTableError(f"{file.name}: expected one row of {np.dtype(dtype)}, got {array.dtype}")
+    return array
