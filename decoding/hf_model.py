@@ -106,6 +106,11 @@ class HFLanguageModel:
         return cls(loaded, collection=collection)
 
     @property
+    def pretrained(self) -> PreTrainedModel:
+        """The transformers model itself, whose own `generate` and forward passes work as before."""
+        return self._model
+
+    @property
     def vocab_size(self) -> int:
         """Number of logits, V."""
         return self._vocab_size

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from retrieval.evaluation.methods.spec import METHOD_FORMS, MethodSpec
 from retrieval.evaluation.types import LabelledQuery, Ranking
 
 if TYPE_CHECKING:
+    from retrieval.evaluation.catalogue import IndexTitles
+    from retrieval.evaluation.methods.lexical import LexicalIndex
     from retrieval.retriever import Retriever
 
-METHOD_FORMS = (
-    "unconstrained[:BEAMS]",
-    "trie",
-    "disc:K",
-    "beam[:B]",
-    "exact",
-    "shortlist[:N]",
-    "bm25",
-    "run:FILE",
-)
+__all__ = ["METHOD_FORMS", "EvaluatedMethod", "MethodMaker", "make_method"]
 
 
 class EvaluatedMethod(Protocol):
@@ -41,11 +35,59 @@ class EvaluatedMethod(Protocol):
         """Return a ranking per query, in order; `report` gets the number answered so far."""
 
 
+class MethodMaker:
+    """Makes the methods of one retriever, which share what is made of its index.
+
+    Args:
+        retriever: Answers.
+        k: Entities wanted per query.
+        batch_size: Queries answered together.
+
+    Attributes:
+        titles: Entities of the index by id, title and alias.
+    """
+
+    def __init__(self, retriever: Retriever, k: int, batch_size: int) -> None:
+        from retrieval.evaluation.catalogue import IndexTitles
+
+        self._retriever = retriever
+        self._k = k
+        self._batch_size = batch_size
+        self._lexical: LexicalIndex | None = None
+        self.titles: IndexTitles = IndexTitles(retriever.index)
+
+    def make(self, text: str) -> EvaluatedMethod:
+        """Return the method that the command line calls `text`. Errors are those of `make_method`."""
+        from retrieval.evaluation.methods.decoded import RetrieverMethod
+        from retrieval.evaluation.methods.external import RunFileMethod
+        from retrieval.evaluation.methods.generated import GeneratingMethod
+        from retrieval.evaluation.methods.lexical import LexicalMethod, check_bm25s
+
+        spec = MethodSpec.parse(text)
+        if spec.family in ("bm25", "shortlist"):
+            check_bm25s()
+        if spec.family == "bm25":
+            return LexicalMethod(spec.name, self._lexical_index, self._k, self._batch_size)
+        if spec.file is not None:
+            return RunFileMethod(spec.name, spec.file, self._k, self.titles)
+        if spec.family in ("unconstrained", "trie"):
+            return GeneratingMethod(spec, self._retriever, self._k, self._batch_size, self.titles)
+        return RetrieverMethod(spec, self._retriever, self._k, self._batch_size, self._lexical_index)
+
+    def _lexical_index(self) -> LexicalIndex:
+        from retrieval.evaluation.methods.lexical import LexicalIndex
+
+        if self._lexical is None:
+            self._lexical = LexicalIndex(self._retriever.index)
+        return self._lexical
+
+
 def make_method(text: str, retriever: Retriever, k: int, batch_size: int) -> EvaluatedMethod:
     """Return the method that the command line calls `text`, one of `METHOD_FORMS`.
 
     Raises:
         InputError: there is no such method, or its setting is out of range.
         MissingExtraError: its library is not installed; names the extra.
+        SourceError: its run file cannot be read.
     """
-    raise NotImplementedError
+    return MethodMaker(retriever, k, batch_size).make(text)

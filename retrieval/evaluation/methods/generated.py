@@ -1,0 +1,234 @@
+"""Methods of transformers' own `generate`: without any constraint, and sampling along the trie of titles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import xxhash
+from transformers import GenerationConfig
+
+from decoding.hf_model import HFLanguageModel
+from decoding.logits_processor import TitleTrieLogitsProcessor
+from retrieval.errors import InputError
+from retrieval.evaluation.catalogue import IndexTitles
+from retrieval.evaluation.methods.prompts import Answer, Asked, QueryPrompts, answer_in_batches
+from retrieval.evaluation.methods.spec import MethodSpec
+from retrieval.evaluation.types import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.limits import Limits
+from retrieval.normalize import normalize
+from retrieval.retriever import Retriever
+from retrieval.types import RetrieveRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One title that `generate` wrote.
+
+    Attributes:
+        token_ids: Behind the prompt, the end token included; without it the title was cut off.
+        row: The row of the index that it is; -1 where it is none, or nobody looked.
+        score: Log-probability of a beam; 0 of a sample.
+    """
+
+    token_ids: tuple[int, ...]
+    row: int
+    score: float
+
+
+class GeneratingMethod:
+    """Answers with transformers' `generate`, with the checkpoint's own text templates.
+
+    `unconstrained` takes what the model writes. It names an entity if its tokens are a row of the index, or
+    if its text is a title or an alias after the text policy; otherwise it is an answer that does not exist.
+    `trie` samples one title, and only tokens that continue some title have a probability at each step.
+
+    Args:
+        spec: "unconstrained" or "trie".
+        retriever: Whose model.
+        k: Entities wanted.
+        batch_size: Queries per `generate`.
+        titles: Finds entities by what is written.
+
+    Raises:
+        InputError: the model is none of transformers'.
+    """
+
+    def __init__(
+        self,
+        spec: MethodSpec,
+        retriever: Retriever,
+        k: int,
+        batch_size: int,
+        titles: IndexTitles,
+    ) -> None:
+        if not isinstance(retriever.model, HFLanguageModel):
+            raise InputError("method", f"{spec.name!r} needs a model of transformers, which this one is not")
+        self.name = spec.name
+        self.is_constrained = spec.family == "trie"
+        self.is_random = spec.beams is None
+        self._retriever = retriever
+        self._k = k
+        self._batch_size = batch_size
+        self._titles = titles
+        self._num_beams = spec.beams
+        self._generator = _Generator(retriever, retriever.model, spec.beams, self.is_constrained)
+        self._prompts = QueryPrompts(retriever)
+        self._asked = RetrieveRequest("query")
+
+    def answer(
+        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+    ) -> list[Ranking]:
+        """Return a ranking per query, in order; `report` gets the number answered so far.
+
+        Samples depend on the seed, on the queries and on the size of their batches.
+        """
+        if self._generator.is_hopeless:
+            return [Ranking(query.query_id, ()) for query in queries]
+        with torch.random.fork_rng(devices=_devices(self._generator.device)):
+            torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}\0{self.name}".encode()) >> 1)
+            return answer_in_batches(
+                self._prompts, queries, lambda _: self._asked, self._ask, self._batch_size, report
+            )
+
+    def _ask(self, batch: Sequence[Asked]) -> list[Answer]:
+        written = self._generator.write([asked.prompt for asked in batch])
+        return [self._entities(titles) for titles in written]
+
+    def _entities(self, titles: Sequence[Written]) -> tuple[RankedEntity, ...]:
+        """Return what the titles name, best first, every entity once."""
+        ranked: dict[str, RankedEntity] = {}
+        for title in titles:
+            logprob = None if self._num_beams is None else title.score
+            for entity in self._named(title, 1.0 if logprob is None else logprob, logprob):
+                ranked.setdefault(entity.entity_id, entity)
+        return tuple(ranked.values())[: self._k]
+
+    def _named(self, title: Written, score: float, logprob: float | None) -> Iterator[RankedEntity]:
+        """Yield the entities that one title names; of several the first of the index comes first."""
+        index = self._retriever.index
+        numbers = index.entities_of(title.row) if title.row >= 0 else self._found(title)
+        for number in numbers:
+            entity = index.entity(number)
+            yield RankedEntity(entity.entity_id, entity.title, score, logprob)
+        if not numbers and not self._generator.was_cut(title):
+            text = normalize(self._text(title))
+            yield RankedEntity(INVALID + text, text, score, logprob)
+
+    def _found(self, title: Written) -> list[int]:
+        if self.is_constrained or self._generator.was_cut(title):
+            return []
+        row = self._retriever.index.row_of(title.token_ids)
+        return self._retriever.index.entities_of(row) if row >= 0 else self._titles.named(self._text(title))
+
+    def _text(self, title: Written) -> str:
+        """Return what was written, without what stands around every title."""
+        rendering = self._retriever.index.rendering
+        text = self._retriever.tokenizer.decode(title.token_ids[:-1]).strip()
+        return text.removeprefix(rendering.prefix.strip()).removesuffix(rendering.suffix.strip())
+
+
+class _Generator:
+    """Calls `generate` for batches of prompts.
+
+    Args:
+        retriever: Whose titles.
+        model: Writes them.
+        num_beams: Beams, all of which are returned; None: one sample at temperature 1.
+        along_trie: Whether titles of the index alone can be written.
+    """
+
+    def __init__(
+        self, retriever: Retriever, model: HFLanguageModel, num_beams: int | None, along_trie: bool
+    ) -> None:
+        self._trie = retriever.trie if along_trie else None
+        self._model = model
+        self._num_beams = num_beams
+        self._end = retriever.index.end_token_id
+        self._longest = retriever.index.max_row_tokens
+        self._limits = Limits.of(model)
+        self.device = model.device
+        self.is_hopeless = along_trie and not retriever.index.num_rows
+
+    def write(self, prompts: Sequence[Sequence[int]]) -> list[list[Written]]:
+        """Return the titles that are written behind every prompt, best first."""
+        rooms = [self._limits.room(len(prompt)) for prompt in prompts]
+        room = min([self._longest, *(room for room in rooms if room is not None)])
+        inputs, num_before = self._inputs(prompts)
+        processor = None
+        if self._trie is not None:
+            processor = TitleTrieLogitsProcessor(self._trie, num_before, self._end, len(prompts))
+        beams = self._num_beams or 1
+        pretrained: Any = self._model.pretrained
+        with _own_generation_config(pretrained, self._config(room)), torch.no_grad():
+            out = pretrained.generate(**inputs, logits_processor=[] if processor is None else [processor])
+        rows = [-1] * len(out.sequences) if processor is None else processor.rows(out.sequences).tolist()
+        scores = [0.0] * len(rows) if self._num_beams is None else out.sequences_scores.tolist()
+        sequences = [self._cut(ids) for ids in out.sequences[:, num_before:].tolist()]
+        written = [Written(*it) for it in zip(sequences, rows, scores, strict=True)]
+        return [written[at : at + beams] for at in range(0, len(written), beams)]
+
+    def was_cut(self, title: Written) -> bool:
+        """Whether the title has no end: it grew longer than the longest of the index, or than the room."""
+        return title.token_ids[-1:] != (self._end,)
+
+    def _cut(self, ids: list[int]) -> tuple[int, ...]:
+        """Return the tokens up to the end, with it; what `generate` fills a batch with stands behind it."""
+        return tuple(ids[: ids.index(self._end) + 1] if self._end in ids else ids)
+
+    def _inputs(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], int]:
+        """Return the padded batch, and how many tokens stand before the titles in every row."""
+        width = max(map(len, prompts))
+        is_decoder_only = not self._model.is_encoder_decoder
+        ids = torch.full((len(prompts), width), self._end, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):  # decoders read on where the prompt ends: padding goes before
+            place = slice(width - len(prompt), width) if is_decoder_only else slice(0, len(prompt))
+            ids[row, place] = torch.tensor(list(prompt))
+            mask[row, place] = 1
+        inputs: dict[str, Any] = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+        if is_decoder_only:
+            return inputs, width
+        before = torch.tensor([self._model.decoder_prompt] * len(prompts), device=self.device)
+        return {**inputs, "decoder_input_ids": before}, before.shape[1]
+
+    def _config(self, room: int) -> GenerationConfig:
+        how: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        if self._num_beams is not None:
+            how = {
+                "do_sample": False,
+                "num_beams": self._num_beams,
+                "num_return_sequences": self._num_beams,
+                "length_penalty": 0.0,
+                "early_stopping": "never",
+            }
+        if self._model.is_encoder_decoder:
+            how["decoder_start_token_id"] = self._model.decoder_prompt[0]
+        make: Any = GenerationConfig  # untyped
+        config: GenerationConfig = make(
+            **how,
+            max_new_tokens=room,
+            eos_token_id=self._end,
+            pad_token_id=self._end,
+            output_scores=self._num_beams is not None,
+            return_dict_in_generate=True,
+        )
+        return config
+
+
+@contextmanager
+def _own_generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """Put a configuration in place of the checkpoint's, which may force tokens or forbid repetitions."""
+    before = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = before
+
+
+def _devices(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []

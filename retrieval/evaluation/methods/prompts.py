@@ -1,0 +1,121 @@
+"""Labelled queries as the retriever's own requests, answered in batches of like length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from retrieval.errors import InputError
+from retrieval.evaluation.types import LabelledQuery, RankedEntity, Ranking
+from retrieval.limits import Limits
+from retrieval.prompt_encoder import PromptEncoder
+from retrieval.prompts import PromptTemplate
+from retrieval.retriever import Retriever
+from retrieval.types import RetrieveRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query on its way to the model.
+
+    Attributes:
+        query: As it is labelled.
+        request: What the retriever is asked: the text behind its template, cut where it was too long.
+        prompt: The token ids of it.
+    """
+
+    query: LabelledQuery
+    request: RetrieveRequest
+    prompt: list[int]
+
+
+Answer = tuple[RankedEntity, ...] | str  # best first, or why there is none
+AskBatch = Callable[[Sequence[Asked]], Sequence[Answer]]
+
+
+class QueryPrompts:
+    """Puts labelled queries into the checkpoint's templates: that for queries, or that for mentions.
+
+    A text that is too long for the model loses its end, as in training: an evaluation goes on where a
+    service would refuse.
+
+    Args:
+        retriever: Whose templates, tokenizer and limits.
+    """
+
+    def __init__(self, retriever: Retriever) -> None:
+        self._retriever = retriever
+        self._limit = Limits.of(retriever.model).prompt_tokens(retriever.trie.max_depth)
+        self._encoder = PromptEncoder(retriever.tokenizer, retriever.model.vocab_size, self._limit)
+
+    def ask(self, query: LabelledQuery, asked: RetrieveRequest) -> Asked:
+        """Return the request for a query, with the options of `asked`.
+
+        Raises:
+            InputError: the query is empty, or the template leaves no room for it.
+        """
+        if query.mention is None:
+            request = replace(asked, query=query.text)
+        else:
+            request = self._retriever.mention_request(query.mention, asked)
+        template = self._retriever.config.prompt(request.prompt)
+        fitted = replace(request, query=self._fitted(template, request.query))
+        return Asked(query, fitted, self._encoder.encode(template, fitted.query))
+
+    def _fitted(self, template: PromptTemplate, text: str) -> str:
+        """Return the longest beginning of a text whose prompt the model takes."""
+        if self._limit is None or self._num_tokens(template, text) <= self._limit:
+            return text
+        low, high = 0, len(text)  # so many characters fit, so many do not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._num_tokens(template, text[:middle]) <= self._limit:
+                low = middle
+            else:
+                high = middle
+        return text[:low]
+
+    def _num_tokens(self, template: PromptTemplate, text: str) -> int:
+        return len(template.encode(self._retriever.tokenizer, text))
+
+
+def answer_in_batches(
+    prompts: QueryPrompts,
+    queries: Sequence[LabelledQuery],
+    request_of: Callable[[LabelledQuery], RetrieveRequest],
+    ask: AskBatch,
+    batch_size: int,
+    report: Callable[[int], None],
+) -> list[Ranking]:
+    """Answer queries in batches, neighbours in length together, and return the rankings in their order.
+
+    Args:
+        prompts: Makes the requests.
+        queries: What is asked.
+        request_of: The options of a query's request; its text is put in its place.
+        ask: Answers a batch.
+        batch_size: Most queries in a batch.
+        report: Gets the number answered so far.
+    """
+    rankings: dict[int, Ranking] = {}
+    asked: dict[int, Asked] = {}
+    for i, query in enumerate(queries):
+        try:
+            asked[i] = prompts.ask(query, request_of(query))
+        except InputError as error:
+            rankings[i] = Ranking(query.query_id, (), error=str(error))
+    order = sorted(asked, key=lambda i: len(asked[i].prompt))
+    for at in range(0, len(order), batch_size):
+        batch = order[at : at + batch_size]
+        started = time.perf_counter()
+        answers = ask([asked[i] for i in batch])
+        seconds = (time.perf_counter() - started) / len(batch)
+        for i, answer in zip(batch, answers, strict=True):
+            query_id = queries[i].query_id
+            if isinstance(answer, str):
+                rankings[i] = Ranking(query_id, (), seconds, error=answer)
+            else:
+                rankings[i] = Ranking(query_id, answer, seconds)
+        report(len(rankings))
+    return [rankings[i] for i in range(len(queries))]

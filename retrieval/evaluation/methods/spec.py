@@ -1,0 +1,119 @@
+"""The names of methods: what each of them stands for, read from the command line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
+from retrieval.errors import InputError
+
+DEFAULT_METHODS = (
+    "unconstrained",
+    "trie",
+    "disc:1",
+    "disc:2",
+    "disc:3",
+    "disc:4",
+    "beam:10",
+    "shortlist",
+    "bm25",
+)
+DEFAULT_SHORTLIST = 50
+MAX_SHORTLIST = 10_000
+METHOD_FORMS = (
+    "unconstrained[:BEAMS]",
+    "trie",
+    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M]",
+    "beam[:BEAMS]",
+    "exact",
+    "shortlist[:N]",
+    "bm25",
+    "run:FILE",
+)
+
+_DISC = re.compile(r"disc:(\d+)(?:x(\d+))?(?:/(\d+))?((?:\+(?:adaptive|top:\d+))*)")
+_NUMBERED = re.compile(r"(unconstrained|beam|shortlist)(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """One method with its settings.
+
+    Attributes:
+        name: As it was given.
+        family: "unconstrained", "trie", "disc", "beam", "exact", "shortlist", "bm25" or "run".
+        beams: Beams of `unconstrained` (0: one sample instead) and `beam` (None: the larger of k and 10);
+            prefixes per draw of `disc`.
+        draws: `disc`: K.
+        samples: `disc`: N.
+        adaptive: `disc`: see `RetrieveRequest`.
+        top_m: `disc`: likewise.
+        size: `shortlist`: entities that bm25 proposes.
+        file: `run`: its path.
+    """
+
+    name: str
+    family: str
+    beams: int | None = None
+    draws: int = 1
+    samples: int = 1
+    adaptive: bool = False
+    top_m: int | None = None
+    size: int = DEFAULT_SHORTLIST
+    file: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> MethodSpec:
+        """Read a method as the command line spells it.
+
+        Raises:
+            InputError: there is no such method, or a number is out of range; its field is "method".
+        """
+        if text in ("trie", "exact", "bm25"):
+            return cls(text, text)
+        if text.startswith("run:") and text != "run:":
+            return cls(text, "run", file=text.removeprefix("run:"))
+        if match := _DISC.fullmatch(text):
+            return cls._disc(text, match)
+        if match := _NUMBERED.fullmatch(text):
+            return cls._numbered(text, match)
+        raise InputError("method", f"expected one of {', '.join(METHOD_FORMS)}; got {text!r}")
+
+    @classmethod
+    def _disc(cls, text: str, match: re.Match[str]) -> MethodSpec:
+        draws, beams, samples, switches = match.groups()
+        words = switches.split("+")[1:]
+        adaptive = "adaptive" in words
+        tops = [word.removeprefix("top:") for word in words if word.startswith("top:")]
+        if len(words) != len({word.split(":")[0] for word in words}):
+            raise InputError("method", f"{text!r} says the same twice")
+        prefixes = None if beams is None else _number(text, "BEAMS", beams, MAX_DISC_BEAM_SIZE)
+        if adaptive and (tops or (prefixes or 1) > 1):
+            raise InputError("method", f"{text!r}: adaptive excludes top and a number of BEAMS above 1")
+        return cls(
+            text,
+            "disc",
+            beams=prefixes,
+            draws=_number(text, "K", draws, MAX_DRAWS),
+            samples=1 if samples is None else _number(text, "SAMPLES", samples, MAX_SAMPLES),
+            adaptive=adaptive,
+            top_m=_number(text, "M", tops[0], 2**31 - 1) if tops else None,
+        )
+
+    @classmethod
+    def _numbered(cls, text: str, match: re.Match[str]) -> MethodSpec:
+        family, digits = match.groups()
+        if family == "shortlist":
+            size = DEFAULT_SHORTLIST if digits is None else _number(text, "N", digits, MAX_SHORTLIST)
+            return cls(text, family, size=size)
+        return cls(
+            text, family, beams=None if digits is None else _number(text, "BEAMS", digits, MAX_BEAM_SIZE)
+        )
+
+
+def _number(text: str, name: str, digits: str, most: int) -> int:
+    value = int(digits)
+    if not 1 <= value <= most:
+        raise InputError("method", f"{text!r}: {name} must be in [1, {most:,}], got {value}")
+    return value
