@@ -54,7 +54,7 @@ def _answers(grades: dict[str, int], titles: dict[str, str]) -> tuple[Answer, ..
 def _read_queries(file: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for line, value in json_objects(file):
-        query_id = id_field(file, line, value.get("_id"), "_id")
+        query_id = id_field(file, line, value.get("_id"), "_id", clean=False)
         if query_id in texts:
             wrong(file, line, "_id", "an id of its own", query_id)
         texts[query_id] = text_field(file, line, value.get("text"), "text")
@@ -65,7 +65,7 @@ def _read_titles(file: Path, judged: set[str]) -> dict[str, str]:
     """Return the titles of the judged documents; memory does not grow with the corpus."""
     titles: dict[str, str] = {}
     for line, value in json_objects(file):
-        document = id_field(file, line, value.get("_id"), "_id")
+        document = id_field(file, line, value.get("_id"), "_id", clean=False)
         if document not in judged:
             continue
         title = value.get("title")

@@ -61,34 +61,31 @@ def json_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, value
 
 
-def text_field(
-    path: str | Path, line: int, value: object, field: str, clean: bool = True, names: str | None = None
-) -> str:
+def text_field(path: str | Path, line: int, value: object, field: str, clean: bool = True) -> str:
     """Return a text that holds something, after the text policy unless `clean` is false.
 
     Raises:
         SourceError: it is no text, no Unicode, or empty.
     """
-    name = names or field
     try:
-        check_text(name, value)
+        check_text(field, value)
     except InputError as error:
-        wrong(path, line, name, "text", value if not isinstance(value, str) else error.message)
+        wrong(path, line, field, "text", value if not isinstance(value, str) else error.message)
     text = normalize(str(value)) if clean else str(value)
     if not text.strip():
-        wrong(path, line, name, "text that is not empty", value)
+        wrong(path, line, field, "text that is not empty", value)
     return text
 
 
-def id_field(path: str | Path, line: int, value: object, field: str) -> str:
-    """Return an id, text or an integer, as text.
+def id_field(path: str | Path, line: int, value: object, field: str, clean: bool = True) -> str:
+    """Return an id, text or an integer, as text; after the text policy unless `clean` is false.
 
     Raises:
         SourceError: it is neither, or empty.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return text_field(path, line, value, field)
+    return text_field(path, line, value, field, clean)
 
 
 def grade_field(path: str | Path, line: int, value: object, field: str) -> int:

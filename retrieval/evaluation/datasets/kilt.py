@@ -30,7 +30,7 @@ def read_kilt(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     queries: list[FileQuery] = []
     seen: set[str] = set()
     for line, value in json_objects(file):
-        query_id = id_field(file, line, value.get("id"), "id")
+        query_id = id_field(file, line, value.get("id"), "id", clean=False)
         if query_id in seen:
             wrong(file, line, "id", "an id of its own", query_id)
         seen.add(query_id)

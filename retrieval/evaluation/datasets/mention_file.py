@@ -54,7 +54,7 @@ def _query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
     is_nil = title is None and entity_id is None
     document = value.get("doc")
     return FileQuery(
-        str(line) if value.get("id") is None else id_field(file, line, value["id"], "id"),
+        str(line) if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False),
         mention.mention,
         () if is_nil else (answer,),
         mention=mention,

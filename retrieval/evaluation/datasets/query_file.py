@@ -80,7 +80,7 @@ def _json_rows(file: Path) -> Iterator[_Row]:
         split = value.get("split")
         yield _Row(
             line,
-            None if value.get("id") is None else id_field(file, line, value["id"], "id"),
+            None if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False),
             text_field(file, line, value.get("query"), "query"),
             tuple(_json_answer(file, line, answer, f"gold[{i}]") for i, answer in enumerate(gold)),
             None if split is None else text_field(file, line, split, "split"),
@@ -113,7 +113,7 @@ def _table_rows(file: Path) -> Iterator[_Row]:
         given = {name: row[name] for name in _COLUMNS if row.get(name, "").strip()}
         yield _Row(
             line,
-            text_field(file, line, row["id"], "id") if "id" in row else None,
+            text_field(file, line, row["id"], "id", clean=False) if "id" in row else None,
             text_field(file, line, row["query"], "query"),
             (_table_answer(file, line, given),),
             text_field(file, line, given["split"], "split") if "split" in given else None,

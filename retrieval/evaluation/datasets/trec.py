@@ -72,7 +72,11 @@ def _lines(file: Path) -> Iterator[tuple[int, str, str]]:
         query_id, tab, query = text.partition("\t")
         if not tab:
             wrong(file, line, None, "id, tab and text", text)
-        yield line, text_field(file, line, query_id, "id"), text_field(file, line, query, "text")
+        yield (
+            line,
+            text_field(file, line, query_id.strip(), "id", clean=False),
+            text_field(file, line, query, "text"),
+        )
 
 
 def _json_topics(file: Path) -> Iterator[tuple[int, str, str]]:
@@ -81,7 +85,7 @@ def _json_topics(file: Path) -> Iterator[tuple[int, str, str]]:
         text_name = next((name for name in _TEXT_FIELDS if name in value), "query")
         yield (
             line,
-            id_field(file, line, value.get(id_name), id_name),
+            id_field(file, line, value.get(id_name), id_name, clean=False),
             text_field(file, line, value.get(text_name), text_name),
         )
 
@@ -117,4 +121,4 @@ def _classic_topics(file: Path) -> Iterator[tuple[int, str, str]]:
 def _topic(file: Path, line: int, parts: dict[str, str]) -> tuple[str, str]:
     number = re.sub(r"^\s*Number\s*:", "", parts.get("num", ""))
     title = re.sub(r"^\s*Topic\s*:", "", parts.get("title", ""))
-    return text_field(file, line, number, "num"), text_field(file, line, title, "title")
+    return text_field(file, line, number.strip(), "num", clean=False), text_field(file, line, title, "title")

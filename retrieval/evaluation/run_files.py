@@ -1,0 +1,211 @@
+"""Runs on disk: TREC run and qrels files that other tools evaluate alike, and JSON Lines that lose nothing.
+
+trec_eval reads scores as 32-bit floats, does not look at ranks, and puts documents of one score in the
+falling order of their ids. So written scores fall strictly, as 32-bit floats too: the order is that of the
+ranking, whatever the ids are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval.evaluation.datasets.file_lines import (
+    json_objects,
+    text_field,
+    text_lines,
+    wrong,
+)
+from retrieval.evaluation.judged import judge
+from retrieval.evaluation.staged_file import staged_file
+from retrieval.evaluation.tokens import decode_token, encode_token
+from retrieval.evaluation.types import LabelledSet, MethodRun, RankedEntity, Ranking
+
+_STEP = 1e-6  # the last decimal written
+_LARGEST = 1e30  # of what is far from the ends of 32-bit floats
+
+
+def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
+    """Write a run as TREC has it: query, Q0, document, rank, score, tag.
+
+    Answers stand there as metrics see them (`retrieval.evaluation.judged`): each once, namesakes of a judged
+    entity under its id. trec_eval says the same of this file and `write_qrels` as `measure` of the run.
+    White space in ids is percent-encoded. Where scores are equal, or do not fall, or are infinite, they are
+    lowered by what makes them fall.
+
+    Raises:
+        InputError: the run is not of this set.
+        SourceError: the file cannot be written.
+    """
+    tag = encode_token(run.method) or "run"
+    with staged_file(file) as stream:
+        for judged in judge(labelled, run):
+            score_of: dict[str, float] = {}
+            for entity in judged.ranking.entities:
+                known = judged.query.namesakes.get(entity.entity_id, entity.entity_id)
+                score_of.setdefault(known, entity.score)
+            query = encode_token(judged.query.query_id)
+            scores = falling_scores(list(score_of.values()))
+            for rank, (entity_id, score) in enumerate(zip(score_of, scores, strict=True), 1):
+                stream.write(f"{query} Q0 {encode_token(entity_id)} {rank} {score} {tag}\n")
+
+
+def write_qrels(file: str | Path, labelled: LabelledSet) -> None:
+    """Write the judgments of a set as TREC has them: query, 0, document, grade.
+
+    Raises:
+        SourceError: the file cannot be written.
+    """
+    with staged_file(file) as stream:
+        for query in labelled.queries:
+            name = encode_token(query.query_id)
+            stream.writelines(f"{name} 0 {encode_token(e)} {grade}\n" for e, grade in query.gold.items())
+
+
+def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
+    """Write a run as JSON Lines, one query a line, with all answers, their titles and log-probabilities.
+
+    Scores that are infinite or no number are null.
+
+    Raises:
+        InputError: the run is not of this set.
+        SourceError: the file cannot be written.
+    """
+    with staged_file(file) as stream:
+        for judged in judge(labelled, run):
+            ranking = judged.ranking
+            row = {
+                "query_id": judged.query.query_id,
+                "query": judged.query.text,
+                "seconds": ranking.seconds,
+                "error": ranking.error,
+                "entities": [
+                    {
+                        "entity_id": entity.entity_id,
+                        "title": entity.title,
+                        "score": _finite(entity.score),
+                        "logprob": None if entity.logprob is None else _finite(entity.logprob),
+                    }
+                    for entity in ranking.entities
+                ],
+            }
+            stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
+    """Read a TREC run, optionally compressed: query id -> its answers, best first, as trec_eval orders them.
+
+    Ids are decoded. The title of an answer is its id: a run has no titles.
+
+    Raises:
+        SourceError: the file is missing or empty, a line is malformed, or names a document twice for a query.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for line, text in text_lines(file):
+        fields = text.split()
+        if len(fields) != 6:
+            wrong(file, line, None, "6 fields: query, Q0, document, rank, score, tag", f"{len(fields)}")
+        query, _, document, rank, score, _ = fields
+        if not rank.isascii() or not rank.isdigit():
+            wrong(file, line, "rank", "an integer from 0", rank)
+        scores = found.setdefault(decode_token(query), {})
+        entity_id = decode_token(document)
+        if entity_id in scores:
+            wrong(file, line, "document", f"each once for the query {query}", document)
+        scores[entity_id] = _score(file, line, score)
+    return {query: _ordered(scores) for query, scores in found.items()}
+
+
+def read_rankings(file: str | Path) -> list[Ranking]:
+    """Read what `write_rankings` wrote, optionally compressed; a score that is null is minus infinity.
+
+    Raises:
+        SourceError: the file is missing or empty, or a line is malformed.
+    """
+    rankings = []
+    for line, value in json_objects(file):
+        entities = value.get("entities")
+        if not isinstance(entities, list):
+            wrong(file, line, "entities", "a list", entities)
+        error = value.get("error")
+        rankings.append(
+            Ranking(
+                text_field(file, line, value.get("query_id"), "query_id", clean=False),
+                tuple(_entity(file, line, entity, f"entities[{i}]") for i, entity in enumerate(entities)),
+                _number(file, line, value.get("seconds", 0.0), "seconds") or 0.0,
+                None if error is None else text_field(file, line, error, "error", clean=False),
+            )
+        )
+    return rankings
+
+
+def falling_scores(scores: Sequence[float]) -> list[str]:
+    """Return scores with six decimals that fall strictly, as 32-bit floats too; as they are where they do."""
+    texts: list[str] = []
+    last = math.inf
+    for score in scores:
+        is_usable = math.isfinite(score) and abs(score) <= _LARGEST
+        text = f"{score:.6f}" if is_usable else "0.000000" if math.isinf(last) else _below(last)
+        if not _falls(text, last):
+            text = _below(last)
+        texts.append(text)
+        last = float(text)
+    return texts
+
+
+def _below(last: float) -> str:
+    step = max(_STEP, float(np.spacing(np.float32(abs(last)))))
+    while not _falls(text := f"{last - step:.6f}", last):
+        step *= 2
+    return text
+
+
+def _falls(text: str, last: float) -> bool:
+    return bool(np.float32(float(text)) < np.float32(last))
+
+
+def _ordered(scores: dict[str, float]) -> tuple[RankedEntity, ...]:
+    names = sorted(scores, key=lambda name: (np.float32(scores[name]), encode_token(name).encode()))
+    return tuple(RankedEntity(name, name, scores[name]) for name in reversed(names))
+
+
+def _score(file: str | Path, line: int, text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        wrong(file, line, "score", "a finite number", text)
+    return score
+
+
+def _entity(file: str | Path, line: int, value: Any, name: str) -> RankedEntity:
+    if not isinstance(value, dict):
+        wrong(file, line, name, "an object", value)
+    score = _number(file, line, value.get("score"), f"{name}.score")
+    title = value.get("title")
+    if not isinstance(title, str):
+        wrong(file, line, f"{name}.title", "text", title)
+    return RankedEntity(
+        text_field(file, line, value.get("entity_id"), f"{name}.entity_id", clean=False),
+        title,
+        -math.inf if score is None else score,
+        _number(file, line, value.get("logprob"), f"{name}.logprob"),
+    )
+
+
+def _number(file: str | Path, line: int, value: object, name: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        wrong(file, line, name, "a number or null", value)
+    return float(value)
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None

@@ -1,0 +1,36 @@
+"""Text files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from retrieval.errors import SourceError
+
+
+@contextmanager
+def staged_file(path: str | Path) -> Iterator[TextIO]:
+    """Open a file that takes its name when the block ends without an error; the folder is made.
+
+    Until then what is written is in a hidden file beside it, which only a killed process leaves behind.
+
+    Raises:
+        SourceError: the folder or the file cannot be written.
+    """
+    file = Path(path)
+    staging = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with staging.open("w", encoding="utf-8", newline="\n") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            staging.replace(file)
+        finally:
+            staging.unlink(missing_ok=True)
+    except OSError as error:
+        raise SourceError(f"{file}: cannot be written: {error.strerror}") from error
