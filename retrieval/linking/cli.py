@@ -1,266 +1,154 @@
-"""`genret link`: link a file of mentions."""
+"""`genret link`: link a corpus of documents."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
-from retrieval.options import SHOWN, adaptive_option, model_options
-from retrieval.scoring_options import scoring_options
+from retrieval.linking.finding.options import FindOptions
+from retrieval.linking.flag_groups import GroupedCommand, Values, as_usage
+from retrieval.linking.flags import (
+    input_flags,
+    link_options,
+    linking_flags,
+    mention_flags,
+    model_flags,
+    output_flags,
+    run_flags,
+    worker_options,
+)
 
 if TYPE_CHECKING:
-    from retrieval.linking.runner import LinkOptions, LinkSummary
+    from retrieval.linking.progress import Display
+    from retrieval.linking.run_plan import RunPlan
+    from retrieval.linking.run_summary import LinkSummary
 
-_LOG_EVERY_S = 5.0
 
-
-@click.command("link")
-@click.argument("mentions", type=click.Path())
-@click.option("--out", required=True, type=click.Path(), help="Output file, .parquet or .jsonl.", **SHOWN)
-@click.option(
-    "--index",
-    "index_path",
-    required=True,
-    type=click.Path(),
-    envvar="GENRET_LINK_INDEX",
-    help="Index directory.",
-    **SHOWN,
-)
-@model_options
-@click.option(
-    "--method",
-    default="beam",
-    type=click.Choice(["beam", "disc"]),
-    help="beam: the k most probable titles; disc: samples and their shares.",
-    **SHOWN,
-)
-@click.option(
-    "-k", "--k", "k", type=int, default=5, help="Candidates kept per mention, at most 1000.", **SHOWN
-)
-@click.option(
-    "--beam-size",
-    type=int,
-    help="beam: live prefixes per step, at most 1000; disc: prefixes per draw, at most 64.",
-    show_default="beam: the larger of k and 10; disc: 1",
-    show_envvar=True,
-)
-@click.option("--seed", type=int, default=0, help="disc: the same seed gives the same answers.", **SHOWN)
-@click.option(
-    "--min-logprob",
-    type=float,
-    help="Mentions whose best candidate has a lower log-probability are NIL.",
-    show_default="no limit",
-    show_envvar=True,
-)
-@click.option(
-    "--min-mass",
-    type=float,
-    help="disc: NIL when the model's probability that its answer is in the catalogue is below this, "
-    "in [0, 1].",
-    show_default="no limit",
-    show_envvar=True,
-)
-@adaptive_option
-@scoring_options
-@click.option(
-    "--filter",
-    "predicate",
-    envvar="GENRET_LINK_FILTER",
-    help="Link to entities for which this is true: kind = 'city' and population > 100000",
-    show_default="all entities",
-    show_envvar=True,
-)
-@click.option("--batch-size", type=int, default=32, help="Mentions per forward.", **SHOWN)
-@click.option(
-    "--max-bad-rows",
-    type=int,
-    default=0,
-    help="Unreadable lines allowed; they are left out and reported.",
-    **SHOWN,
-)
-@click.option("--overwrite", is_flag=True, help="Replace an existing output file.", **SHOWN)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    envvar="GENRET_LINK_JSON",
-    help="Print the summary as JSON on standard output.",
-    **SHOWN,
-)
+@click.command("link", cls=GroupedCommand, context_settings={"max_content_width": 100})
+@click.argument("inputs", nargs=-1, required=True, type=click.Path())
+@output_flags
+@input_flags
+@model_flags
+@linking_flags
+@mention_flags
+@run_flags
 def link_command(
-    mentions: str,
-    out: str,
-    index_path: str,
-    model: str | None,
-    device: str,
-    dtype: str,
-    threads: int,
-    method: str,
-    k: int,
-    beam_size: int | None,
-    seed: int,
-    min_logprob: float | None,
-    min_mass: float | None,
-    adaptive: bool,
-    exact: bool,
-    exact_budget: int | None,
-    length_penalty: float,
-    aggregate: str | None,
-    predicate: str | None,
-    batch_size: int,
-    max_bad_rows: int,
-    overwrite: bool,
-    as_json: bool,
+    inputs: tuple[str, ...],
+    output: Values,
+    reading: Values,
+    model: Values,
+    linking: Values,
+    find: tuple[FindOptions, str],
+    run: Values,
 ) -> None:
-    """Link MENTIONS, a .jsonl or .jsonl.gz file (or - for standard input).
+    """Link the mentions in INPUTS, documents as JSON Lines, Parquet, text or folders of these.
 
-    Every line is an object with "mention" and optionally "id", "left" and "right", the text around it.
-    The output has one row per mention, in the same order: id, mention, entity_id, title, surface,
-    logprob, probability, candidates, error, mass, abstained, score, certified. A mention without an entity
-    is NIL: its entity_id is null. mass is the probability that the model's answer is in the catalogue, as
-    disc estimates and bounds it; where it is below --min-mass, abstained is true and there are no
-    candidates. Candidates come in the order of score; certified says whether beam has proven them.
+    Every JSON object or Parquet row has a "text", and optionally an "id" and "mentions", the spans that are
+    to be linked. The output has one row per mention, in the order of the documents: where it is, in
+    characters and bytes, its entity, title, log-probability and candidates. A mention without an entity is
+    NIL: its entity_id is null, and nil_reason says why.
+
+    The output is written shard by shard. A run that was interrupted or killed goes on with the same command
+    where it was; when inputs, options, index or model have changed since, it is refused and the change named.
     """
-    from retrieval.errors import GenretError, InputError
-    from retrieval.linking.mentions import check_source
-    from retrieval.linking.runner import LinkOptions
-    from retrieval.linking.writer import check_output
+    from retrieval.linking.documents.corpus import CorpusOptions
+    from retrieval.linking.run import OutputOptions, link_corpus
+    from retrieval.linking.runners.choice import RunnerOptions
 
-    reporter = _Reporter()
-    started = time.monotonic()
-    try:  # all that can be refused is refused before a model is loaded
-        options = LinkOptions(
-            method=method,
-            k=k,
-            beam_size=beam_size,
-            seed=seed,
-            min_logprob=min_logprob,
-            min_mass=min_mass,
-            adaptive=adaptive,
-            exact=exact,
-            exact_budget=exact_budget,
-            length_penalty=length_penalty,
-            aggregate=aggregate,
-            batch_size=batch_size,
-            max_bad_rows=max_bad_rows,
-            filter=predicate,
+    bad_rows = reading["max_bad_rows"]
+    with as_usage():
+        corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
+        options = link_options(find[0], linking, output["drop_nil"])
+        worker = worker_options(model, find[1])
+        target = OutputOptions(
+            out=output["out"],
+            output_format=output["format"],
+            max_bad_rows=bad_rows,
+            max_failed=run["max_failed"],
+            overwrite=output["overwrite"],
+            keep_parts=output["keep_parts"],
         )
-        check_output(out)
-        check_source(mentions)
-        if Path(out).exists() and not overwrite:
-            raise click.UsageError(f"{out} exists already; replace it with --overwrite")
-        with sigterm_as_interrupt():
-            summary = _run(mentions, out, index_path, model, device, dtype, threads, options, reporter)
-    except KeyboardInterrupt:
-        state = "is as it was" if Path(out).exists() else "was not written"
-        click.echo(f"\ninterrupted after {_sentence(reporter.summary)}: {out} {state}", err=True)
+        runner = RunnerOptions(run["runner"], run["workers"], run["ray_address"])
+    if run["dry_run"]:
+        from retrieval.linking.run import plan_corpus_run
+
+        with _answered(output["out"]):
+            _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
+        return
+    with _answered(output["out"]), sigterm_as_interrupt(), _shown(run["quiet"]) as display:
+        summary = link_corpus(corpus, target, worker, options, runner, display)
+    _tell(summary, run["json"], run["quiet"])
+
+
+@contextmanager
+def _answered(out: str) -> Iterator[None]:
+    """Turn what may go wrong into lines and exit codes."""
+    from retrieval.errors import GenretError
+
+    try:
+        with as_usage():
+            yield
+    except KeyboardInterrupt as error:
+        kept = _notes(error) or f"{out}: no shard was finished, nothing is kept"
+        click.echo(f"\ninterrupted: {kept}", err=True)
         sys.exit(INTERRUPTED)
-    except InputError as error:
-        raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
     except GenretError as error:
-        raise click.ClickException(str(error)) from error
-    seconds = time.monotonic() - started
-    if as_json:
-        click.echo(json.dumps({**asdict(summary), "seconds": round(seconds, 3), "out": out}))
+        raise click.ClickException("\n".join(filter(None, (str(error), _notes(error))))) from error
+
+
+@contextmanager
+def _shown(quiet: bool) -> Iterator[Display]:
+    from retrieval.linking.progress import Lines, LiveLine, Silent
+
+    if quiet:
+        yield Silent()
+    elif sys.stderr.isatty():
+        with LiveLine() as line:
+            yield line
     else:
-        click.echo(f"{_sentence(summary)} in {seconds:.1f} s -> {out}", err=True)
+        yield Lines()
 
 
-def _run(
-    mentions: str,
-    out: str,
-    index_path: str,
-    model: str | None,
-    device: str,
-    dtype: str,
-    threads: int,
-    options: LinkOptions,
-    reporter: _Reporter,
-) -> LinkSummary:
-    from retrieval.linking.mentions import read_mentions
-    from retrieval.linking.runner import link_mentions
-    from retrieval.linking.writer import LinkWriter
-    from retrieval.retriever import Retriever
+def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
+    from retrieval.linking.progress import counted, duration, sentence
 
-    with Retriever.open(index_path, model, device=device, dtype=dtype, num_threads=threads) as retriever:
-        if options.filter is not None:
-            retriever.check_filter(options.filter)  # else every mention would fail of it
-        metadata = {
-            "index_version": retriever.index.version,
-            "index_digest": retriever.index.digest,
-            "model": model or "default",
-            "options": json.dumps(asdict(options), sort_keys=True),
-        }
-        with LinkWriter(out, metadata) as writer, reporter:
-            rows = read_mentions(mentions)
-            return link_mentions(
-                retriever, mentions, rows, writer, options, reporter.report, reporter.complain
-            )
+    if as_json:
+        click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
+    if quiet or as_json:
+        return
+    if summary.was_complete:
+        click.echo(f"{summary.out} is complete already: {sentence(summary.counts)}", err=True)
+        return
+    text = f"{sentence(summary.counts)} in {_time(summary.seconds, duration)}"
+    if summary.num_resumed:
+        text += f" ({summary.num_resumed:,} of {counted(summary.num_shards, 'shard')} were done before)"
+    click.echo(f"{text} -> {summary.out}", err=True)
 
 
-class _Reporter:
-    """Progress on stderr: a live line on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        from retrieval.linking.runner import LinkSummary
-
-        self.summary = LinkSummary()
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("linking"),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("linking", total=None, rate="")
-        self._started = self._last = time.monotonic()
-
-    def __enter__(self) -> None:
-        self._started = self._last = time.monotonic()
-        self._bar.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def report(self, summary: LinkSummary) -> None:
-        """Show where the run is."""
-        self.summary = summary
-        now = time.monotonic()
-        rate = f"{summary.num_mentions / max(now - self._started, 1e-9):.1f}/s"
-        self._bar.update(self._task, completed=summary.num_mentions, rate=rate)
-        if not self._console.is_terminal and now - self._last >= _LOG_EVERY_S:
-            self._last = now
-            click.echo(f"{_sentence(summary)}, {rate}", err=True)
-
-    def complain(self, message: str) -> None:
-        """Say what is wrong with one line of the input."""
-        self._console.print(f"warning: {message}", markup=False, highlight=False, soft_wrap=True)
+def _time(seconds: float, duration: Any) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else str(duration(seconds))
 
 
-def _sentence(summary: LinkSummary) -> str:
-    text = f"{_counted(summary.num_mentions, 'mention')}: "
-    text += f"{summary.num_linked:,} linked, {summary.num_nil:,} NIL"
-    if summary.num_failed:
-        text += f", {summary.num_failed:,} failed"
-    if summary.num_unproven:
-        text += f" ({_counted(summary.num_unproven, 'list')} not proven exact)"
-    if summary.num_bad_rows:
-        text += f"; {_counted(summary.num_bad_rows, 'bad row')} left out"
-    return text
+def _tell_plan(plan: RunPlan, as_json: bool) -> None:
+    from retrieval.linking.progress import counted
+
+    if as_json:
+        click.echo(json.dumps(plan.to_json(), ensure_ascii=False))
+        return
+    text = f"{counted(plan.corpus.num_documents, 'document')} of {counted(plan.corpus.num_bytes, 'byte')} in "
+    text += counted(len(plan.corpus.shards), "shard")
+    if plan.is_complete:
+        text += f"; {plan.target.name} is complete already"
+    elif plan.done:
+        text += f"; {len(plan.done):,} are done, {len(plan.missing):,} would be linked"
+    click.echo(f"{text} -> {plan.target.name}")
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _notes(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", ()))

@@ -91,6 +91,7 @@ def link_corpus(
     """
     started = time.monotonic()
     display = display or Silent()
+    runner = runner or RunnerOptions(num_workers=1)
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, output.overwrite)
     with _locked(target) as folder:
@@ -106,7 +107,7 @@ def link_corpus(
         counts = plan.done_counts()
         if not plan.is_complete:
             with _kept(folder, plan):
-                counts = _link(folder, plan, output, runner or RunnerOptions(num_workers=1), display)
+                counts = _link(folder, plan, output, runner, display)
                 _complete(folder, plan, counts, time.monotonic() - started)
         if target.file is not None and not output.keep_parts:
             folder.clear()
@@ -121,6 +122,21 @@ def link_corpus(
         model_fingerprint=plan.job.model_fingerprint,
         key=plan.job.key,
     )
+
+
+def plan_corpus_run(
+    corpus: CorpusOptions,
+    output: OutputOptions,
+    worker: WorkerOptions,
+    options: LinkOptions | None = None,
+    display: Display | None = None,
+) -> RunPlan:
+    """Return what `link_corpus` would do; links and writes nothing. Arguments and errors are its."""
+    target = OutputTarget.of(output.out, output.output_format)
+    check_target(target, output.overwrite)
+    read = (display or Silent()).planning
+    chosen = options or LinkOptions()
+    return plan_run(target, corpus, chosen, worker, output.max_bad_rows, output.overwrite, read)
 
 
 @contextmanager
@@ -245,5 +261,5 @@ def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: 
     parts = [plan.target.folder / record.part for record in records]
     with appearing(file) as staging:
         merge_parts(staging, plan.target.output_format, part_metadata(plan.job), parts)
-        # Before the file: a run that is killed in between finds no such file and merges again, or just this one.
+        # Before the file appears: a run that is killed in between finds none such, and merges again.
         folder.complete({**summary, "file": file.name, "file_digest": digest_file(staging)})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from retrieval.errors import InputError
@@ -110,10 +109,10 @@ def plan_run(
     identity = run_identity(shards, corpus, options, worker, index, target.output_format)
     folder = OutputFolder(target.folder)
     job = LinkJob(
-        corpus=replace(corpus, inputs=tuple(_absolute(name) for name in corpus.inputs)),
+        corpus=corpus,
         options=options,
-        worker=_with_absolute_paths(worker),
-        out=str(target.folder.absolute()),
+        worker=worker,
+        out=str(target.folder),
         output_format=target.output_format,
         index_digest=index.digest,
         key=identity["key"],
@@ -151,16 +150,3 @@ def _is_merged(target: OutputTarget) -> bool:
     merged = None if summary is None else summary.get("file_digest")
     file = target.file
     return merged is not None and file is not None and file.is_file() and digest_file(file) == merged
-
-
-def _with_absolute_paths(worker: WorkerOptions) -> WorkerOptions:
-    """Return options for processes that may have another working directory."""
-    model = worker.model
-    if model is not None and Path(model).exists():
-        model = _absolute(model)
-    cache = None if worker.cache_dir is None else _absolute(worker.cache_dir)
-    return replace(worker, index=_absolute(worker.index), model=model, cache_dir=cache)
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).absolute())

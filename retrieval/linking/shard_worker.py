@@ -23,6 +23,7 @@ from retrieval.linking.output.part_file import write_part
 from retrieval.linking.output.record import ShardRecord, write_record
 
 if TYPE_CHECKING:
+    from retrieval.index.reader import Index
     from retrieval.linking.documents.document import Span
     from retrieval.retriever import Retriever
 
@@ -134,8 +135,7 @@ class ShardWorker:
                 )
             if job.options.filter is not None:
                 retriever.check_filter(job.options.filter)  # else every mention would fail of it
-            finder = _FinderOnDemand(job, retriever) if job.options.mentions in ("auto", "found") else None
-            return DocumentLinker(retriever, job.options, worker, finder)
+            return DocumentLinker(retriever, job.options, worker, _FinderOnDemand(job, retriever.index))
         except BaseException:
             self.close()
             raise
@@ -171,18 +171,23 @@ def part_metadata(job: LinkJob) -> dict[str, str]:
 
 
 class _FinderOnDemand:
-    """Opens the table of names when the first text is searched: documents with marked spans need none."""
+    """Opens the table of names when it is first needed: documents with marked spans may need none."""
 
-    def __init__(self, job: LinkJob, retriever: Retriever) -> None:
+    def __init__(self, job: LinkJob, index: Index) -> None:
         self._job = job
-        self._retriever = retriever
+        self._index = index
         self._finder: SpanFinder | None = None
 
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
         """Find the mentions of a text."""
+        return self._opened().find(text, begin, end)
+
+    def entity_ids(self, text: str) -> tuple[str, ...]:
+        """Return who is called so."""
+        return self._opened().entity_ids(text)
+
+    def _opened(self) -> SpanFinder:
         if self._finder is None:
             cache = self._job.worker.cache_dir
-            self._finder = open_finder(
-                self._retriever.index, self._job.options.find, Path(cache) if cache else None
-            )
-        return self._finder.find(text, begin, end)
+            self._finder = open_finder(self._index, self._job.options.find, Path(cache) if cache else None)
+        return self._finder

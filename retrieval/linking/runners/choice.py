@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval.errors import InputError, MissingExtraError
+from retrieval.errors import InputError
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.runners.local import InProcessRunner, LocalRunner
 from retrieval.linking.runners.local_process import OpenWorker
@@ -59,14 +59,9 @@ def choose_runner(
         MissingExtraError: Ray is wanted and not installed.
     """
     if options.name == "ray":
-        try:
-            from retrieval.linking.runners.ray import RayRunner
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "ray":
-                raise
-            raise MissingExtraError("ray", "ray") from error
-        runner: Runner = RayRunner(options.num_workers, options.address)
-        return runner
+        from retrieval.linking.runners.ray_runner import RayRunner  # says itself when Ray is missing
+
+        return RayRunner(options.num_workers, options.address)
     num_workers = min(options.num_workers or _usual_workers(device), num_shards)
     if num_workers == 1:
         return InProcessRunner(report, options.open_worker)
