@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import pyarrow as pa
 
-from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from retrieval.index.layout import ALIASES, TITLE
 from retrieval.index.reader import Index
 from retrieval.normalize import normalize
+from retrieval.types import Entity
 
 
 class IndexTitles:
     """Finds entities by id, by title and by alias; a `TitleResolver`.
 
-    Each table is made when it is first asked for: some 150 bytes per id, title or alias.
+    The tables of titles and aliases are made when they are first asked for: some 200 bytes per text.
 
     Args:
         index: An open index.
@@ -23,17 +25,27 @@ class IndexTitles:
     def __init__(self, index: Index) -> None:
         self._index = index
 
-    def by_id(self, entity_id: str) -> str | None:
-        """Return the entity's id, or None where the index has no such entity."""
-        return entity_id if entity_id in self._numbers else None
+    def by_ids(self, entity_ids: Sequence[str]) -> list[str | None]:
+        """Return the id of each entity, or None where the index has no such entity."""
+        numbers = self._index.entities.numbers(entity_ids).tolist()
+        return [None if n < 0 else i for n, i in zip(numbers, entity_ids, strict=True)]
 
-    def by_title(self, title: str) -> str | None:
-        """Return the id of the entity with this title after the text policy; aliases second.
+    def by_titles(self, titles: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return the ids of all entities that each title names, in the index's order; () where none does.
 
-        Of several entities with the title, or with the alias, the one that stands first in the index.
+        Those whose title it is after the text policy; where there are none, those whose alias it is.
         """
-        found = self.named(title)
-        return self._index.entity(found[0]).entity_id if found else None
+        found = []
+        for title in titles:
+            name = normalize(title)
+            numbers = self._titles.get(name) or self._aliases.get(name, ())
+            found.append(tuple(self._index.entity(number).entity_id for number in numbers))
+        return found
+
+    def entities(self, entity_ids: Sequence[str]) -> dict[str, Entity]:
+        """Return those of the entities that the index has, by their ids."""
+        numbers = self._index.entities.numbers(entity_ids).tolist()
+        return {i: self._index.entity(n) for n, i in zip(numbers, entity_ids, strict=True) if n >= 0}
 
     def named(self, text: str) -> list[int]:
         """Return the numbers of the entities with this title or alias: those with the title first."""
@@ -41,11 +53,6 @@ class IndexTitles:
         titled = self._titles.get(name, ())
         aliased = [number for number in self._aliases.get(name, ()) if number not in titled]
         return [*titled, *aliased]
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        ids = self._index.entities.column(ENTITY_ID).to_pylist()
-        return {entity_id: number for number, entity_id in enumerate(ids)}
 
     @cached_property
     def _titles(self) -> dict[str, tuple[int, ...]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from retrieval.evaluation.catalogue import IndexTitles
-from retrieval.evaluation.types import LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.types import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.types import Entity
 
 
 class RunFileMethod:
@@ -39,9 +41,18 @@ class RunFileMethod:
         from retrieval.evaluation.run_files import read_run
 
         run = read_run(self._file)
-        rankings = []
-        for query in queries:
-            listed = [self._checked(entity) for entity in run.get(query.query_id, ())[: self._k]]
-            rankings.append(Ranking(query.query_id, tuple(listed)))
+        listed = [run.get(query.query_id, ())[: self._k] for query in queries]
+        known = self._titles.entities(list({entity.entity_id for found in listed for entity in found}))
+        rankings = [
+            Ranking(query.query_id, tuple(_checked(entity, known) for entity in found))
+            for query, found in zip(queries, listed, strict=True)
+        ]
         report(len(rankings))
         return rankings
+
+
+def _checked(answer: RankedEntity, known: Mapping[str, Entity]) -> RankedEntity:
+    entity = known.get(answer.entity_id)
+    if entity is None:
+        return replace(answer, entity_id=INVALID + answer.entity_id)
+    return replace(answer, title=entity.title)
