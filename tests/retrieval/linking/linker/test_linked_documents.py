@@ -1,0 +1,243 @@
+"""Documents linked by tiny random models: as one mention at a time, however they are cut and batched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrieval import Mention, Retriever
+from retrieval.errors import InputError
+from retrieval.linking.contexts import MentionContexts
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.document import Document, Span
+from retrieval.linking.linker import DocumentLinker
+from retrieval.linking.options import LinkOptions, WorkerOptions
+from tests.checkpoints import make_checkpoint, make_index
+from tests.linking_fakes import Names
+
+Row = dict[str, Any]
+NAMES = {
+    "Hamlet": ["Q1"],
+    "Amazon": ["Q8", "Q9"],
+    "Quicksilver": ["Q10", "Q11"],
+    "Paris": ["Q4"],
+    "Mercury": ["Q10"],
+}
+PIECES = ("Hamlet", "Paris", "Amazon", "Quicksilver", " ", "\r\n", "\n", "🦁", "e\u0301", "ß", "[", "}", ", ")
+
+
+@pytest.fixture(scope="module", params=["llama", "bart"])
+def retriever(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Retriever]:
+    checkpoint = make_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+    index = make_index(tmp_path_factory.mktemp("index"), checkpoint)
+    with Retriever.open(index, checkpoint, device="cpu") as opened:
+        yield opened
+
+
+def linked(
+    retriever: Retriever,
+    documents: Sequence[Document],
+    batch_size: int = 32,
+    cache_entries: int = 1000,
+    **options: Any,
+) -> tuple[list[Row], LinkCounts]:
+    counts = LinkCounts()
+    worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
+    linker = DocumentLinker(retriever, LinkOptions(**options), worker, Names(NAMES))
+    blocks = linker.link(documents, counts, lambda line: None)
+    return [row for rows in blocks for row in rows], counts
+
+
+def assert_same_rows(got: Sequence[Row], expected: Sequence[Row]) -> None:
+    """All columns equal, logprobs and what follows from them to 1e-5."""
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert _flat(one) == pytest.approx(_flat(other), abs=1e-5)
+
+
+def _flat(row: Row) -> Row:
+    flat = {name: value for name, value in row.items() if name != "candidates"}
+    for n, candidate in enumerate(row["candidates"]):
+        flat |= {f"candidates[{n}].{name}": value for name, value in candidate.items()}
+    return flat
+
+
+@st.composite
+def marked_documents(draw: st.DrawFn) -> list[Document]:
+    documents = []
+    for row in range(1, draw(st.integers(1, 6)) + 1):
+        text = "".join(draw(st.lists(st.sampled_from(PIECES), max_size=25)))
+        spans = None
+        if text and draw(st.booleans()):
+            edges = st.tuples(st.integers(0, len(text) - 1), st.integers(1, 9))
+            spans = tuple(
+                Span(start, min(start + length, len(text)))
+                for start, length in draw(st.lists(edges, max_size=5))
+            )
+        documents.append(Document("in.jsonl", row, f"d{row}", text, spans))
+    return documents
+
+
+def place(row: Row) -> tuple[int, int, int]:
+    return row["row"], row["start"], row["end"]
+
+
+def cut_in_two(document: Document, at: int, context: int) -> list[Document]:
+    """The parts of a document before and behind a place, each with some of the text around it."""
+    begin, end = max(0, at - context), min(len(document.text), at + context)
+    spans = document.spans or ()
+    first = tuple(span for span in spans if span.end <= end)
+    second = tuple(
+        Span(span.start - begin, span.end - begin, span.mention_id) for span in spans if span.start >= begin
+    )
+    marked = document.spans is not None
+    source, row, doc_id = document.source, document.row, document.doc_id
+    return [
+        Document(source, row, doc_id, document.text[:end], first if marked else None, 0, at),
+        Document(
+            source,
+            row,
+            doc_id,
+            document.text[begin:],
+            second if marked else None,
+            begin=at - begin,
+            offset=begin,
+            byte_offset=len(document.text[:begin].encode()),
+        ),
+    ]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    documents=marked_documents(),
+    batch_size=st.sampled_from([1, 2, 7, 32]),
+    cache_entries=st.sampled_from([0, 1, 100]),
+    named=st.booleans(),
+    cut=st.integers(0, 60),
+    data=st.data(),
+)
+def test_rows_do_not_depend_on_how_documents_are_cut_ordered_and_batched(
+    retriever: Retriever,
+    documents: list[Document],
+    batch_size: int,
+    cache_entries: int,
+    named: bool,
+    cut: int,
+    data: st.DataObject,
+) -> None:
+    options = {"k": 3, "candidates": "named" if named else "all"}
+    expected = [row for one in documents for row in linked(retriever, [one], 1, 0, **options)[0]]
+    rows, counts = linked(retriever, documents, batch_size, cache_entries, **options)
+    assert_same_rows(rows, expected)
+    assert counts.num_documents == len(documents)
+    assert counts.num_mentions == counts.num_rows == len(rows) == counts.num_linked + counts.num_nil
+
+    order = data.draw(st.permutations(documents))
+    shuffled, _ = linked(retriever, order, batch_size, cache_entries, **options)
+    assert_same_rows(
+        sorted(shuffled, key=lambda row: row["row"]), sorted(expected, key=lambda row: row["row"])
+    )
+
+    # The text around a part is as wide as the context and the longest mention.
+    parts = [
+        part
+        for one in documents
+        for part in (cut_in_two(one, cut, 30 + 11) if 0 < cut < len(one.text) else [one])
+    ]
+    in_parts, part_counts = linked(retriever, parts, batch_size, cache_entries, **options)
+    # Given spans of a part come before those of the next one, whatever their order in the whole document.
+    assert_same_rows(sorted(in_parts, key=place), sorted(expected, key=place))
+    assert part_counts.num_documents == counts.num_documents
+
+
+def test_rows_are_those_of_single_links(retriever: Retriever) -> None:
+    text = "In Denmark, Hamlet met Madame Curie\r\non the Amazon 🦁; then Paris again."
+    words = ["Hamlet", "Madame Curie\r\non", "Amazon", "🦁", "Paris", "Denmark, Hamlet"]
+    spans = tuple(Span(text.index(word), text.index(word) + len(word)) for word in words)
+    rows, _ = linked(retriever, [Document("f", 1, "d", text, spans)], batch_size=4, k=5)
+    for row, span in zip(rows, spans, strict=True):
+        mention = Mention(text[span.start : span.end], text[: span.start], text[span.end :])
+        (single,) = retriever.link(mention, k=5)
+        assert [c["entity_id"] for c in row["candidates"]] == [c.entity_id for c in single.candidates]
+        for listed, candidate in zip(row["candidates"], single.candidates, strict=True):
+            assert listed["logprob"] == pytest.approx(candidate.logprob, abs=1e-5)
+        assert (row["entity_id"], row["surface"]) == (
+            row["candidates"][0]["entity_id"],
+            single.candidates[0].surface,
+        )
+        assert sum(c["probability"] for c in row["candidates"]) == pytest.approx(1)
+
+
+def test_samples_of_a_mention_do_not_depend_on_its_neighbours(retriever: Retriever) -> None:
+    text = "Hamlet in Paris on the Amazon, by Marie Curie of Berlin"
+    words = ["Hamlet", "Paris", "Amazon", "Marie Curie", "Berlin"]
+    spans = tuple(Span(text.index(word), text.index(word) + len(word)) for word in words)
+    options = {"method": "disc", "k": 3, "seed": 11}
+    together, _ = linked(retriever, [Document("f", 1, "d", text, spans)], **options)
+    for span, row in zip(spans, together, strict=True):
+        alone, _ = linked(retriever, [Document("f", 1, "d", text, (span,))], batch_size=1, **options)
+        assert_same_rows(alone, [row])
+    other, _ = linked(retriever, [Document("f", 1, "d", text, spans)], **{**options, "seed": 12})
+    assert [row["mass"] for row in other] != [row["mass"] for row in together]
+
+
+def test_named_candidates_are_all_that_is_linked_to(retriever: Retriever) -> None:
+    documents = [Document("f", 1, "d", "Quicksilver, Amazon and Hamlet")]
+    rows, counts = linked(retriever, documents, candidates="named", mentions="found")
+    assert [row["method"] for row in rows] == ["beam", "beam", "name"]
+    for row, word in zip(rows, ("Quicksilver", "Amazon", "Hamlet"), strict=True):
+        assert sorted(c["entity_id"] for c in row["candidates"]) == NAMES[word]
+    assert rows[2]["title"] == "Hamlet"
+    assert counts.num_linked == 3
+
+
+def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fails(
+    retriever: Retriever,
+) -> None:
+    # About one token for each of these characters, 128 positions.
+    around = "ßü🦁" * 200
+    text = f"{around} Hamlet {around}"
+    start = text.index("Hamlet")
+    spans = (Span(start, start + 6), Span(0, 600), Span(start, start + 6))
+    rows, counts = linked(retriever, [Document("f", 1, "d", text, spans)], context_chars=400)
+    assert [row["nil_reason"] for row in rows] == [None, "error", None]
+    assert rows[0] == rows[2]
+    assert "too long" in rows[1]["error"]
+    assert counts.num_failed == 1
+    # What was asked is as long as the model allows: one character more on each side is refused.
+    width = next(
+        width
+        for width in range(1, 400)
+        if not _fits(retriever, Mention("Hamlet", text[start - width : start], text[start + 6 :][:width]))
+    )
+    assert width > 5
+    mention = Mention("Hamlet", text[start - width + 1 : start], text[start + 6 :][: width - 1])
+    expected, _ = linked(
+        retriever,
+        [
+            Document(
+                "f",
+                1,
+                "d",
+                mention.left + mention.mention + mention.right,
+                (Span(width - 1, width + 5),),
+            )
+        ],
+        context_chars=400,
+    )
+    assert rows[0]["logprob"] == pytest.approx(expected[0]["logprob"], abs=1e-5)
+
+
+def _fits(retriever: Retriever, mention: Mention) -> bool:
+    request = MentionContexts(retriever.config, LinkOptions(context_chars=400)).request(mention)
+    try:
+        retriever.prompt_tokens(request)
+    except InputError:
+        return False
+    return True

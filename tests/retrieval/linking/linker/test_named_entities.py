@@ -1,0 +1,104 @@
+"""Candidates that are called what the mention says: nobody, one, several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retrieval.linking.documents.document import Document, Span
+from retrieval.types import Entity
+from tests.linking_fakes import LinkRun, Names, ScriptedRetriever, document
+
+ENTITIES = {
+    "E1": Entity("E1", "Nile", ("River Nile",)),
+    "E2": Entity("E2", "Paris"),
+    "E3": Entity("E3", "Paris (Texas)", ("Paris",)),
+}
+NAMES = {"nile": ["E1"], "river nile": ["E1"], "Paris": ["E2", "E3"], "ghost": ["E9"]}
+
+
+def run(*texts: str, **options: Any) -> LinkRun:
+    return LinkRun(
+        *(document(text, text, row=n) for n, text in enumerate(texts, 1)),
+        retriever=ScriptedRetriever(entities=ENTITIES),
+        finder=Names(NAMES),
+        candidates="named",
+        **options,
+    )
+
+
+def test_the_only_entity_of_a_name_needs_no_model() -> None:
+    named = run("NILE", "River Nile", "nile")
+    assert named.retriever.queries == []
+    assert named.column("entity_id") == ["E1"] * 3
+    assert named.column("surface") == ["Nile", "River Nile", "Nile"]
+    for row in named.rows:
+        assert (row["method"], row["logprob"], row["score"], row["probability"]) == ("name", None, None, 1.0)
+        assert row["certified"] is True
+        assert row["candidates"] == [
+            {"entity_id": "E1", "title": "Nile", "logprob": None, "score": None, "probability": 1.0}
+        ]
+    assert named.counts.num_linked == 3
+    assert named.counts.num_cached == 0
+
+
+def test_repeated_names_are_looked_up_once() -> None:
+    named = run("nile", "nile", "nobody", "nobody")
+    assert named.counts.num_cached == 2
+    assert named.column("nil_reason") == [None, None, "no_name", "no_name"]
+
+
+def test_nobody_of_that_name_is_nil() -> None:
+    (row,) = run("nobody").rows
+    assert (row["nil_reason"], row["entity_id"], row["candidates"], row["error"]) == (
+        "no_name",
+        None,
+        [],
+        None,
+    )
+
+
+def test_the_model_chooses_among_several() -> None:
+    named = run("Paris", "paris")
+    (batch,) = named.retriever.batches
+    assert [request.allow_ids for request in batch] == [("E2", "E3")] * 2
+    assert named.column("method") == ["beam", "beam"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"min_logprob": -9.0}, {"filter": "kind = 'river'"}, {"method": "disc", "min_mass": 0.1}]
+)
+def test_the_model_is_asked_where_only_it_can_tell(options: dict[str, Any]) -> None:
+    named = run("nile", **options)
+    ((request,),) = named.retriever.batches
+    assert request.allow_ids == ("E1",)
+    assert named.column("method") == [options.get("method", "beam")]
+
+
+def test_a_name_whose_entity_the_index_lacks_is_left_to_the_model() -> None:
+    named = run("ghost")
+    assert named.retriever.batches[0][0].allow_ids == ("E9",)
+
+
+def test_an_empty_mention_fails_before_it_is_looked_up() -> None:
+    assert run(" ").column("error") == ["mention: must not be empty"]
+
+
+def test_the_same_query_with_another_name_is_another_question() -> None:
+    # Markup in the text: both are put to the model as "[Paris] [nile]".
+    text = "[Paris] [nile]"
+    first = Document("f", 1, "a", "Paris] [nile", (Span(0, 12),))
+    second = Document("f", 2, "b", "[Paris] nile", (Span(8, 12),))
+    third = Document("f", 3, "c", "Paris [nile]", (Span(0, 5),))
+    linked = LinkRun(
+        first,
+        second,
+        third,
+        retriever=ScriptedRetriever(entities=ENTITIES),
+        finder=Names(NAMES),
+        candidates="named",
+    )
+    assert linked.retriever.queries == [text]
+    assert linked.column("nil_reason") == ["no_name", None, None]
+    assert linked.column("method") == ["beam", "name", "beam"]
