@@ -130,6 +130,23 @@ class ByteStream:
             yield peeked
         yield from self._blocks
 
+    def blocks_from(self, offset: int) -> Iterator[bytes]:
+        """Yield the content from a byte of it on; of a regular file that is not compressed, no other is read.
+
+        Raises:
+            SourceError: as `blocks`.
+        """
+        self.peek(1)
+        if offset and not self.is_compressed and not self.is_read_once:
+            self._peeked.clear()
+            self._file.seek(offset)
+            yield from self._plain(self.raw.read(_BLOCK_BYTES))
+            return
+        for block in self.blocks():
+            if offset < len(block):
+                yield block[offset:]
+            offset = max(0, offset - len(block))
+
     def spool(self) -> BinaryIO:
         """Return the content as an unnamed temporary file, for formats that are not read front to back."""
         file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it

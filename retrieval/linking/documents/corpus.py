@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from retrieval.errors import InputError
 from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.documents.parts import MIN_PART_CHARS
 from retrieval.linking.documents.shard import Shard
 
 SPAN_UNITS = ("codepoint", "byte", "utf16")
@@ -18,9 +20,14 @@ DEFAULT_SHARD_CHARS = 1_000_000
 class CorpusOptions:
     """How documents are read; can be sent to other processes.
 
+    All but Parquet files may be compressed with gzip or Zstandard, whatever their names say. Text is kept as
+    it is, line ends included; a UTF-8 byte order mark at the front of a file is no part of it, and offsets
+    count from behind it.
+
     Attributes:
         inputs: Files and folders.
-        input_format: One of `INPUT_FORMATS`; "auto": by the name, or by what a folder's files are called.
+        input_format: One of `INPUT_FORMATS`: "text" takes a file as one document, "lines" a line; "auto": by
+            the name, or by what a folder's files are called.
         id_field: Field or column with a document's id.
         text_field: Field or column with its text.
         mentions_field: Field or column with its marked spans: objects with start, end and optionally id.
@@ -38,6 +45,20 @@ class CorpusOptions:
     span_unit: str = "codepoint"
     shard_documents: int = DEFAULT_SHARD_DOCUMENTS
     shard_chars: int = DEFAULT_SHARD_CHARS
+
+    def __post_init__(self) -> None:
+        for name, known in (("input_format", INPUT_FORMATS), ("span_unit", SPAN_UNITS)):
+            if getattr(self, name) not in known:
+                raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
+        for name, least in (("shard_documents", 1), ("shard_chars", MIN_PART_CHARS)):
+            if getattr(self, name) < least:
+                raise InputError(name, f"must be at least {least}, got {getattr(self, name)}")
+        fields = [self.id_field, self.text_field, self.mentions_field]
+        for name in ("id_field", "text_field", "mentions_field"):
+            if not getattr(self, name):
+                raise InputError(name, "must not be empty")
+            if fields.count(getattr(self, name)) > 1:
+                raise InputError(name, f"{getattr(self, name)!r} is named for two of id, text and mentions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +89,9 @@ def plan_corpus(options: CorpusOptions, report: Callable[[int], None] | None = N
         SourceError: a file is missing, unreadable, of no known format, or the corpus holds no document.
         InputError: an option is out of range; it is named.
     """
-    raise NotImplementedError
+    from retrieval.linking.documents.planning import plan_files  # loads pyarrow
+
+    return plan_files(options, report)
 
 
 def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadDocument]:
@@ -77,4 +100,7 @@ def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadD
     Raises:
         SourceError: a file cannot be read any more, or is not what it was when the shards were planned.
     """
-    raise NotImplementedError
+    from retrieval.linking.documents.reading import CorpusReader  # loads pyarrow
+
+    with CorpusReader(options) as reader:
+        yield from reader.read(shard)

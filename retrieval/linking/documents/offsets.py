@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Literal, TypeAlias
-
-SpanUnit: TypeAlias = Literal["codepoint", "byte", "utf16"]
 
 _STEP = 1 << 10  # code points between checkpoints: what one look-up encodes at most
 
@@ -15,12 +12,12 @@ class OffsetIndex:
 
     Args:
         text: Holds no surrogates.
-        unit: What offsets are counted in.
+        unit: What offsets are counted in: "codepoint", "byte" or "utf16".
     """
 
     __slots__ = ("_before", "_length", "_text", "_unit")
 
-    def __init__(self, text: str, unit: SpanUnit = "byte") -> None:
+    def __init__(self, text: str, unit: str = "byte") -> None:
         self._text = text
         self._unit = unit
         # Units before the code points 0, 1024, ...; none are kept where both counts are the same.

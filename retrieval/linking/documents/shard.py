@@ -15,9 +15,14 @@ class ShardFile:
         source: How it is called in the output and in messages.
         first_row: Number of the first line or row read, from 1.
         num_rows: How many are read.
-        byte_offset: Where the first of them begins, for lines of a file that is not compressed; else 0.
+        byte_offset: Where the first of them begins in the content behind the decompression; of a part of a
+            text file, where the part begins; 0 for Parquet.
         part: Of a document too long for one shard, the code points [begin, end) whose mentions are linked;
             None: all.
+        num_bytes: Size of the file as it lies on disk, which must be the same on reading; -1: not known.
+        digest: xxh3_64 of the bytes of the stretch, which must be the same on reading: of the lines
+            with their ends, of a text file's content or the part of it, of a Parquet file's footer; "": not
+            known.
     """
 
     path: str
@@ -26,6 +31,8 @@ class ShardFile:
     num_rows: int = 1
     byte_offset: int = 0
     part: tuple[int, int] | None = None
+    num_bytes: int = -1
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

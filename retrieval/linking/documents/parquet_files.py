@@ -1,0 +1,238 @@
+"""Parquet files whose rows are documents; no more of a file is held than a few megabytes of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from retrieval.errors import SourceError
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.documents.cutter import ShardCutter
+from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.documents.parquet_columns import document_columns
+from retrieval.linking.documents.part_documents import part_document
+from retrieval.linking.documents.parts import cut_text
+from retrieval.linking.documents.record import record_document
+from retrieval.linking.documents.shard import ShardFile
+from retrieval.linking.documents.staleness import changed
+from retrieval.sources.opening import PARQUET_MAGIC
+
+_BATCH_BYTES = 1 << 22
+_BATCH_ROWS = 1 << 12
+_BUFFER_BYTES = 1 << 20
+_TAIL_BYTES = 8  # length of the footer, and PAR1
+RowFields = dict[str, Any] | None  # None: text that is not UTF-8
+
+
+class ParquetRows:
+    """Rows of one file, forward; those of its columns that documents are made of.
+
+    Args:
+        path: The file.
+        options: Names of columns.
+
+    Attributes:
+        footer_digest: xxh3_64 of the file's footer, where sizes, places and statistics of all columns are.
+        num_rows: Rows of the file.
+        next_row: The first that can still be taken.
+
+    Raises:
+        SourceError: it is no intact Parquet file, or lacks a column, or one has a wrong type.
+    """
+
+    def __init__(self, path: str, options: CorpusOptions) -> None:
+        self._path = path
+        self.footer_digest = _footer_digest(path)
+        try:
+            # Read buffered and page by page: without this, whole columns of a row group would be held.
+            self._file = pq.ParquetFile(
+                path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise SourceError(f"{path}: damaged or cut off Parquet file: {_one_line(error)}") from error
+        self.num_rows: int = self._file.metadata.num_rows
+        self.next_row = 1
+        self._wanted = 0
+        self._batches = self.batches()
+        self._first, self._batch = 1, pa.record_batch({})
+        self._fields: list[RowFields] = []
+        self._fields_first = 1
+        try:
+            self._columns = document_columns(path, self._file.schema_arrow, options)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield all rows in batches, each with the number of its first row, from 1.
+
+        Raises:
+            SourceError: the file is damaged.
+        """
+        begin = 0
+        for group in range(self._file.num_row_groups):
+            metadata = self._file.metadata.row_group(group)
+            if begin + metadata.num_rows >= self._wanted:
+                row = begin + 1
+                for batch in self._group(group, metadata, row):
+                    yield row, batch
+                    row += batch.num_rows
+            begin += metadata.num_rows
+
+    def take(self, row: int) -> RowFields:
+        """Return the fields of a row, None where they are not UTF-8.
+
+        Row groups before the one it is in are not read, nor is what was read already.
+
+        Args:
+            row: In [1, `num_rows`], and above that of the call before.
+
+        Raises:
+            SourceError: the file is damaged.
+        """
+        self._wanted = row
+        while row >= self._first + self._batch.num_rows:
+            self._first, self._batch = next(self._batches)
+            self._fields = []
+        if not self._fields:
+            self._fields = batch_rows(self._batch.slice(row - self._first))
+            self._fields_first = row
+        self.next_row = row + 1
+        return self._fields[row - self._fields_first]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _group(self, group: int, metadata: Any, begin: int) -> Iterator[pa.RecordBatch]:
+        row_bytes = metadata.total_byte_size // max(1, metadata.num_rows)
+        size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
+        row = begin
+        try:
+            for batch in self._file.iter_batches(
+                size, row_groups=[group], columns=self._columns, use_threads=False
+            ):
+                yield batch
+                row += batch.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise SourceError(
+                f"{self._path}: damaged or cut off in row group {group}, near row {row}: {_one_line(error)}"
+            ) from error
+
+
+def plan_parquet(
+    rows: ParquetRows,
+    num_bytes: int,
+    source: str,
+    options: CorpusOptions,
+    cutter: ShardCutter,
+    report: Callable[[int], None],
+) -> None:
+    """Read the columns of a file and cut its rows.
+
+    Args:
+        rows: The file.
+        num_bytes: Its size.
+        source: How it is called.
+        options: How documents are read.
+        cutter: Gets the rows.
+        report: Told, now and then, the bytes of the file that stand for the rows read so far.
+
+    Raises:
+        SourceError: the file is damaged.
+    """
+    for first, batch in rows.batches():
+        for row, length in enumerate(_lengths(batch), first):
+            if length > options.shard_chars:
+                fields = batch_rows(batch.slice(row - first, 1))[0]
+                document = row_document(fields, source, row, options)
+                if isinstance(document, Document) and len(document.text) > options.shard_chars:
+                    for begin, end in cut_text(document.text, options.shard_chars):
+                        cutter.add_part(row, 0, (begin, end), end - begin, rows.footer_digest)
+                    continue
+            cutter.add_row(row, 0, length, b"")
+        report(num_bytes * (first + batch.num_rows - 1) // rows.num_rows)
+
+
+def read_parquet(
+    rows: ParquetRows, file: ShardFile, options: CorpusOptions
+) -> Iterator[Document | BadDocument]:
+    """Yield the documents of a stretch of rows.
+
+    Args:
+        rows: The file, none of the stretch taken.
+        file: The stretch.
+        options: How documents are read.
+
+    Raises:
+        SourceError: the file is damaged, or not what it was.
+    """
+    end = file.first_row + file.num_rows
+    if rows.num_rows < end - 1 or file.digest not in ("", rows.footer_digest):
+        raise changed(file, "its footer is another")
+    for row in range(file.first_row, end):
+        document = row_document(rows.take(row), file.source, row, options)
+        if file.part is None or isinstance(document, BadDocument):
+            yield document
+        else:
+            yield part_document(document, file.part)
+
+
+def row_document(fields: RowFields, source: str, row: int, options: CorpusOptions) -> Document | BadDocument:
+    """Return the document of a row."""
+    if fields is None:
+        return BadDocument(source, row, "text that is not valid UTF-8")
+    return record_document(fields, source, row, options)
+
+
+def batch_rows(batch: pa.RecordBatch) -> list[RowFields]:
+    """Return the fields of every row."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:  # Arrow does not look into strings when it reads them
+        if batch.num_rows == 1:
+            return [None]
+        return [row for at in range(batch.num_rows) for row in batch_rows(batch.slice(at, 1))]
+
+
+def _lengths(batch: pa.RecordBatch) -> list[int]:
+    """Return about how long the text of every row is: bytes of all its strings but those in lists."""
+    total = pa.scalar(0, pa.int64())
+    lengths = pa.repeat(total, batch.num_rows)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            lengths = pc.add(lengths, pc.fill_null(pc.binary_length(column).cast(pa.int64()), 0))
+    return list(lengths.to_pylist())
+
+
+def _footer_digest(path: str) -> str:
+    """Return the digest of the bytes that say where everything is.
+
+    Raises:
+        SourceError: the file cannot be read, or does not end as a Parquet file does.
+    """
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(0, end - _TAIL_BYTES))
+            tail = file.read(_TAIL_BYTES)
+            begin = end - _TAIL_BYTES - int.from_bytes(tail[:4], "little")
+            if not tail.endswith(PARQUET_MAGIC) or begin < 0:
+                raise SourceError(
+                    f"{path}: this is no Parquet file, or a cut off one: it does not end in PAR1"
+                )
+            file.seek(begin)
+            return str(xxhash.xxh3_64_hexdigest(file.read()))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

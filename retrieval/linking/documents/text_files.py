@@ -1,0 +1,200 @@
+"""Files that are one document of text each; of a long one, a part is read without the rest."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import xxhash
+
+from retrieval.linking.documents.content import Content
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.documents.cutter import ShardCutter
+from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.documents.part_documents import CONTEXT_CHARS
+from retrieval.linking.documents.parts import cut_stream
+from retrieval.linking.documents.record import default_id
+from retrieval.linking.documents.shard import ShardFile
+from retrieval.linking.documents.staleness import changed
+from retrieval.sources.opening import BOM
+
+_BLOCK_BYTES = 1 << 18
+_MAX_CODE_POINT_BYTES = 4
+
+
+class _BadUtf8Error(ValueError):
+    """A text is no UTF-8 at a byte of the content, from 0."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+def plan_text(
+    content: Content, options: CorpusOptions, cutter: ShardCutter, report: Callable[[int], None]
+) -> None:
+    """Read a file once and cut it.
+
+    Args:
+        content: The file, at its front.
+        options: The length of parts.
+        cutter: Gets the parts.
+        report: Told, now and then, the bytes of the file read so far.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    whole = xxhash.xxh3_64()
+    try:
+        parts = list(_parts(content, whole, report, options.shard_chars))
+    except _BadUtf8Error:
+        while block := content.read(_BLOCK_BYTES):
+            whole.update(block)
+        cutter.add_part(1, 0, None, 0, whole.hexdigest())
+        return
+    if len(parts) == 1:
+        cutter.add_part(1, 0, None, parts[0][2], whole.hexdigest())
+        return
+    for offset, begin, end, digest in parts:
+        cutter.add_part(1, offset, (begin, end), end - begin, digest)
+
+
+def read_text(content: Content, file: ShardFile, options: CorpusOptions) -> Document | BadDocument:
+    """Return the document of a whole file that is no longer than a part.
+
+    Args:
+        content: The file, at its front.
+        file: What was planned.
+        options: The length of parts.
+
+    Raises:
+        SourceError: the file cannot be read, or is not what it was.
+    """
+    digest = xxhash.xxh3_64()
+    pieces: list[str] = []
+    length = 0
+    bad: str | None = None
+    try:
+        for piece in _decoded(content, digest):
+            length += len(piece)
+            if length <= options.shard_chars:  # a longer one is bad somewhere, or not what was planned
+                pieces.append(piece)
+    except _BadUtf8Error as error:
+        bad = f"not valid UTF-8 at byte {error.position + 1}"
+        while block := content.read(_BLOCK_BYTES):
+            digest.update(block)
+    if file.digest not in ("", digest.hexdigest()):
+        raise changed(file, "its content is another")
+    if bad is not None:
+        return BadDocument(file.source, 1, bad)
+    if length > options.shard_chars:
+        raise changed(file, f"it has {length} characters")
+    return Document(file.source, 1, default_id(file.source, 1), "".join(pieces))
+
+
+def part_begin(file: ShardFile) -> int:
+    """Return where a part's file is read from: the text before the part is some of it."""
+    return max(0, file.byte_offset - _MAX_CODE_POINT_BYTES * CONTEXT_CHARS)
+
+
+def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> Document:
+    """Return a part of a long text, with the text around it; no more than that is held.
+
+    Args:
+        content: The file, at `part_begin`; nothing of it has been read.
+        file: What was planned.
+        part: Code points [begin, end).
+
+    Raises:
+        SourceError: the file cannot be read, or is not what it was.
+    """
+    begin, end = part
+    length = end - begin
+    front = _front(content)
+    content.skip_to(front)
+    at = content.position
+    try:
+        left = _from_boundary(content.read(file.byte_offset - at), at > front)[-CONTEXT_CHARS:]
+        right = _decode(content, length + CONTEXT_CHARS)
+    except UnicodeDecodeError:
+        raise changed(file, "it is no longer valid UTF-8") from None
+    digest = xxhash.xxh3_64_hexdigest(right[:length].encode())
+    if len(right) < length or file.digest not in ("", digest):
+        raise changed(file, f"its text from byte {file.byte_offset + 1} on is another")
+    return Document(
+        file.source,
+        1,
+        default_id(file.source, 1),
+        left + right,
+        None,
+        len(left),
+        len(left) + length,
+        begin - len(left),
+        file.byte_offset - front - len(left.encode()),
+    )
+
+
+def _parts(
+    content: Content, digest: Any, report: Callable[[int], None], size: int
+) -> Iterator[tuple[int, int, int, str]]:
+    """Yield byte offset, begin, end and digest of the parts of a text."""
+    offset, begin = _front(content), 0
+    for part in cut_stream(_decoded(content, digest, report), size):
+        raw = part.encode()
+        yield offset, begin, begin + len(part), xxhash.xxh3_64_hexdigest(raw)
+        offset += len(raw)
+        begin += len(part)
+
+
+def _decoded(
+    content: Content, digest: Any, report: Callable[[int], None] = lambda num_bytes: None
+) -> Iterator[str]:
+    """Yield the text of a file from its front, piece by piece, and digest its bytes.
+
+    Raises:
+        _BadUtf8Error: so it is.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    done, is_first = 0, True
+    while True:
+        block = content.read(_BLOCK_BYTES)
+        digest.update(block)
+        pending, _ = decoder.getstate()
+        try:
+            piece = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            raise _BadUtf8Error(done - len(pending) + error.start) from None
+        done += len(block)
+        yield piece.removeprefix("\ufeff") if is_first else piece
+        is_first = False
+        if not block:
+            return
+        report(content.stream.raw.bytes_read)
+
+
+def _front(content: Content) -> int:
+    """Return how many bytes are in front of the text."""
+    return len(BOM) if content.stream.peek(len(BOM)).startswith(BOM) else 0
+
+
+def _from_boundary(raw: bytes, is_cut: bool) -> str:
+    """Decode from the first code point on that begins in `raw`."""
+    begin = 0
+    while is_cut and begin < len(raw) and raw[begin] & 0xC0 == 0x80:
+        begin += 1
+    return raw[begin:].decode()
+
+
+def _decode(content: Content, size: int) -> str:
+    """Return the next `size` code points, fewer at the end."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    pieces: list[str] = []
+    length = 0
+    while length < size:
+        block = content.read(_BLOCK_BYTES)
+        pieces.append(decoder.decode(block, final=not block))
+        length += len(pieces[-1])
+        if not block:
+            break
+    return "".join(pieces)[:size]
