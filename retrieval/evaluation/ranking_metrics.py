@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -20,14 +19,16 @@ def parse_measure(name: str) -> Any:
     """Return the measure of ir-measures with this name.
 
     Raises:
-        InputError: there is none, or a parameter of it is wrong.
+        InputError: there is none, a parameter of it is wrong, or nothing that is installed computes it.
         MissingExtraError: ir-measures is not installed.
     """
     ir_measures = _library()
     try:
-        return ir_measures.parse_measure(name)
-    except (NameError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        measure = ir_measures.parse_measure(name)
+        ir_measures.evaluator([measure], {"query": {"document": 1}})  # whether anything here computes it
+    except (NameError, ValueError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
         raise InputError("metrics", f"{name!r} is no metric: {error}") from error
+    return measure
 
 
 def ranking_values(judged: Sequence[JudgedRanking], names: Sequence[str]) -> dict[str, Floats]:
@@ -41,7 +42,7 @@ def ranking_values(judged: Sequence[JudgedRanking], names: Sequence[str]) -> dic
         Name -> values in the order of `judged`. Shape: (len(judged),).
 
     Raises:
-        InputError: a name is no measure, or nothing that is installed computes it.
+        InputError: a name is no measure.
         MissingExtraError: ir-measures is not installed.
     """
     measures = {name: parse_measure(name) for name in names}
@@ -65,13 +66,7 @@ def ranking_values(judged: Sequence[JudgedRanking], names: Sequence[str]) -> dic
 def _calculated(measures: list[Any], qrels: dict[str, dict[str, int]], run: dict[str, Any]) -> list[Any]:
     if not run:
         return []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of providers' own code
-            return list(_library().iter_calc(measures, qrels, run))
-    except (ValueError, RuntimeError, ImportError) as error:
-        names = ", ".join(map(str, measures))
-        raise InputError("metrics", f"{names}: cannot be computed: {error}") from error
+    return list(_library().iter_calc(measures, qrels, run))
 
 
 def _scores(entity_ids: Sequence[str]) -> dict[str, float]:
