@@ -14,7 +14,7 @@ from decoding.answering.results import AnswerCounts, AnswerText
 from decoding.answering.speller import Speller
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.grammar.grammar import Grammar
+from decoding.grammar.token_grammar import TokenGrammar
 
 # Tokens with the states behind them.
 Steps = list[tuple[int, int]]
@@ -42,7 +42,7 @@ class Answer:
     """
 
     def __init__(
-        self, grammar: Grammar, params: AnswerParams, budget: int, speller: Speller | None = None
+        self, grammar: TokenGrammar, params: AnswerParams, budget: int, speller: Speller | None = None
     ) -> None:
         self.grammar = grammar
         self.params = params
@@ -212,6 +212,7 @@ class Answer:
             text=self.grammar.text(self.tokens),
             logprob=math.fsum(self._logprobs),
             constraint_logprob=math.fsum(self._constraint_logprobs),
+            token_logprobs=tuple(self._logprobs),
             counts=AnswerCounts(
                 forwards=self.forwards,
                 draft_forwards=self.draft_forwards,

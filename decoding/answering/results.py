@@ -39,6 +39,7 @@ class AnswerText:
             that the grammar allows: forced tokens count nothing. What the token budget rules out is not left
             out of the normaliser.
         counts: What it took.
+        token_logprobs: The terms of `logprob`, one for each token.
     """
 
     token_ids: tuple[int, ...]
@@ -46,3 +47,4 @@ class AnswerText:
     logprob: float
     constraint_logprob: float
     counts: AnswerCounts
+    token_logprobs: tuple[float, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
-from decoding.grammar.grammar import Grammar
+from decoding.grammar.token_grammar import TokenGrammar
 from decoding.grammar.vocabulary.token_node import TokenNode
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
@@ -36,11 +36,11 @@ class Speller:
     def __init__(self, encode: Encode, vocabulary: Vocabulary) -> None:
         self._encode = encode
         self._vocabulary = vocabulary
-        self._spans: WeakKeyDictionary[Grammar, dict[tuple[int, tuple[int, ...]], tuple[int, ...]]]
+        self._spans: WeakKeyDictionary[TokenGrammar, dict[tuple[int, tuple[int, ...]], tuple[int, ...]]]
         self._spans = WeakKeyDictionary()
         self._pairs: dict[tuple[int, int], bool] = {}
 
-    def span(self, grammar: Grammar, state: int, written: Sequence[int]) -> tuple[int, ...]:
+    def span(self, grammar: TokenGrammar, state: int, written: Sequence[int]) -> tuple[int, ...]:
         """The tokens to append for the bytes that are forced; often fewer than spell them all, or none.
 
         Args:
@@ -67,7 +67,9 @@ class Speller:
             context = context[1:]
         return context
 
-    def _find(self, grammar: Grammar, state: int, context: tuple[int, ...], coming: bytes) -> tuple[int, ...]:
+    def _find(
+        self, grammar: TokenGrammar, state: int, context: tuple[int, ...], coming: bytes
+    ) -> tuple[int, ...]:
         before = b"".join(self._vocabulary.bytes_of(token) or b"" for token in context)
         text = before + coming
         cut = self._cut(text[: _whole_characters(text)])
@@ -97,7 +99,7 @@ class Speller:
             return None  # a normaliser has changed it, or a special token stands for some of it
         return tokens, list(accumulate(map(len, pieces)))
 
-    def _first_open(self, text: bytes, begin: int, grammar: Grammar, state: int) -> int:
+    def _first_open(self, text: bytes, begin: int, grammar: TokenGrammar, state: int) -> int:
         """The first place from which a token goes on beyond the text: cuts behind it are not certain.
 
         Args:
@@ -121,7 +123,7 @@ class Speller:
         return len(text)
 
     @staticmethod
-    def _is_allowed(node: TokenNode, grammar: Grammar, state: int) -> bool:
+    def _is_allowed(node: TokenNode, grammar: TokenGrammar, state: int) -> bool:
         """Whether one of the longer tokens below a node may come."""
         (position,) = node.positions
         trie = node.trie

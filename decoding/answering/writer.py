@@ -19,14 +19,14 @@ from decoding.answering.speller import Speller
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError, PromptTooLongError
 from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.grammar import Grammar
+from decoding.grammar.token_grammar import TokenGrammar
 from decoding.language_model import LanguageModel, PromptPrefix
 
 
 def write_answers(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
-    grammars: Sequence[Grammar],
+    grammars: Sequence[TokenGrammar],
     params: AnswerParams | Sequence[AnswerParams],
     *,
     prefix: PromptPrefix | None = None,
@@ -88,7 +88,7 @@ def write_answers(
 def _check(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
-    grammars: Sequence[Grammar],
+    grammars: Sequence[TokenGrammar],
     params: Sequence[AnswerParams],
 ) -> None:
     if not len(prompts) == len(grammars) == len(params) > 0:
@@ -103,7 +103,7 @@ def _check(
             )
 
 
-def _budget(model: LanguageModel, prompt: Sequence[int], grammar: Grammar, params: AnswerParams) -> int:
+def _budget(model: LanguageModel, prompt: Sequence[int], grammar: TokenGrammar, params: AnswerParams) -> int:
     """Most tokens of an answer, its end token included, which needs no position of its own."""
     needed = grammar.tokens_to_finish(grammar.start)
     if needed > params.max_tokens:

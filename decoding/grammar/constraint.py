@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.grammar import Grammar
+from decoding.grammar.token_grammar import TokenGrammar
 from decoding.grammar.mask_pool import MaskPool
 from decoding.types import Children
 
@@ -49,7 +49,7 @@ class GrammarConstraint:
 
     def __init__(
         self,
-        grammars: Sequence[Grammar],
+        grammars: Sequence[TokenGrammar],
         max_tokens: int | Sequence[int],
         device: torch.device | str = "cpu",
     ) -> None:
@@ -73,11 +73,11 @@ class GrammarConstraint:
         self._device = torch.device(device)
         self._pool = MaskPool(vocabulary.vocab_size, self._device)
         # By state: whose it is, where it stands there, the tokens left, and the row of its mask.
-        self._grammars: list[Grammar] = []
+        self._grammars: list[TokenGrammar] = []
         self._states: list[int] = []
         self._left: list[int] = []
         self._rows: list[int | None] = []
-        self._numbers: dict[tuple[Grammar, int, int], int] = {}
+        self._numbers: dict[tuple[TokenGrammar, int, int], int] = {}
         self._starts = [
             self._number(grammar, grammar.start, budget)
             for grammar, budget in zip(grammars, budgets, strict=True)
@@ -141,7 +141,7 @@ class GrammarConstraint:
         """The same packed, as `Grammar.mask` is. Shape: (n, ceil(V / 32)), int32, from (n,)."""
         return self._pool.packed(self._mask_rows(states))
 
-    def grammar_states(self, states: Tensor) -> list[tuple[Grammar, int] | None]:
+    def grammar_states(self, states: Tensor) -> list[tuple[TokenGrammar, int] | None]:
         """The grammar of each state and where it stands there; None for -1. `states` shape: (n,), int64."""
         return [
             None if number < 0 else (self._grammars[number], self._states[number])
@@ -158,7 +158,7 @@ class GrammarConstraint:
         """A pending state of a number, but for its token."""
         return _PENDING | max(number, 0) << _TOKEN_BITS
 
-    def _number(self, grammar: Grammar, state: int, left: int) -> int:
+    def _number(self, grammar: TokenGrammar, state: int, left: int) -> int:
         key = (grammar, state, left)
         number = self._numbers.get(key)
         if number is None:

@@ -1,0 +1,95 @@
+"""All annotations of a text, found by trying every set of mentions: what a grammar must allow."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.markup.boundaries import MentionRules
+
+
+def is_mention(text: str, begin: int, end: int, rules: MentionRules) -> bool:
+    """Whether a stretch may be a mention, asked one condition after the other."""
+    mention = text[begin:end]
+    if not mention or len(mention) > rules.max_chars or mention != mention.strip():
+        return False
+    if re.search(r"(\r\n|[\n\r])[ \t]*(\r\n|[\n\r])", mention):
+        return False
+    if not any(c.isalnum() or unicodedata.category(c) in ("So", "Sc", "Sm") for c in mention):
+        return False
+    for place in (begin, end):
+        around = text[max(place - 1, 0) : place + 1] if place else ""
+        if len(around) < 2:
+            continue
+        if unicodedata.category(around[1]).startswith("M") or "\u200d" in around:
+            return False
+        if rules.word_boundaries and re.fullmatch(r"\w\w", around) and around.isascii():
+            return False
+    return True
+
+
+def annotations(text: str, titles: Sequence[str], rules: MentionRules) -> set[bytes]:
+    """Every legal annotation of a text."""
+    spans = [
+        (begin, end)
+        for begin in range(len(text))
+        for end in range(begin + 1, len(text) + 1)
+        if is_mention(text, begin, end, rules)
+    ]
+    most = len(spans) if rules.max_mentions is None else rules.max_mentions
+    found = set()
+    for count in range(min(most, len(spans)) + 1):
+        for chosen in itertools.combinations(spans, count):
+            if any(one[1] > other[0] for one, other in itertools.pairwise(chosen)):
+                continue
+            for named in itertools.product(titles, repeat=count):
+                found.add(_written(text, chosen, named).encode())
+    return found
+
+
+def _written(text: str, spans: Sequence[tuple[int, int]], titles: Sequence[str]) -> str:
+    pieces, at = [], 0
+    for (begin, end), title in zip(spans, titles, strict=True):
+        pieces += [_copied(text[at:begin]), "[", _copied(text[begin:end]), "](", _named(title), ")"]
+        at = end
+    return "".join([*pieces, _copied(text[at:])])
+
+
+def _copied(text: str) -> str:
+    return re.sub(r"([\\\[\]])", r"\\\1", text)
+
+
+def _named(title: str) -> str:
+    inner = title
+    while (shorter := re.sub(r"\([^()]*\)", "", inner)) != inner:
+        inner = shorter
+    if not re.search(r"[()\\]", inner):
+        return title if "\\" not in title else re.sub(r"([\\()])", r"\\\1", title)
+    return re.sub(r"([\\()])", r"\\\1", title)
+
+
+class PrefixOracle:
+    """Which tokens may follow some bytes, by all texts that begin with them.
+
+    Args:
+        texts: All legal texts.
+        vocabulary: Whose tokens.
+    """
+
+    def __init__(self, texts: set[bytes], vocabulary: Vocabulary) -> None:
+        self._texts = texts
+        self._prefixes = {text[:length] for text in texts for length in range(len(text) + 1)}
+        self._vocabulary = vocabulary
+        self._tokens = [
+            (token, written)
+            for token in range(vocabulary.vocab_size)
+            if (written := vocabulary.bytes_of(token))
+        ]
+
+    def tokens(self, written: bytes) -> set[int]:
+        """The tokens that may follow, the end token where the text is whole."""
+        found = {token for token, piece in self._tokens if written + piece in self._prefixes}
+        return found | ({self._vocabulary.end_token_id} if written in self._texts else set())

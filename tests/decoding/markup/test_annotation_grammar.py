@@ -1,0 +1,166 @@
+"""What the grammar of a text's annotations lets through, against all annotations there are."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.grammar.holes.text_searcher import TextSearcher
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.markup.boundaries import MentionRules
+from decoding.markup.grammar import AnnotationGrammar
+from decoding.markup.reading import read_annotated
+from decoding.markup.titles import LinkTitles
+from tests.annotation_oracle import PrefixOracle, annotations
+from tests.json_tokenizers import KINDS, byte_fallback, byte_level
+
+_FREE = MentionRules(word_boundaries=False)
+_CASES = {
+    "words": ("a name, b", ["name", "Name (x)", "na"], MentionRules()),
+    "brackets": ("a[b] c\\", ["x", "x]", "[y](z)"], MentionRules()),
+    "parentheses": ("f(x) g", ["a", "a)", "a(", "a (b)", "a (b", ")(", "\\"], MentionRules(max_mentions=1)),
+    "quotes": ('"q" r', ['"q"', "q", 'q"r', "tab\there"], MentionRules(max_mentions=2)),
+    "paragraphs": ("a\r\n\r\nb c\n \nd", ["t"], MentionRules()),
+    "blanks": ("  ab  cd ", ["t", "t t"], MentionRules()),
+    "inside of words": ("abcd", ["t"], _FREE),
+    "longest": ("ab cd ef", ["t"], MentionRules(max_chars=5)),
+    "few": ("a b c d", ["t", "u"], MentionRules(max_mentions=2)),
+    "marks": ("e\u0301 \U0001f469\u200d\U0001f52c x", ["é", "👩‍🔬"], MentionRules()),
+    "none": ("a b", [], MentionRules()),
+    "no mentions": ("a b", ["t"], MentionRules(max_mentions=0)),
+}  # fmt: skip
+_WITHOUT_BLANKS = {
+    "words": ("ab,cd", ["ab", "b(c)", "a("], MentionRules()),
+    "brackets": ("a[b]\\", ["x", "x]", "\\"], MentionRules()),
+    "inside of words": ("abc", ["the", "th"], _FREE),
+}
+
+
+def _titles(titles: list[str], vocabulary: Vocabulary) -> LinkTitles:
+    return LinkTitles(SortedTexts.of(title.encode() for title in titles), TextSearcher(vocabulary))
+
+
+def _grammar(text: str, titles: list[str], rules: MentionRules, vocabulary: Vocabulary) -> AnnotationGrammar:
+    return AnnotationGrammar(text, _titles(titles, vocabulary), rules)
+
+
+def _check_everywhere(
+    grammar: AnnotationGrammar, oracle: PrefixOracle, rng: random.Random, most: int
+) -> None:
+    """Compare masks in every state, or in a random choice of `most` of them."""
+    waiting, seen = [(grammar.start, b"")], {b""}
+    while waiting and most:
+        most -= 1
+        state, written = waiting.pop(rng.randrange(len(waiting)))
+        allowed = oracle.tokens(written)
+        assert set(grammar.tokens(state).tolist()) == allowed, written
+        assert allowed, written
+        for token in sorted(allowed):
+            after = grammar.advance(state, token)
+            piece = grammar.vocabulary.bytes_of(token)
+            if piece is None:
+                assert after == grammar.finished
+            elif written + piece not in seen:
+                seen.add(written + piece)
+                waiting.append((after, written + piece))
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "byte fallback"])
+@pytest.mark.parametrize("case", _CASES)
+def test_exactly_the_annotations_are_allowed(kind: str, case: str) -> None:
+    text, titles, rules = _CASES[case]
+    vocabulary = KINDS[kind]()
+    oracle = PrefixOracle(annotations(text, titles, rules), vocabulary)
+    _check_everywhere(_grammar(text, titles, rules, vocabulary), oracle, random.Random(case), 400)
+
+
+@pytest.mark.parametrize("case", _WITHOUT_BLANKS)
+def test_exactly_the_annotations_are_allowed_in_pieces_of_words(case: str) -> None:
+    text, titles, rules = _WITHOUT_BLANKS[case]
+    vocabulary = KINDS["wordpiece"]()
+    oracle = PrefixOracle(annotations(text, titles, rules), vocabulary)
+    _check_everywhere(_grammar(text, titles, rules, vocabulary), oracle, random.Random(case), 300)
+
+
+def test_many_titles_are_allowed_as_few_are() -> None:
+    vocabulary = byte_level()
+    rng = random.Random(5)
+    letters = 'abc ()"\\'
+    titles = {"".join(rng.choices(letters, k=rng.randint(1, 7))) for _ in range(1500)}
+    rules = MentionRules(max_mentions=1)
+    oracle = PrefixOracle(annotations("a b)", sorted(titles), rules), vocabulary)
+    _check_everywhere(_grammar("a b)", sorted(titles), rules, vocabulary), oracle, rng, 400)
+
+
+def test_text_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(VocabularyError, match="cannot write 'ж'"):
+        _grammar("ж", ["t"], MentionRules(), KINDS["wordpiece"]())
+    with pytest.raises(ValueError, match="at least one character"):
+        _grammar("", ["t"], MentionRules(), byte_level())
+
+
+def test_what_is_no_choice_is_forced() -> None:
+    grammar = _grammar("Unbelievable news", ["t"], MentionRules(), byte_fallback())
+    inside_of_a_word = grammar.advance_bytes(grammar.start, b"Un")
+    assert grammar.forced_bytes(inside_of_a_word) == b"believable"
+    assert grammar.forced_bytes(grammar.advance_bytes(grammar.start, b"[Unbelievable news")) == b"](t)"
+
+
+def test_budgets_are_kept_to_the_token() -> None:
+    vocabulary = byte_level()
+    grammar = _grammar("some names in [text]", ["a title", "another"], MentionRules(), vocabulary)
+    rng = random.Random(3)
+    for budget in range(grammar.tokens_to_finish(grammar.start), 40):
+        state, left = grammar.start, budget
+        while state != grammar.finished:
+            fitting = grammar.fitting_tokens(state, left)
+            assert len(fitting)
+            state, left = grammar.advance(state, int(rng.choice(fitting.tolist()))), left - 1
+        assert left >= 0
+
+
+def test_bounds_on_what_is_still_to_come_hold() -> None:
+    vocabulary = byte_level()
+    grammar = _grammar("b a names", ["Z!", "aa", "b (c)"], MentionRules(), vocabulary)
+    rng = random.Random(7)
+    for _ in range(30):
+        state = grammar.start
+        while state != grammar.finished:
+            most = grammar.most_tokens_to_finish(state)
+            tokens = grammar.tokens(state).tolist()
+            assert most is not None
+            assert all(grammar.tokens_to_finish(grammar.advance(state, token)) <= most for token in tokens)
+            state = grammar.advance(state, rng.choice(tokens))
+
+
+def test_shortest_rests_are_the_shortest_and_first() -> None:
+    text, titles, rules = "ab c_", ["uv", "u", "Z"], MentionRules()
+    grammar = _grammar(text, titles, rules, byte_level())
+    texts = annotations(text, titles, rules)
+    for prefix in {whole[:length] for whole in texts for length in range(len(whole) + 1)}:
+        rests = [whole[len(prefix) :] for whole in texts if whole.startswith(prefix)]
+        best = min(rests, key=lambda rest: (len(rest), rest))
+        state = grammar.advance_bytes(grammar.start, prefix)
+        assert grammar.tokens_to_finish(state) <= len(best) + 1
+        automaton = grammar._automaton
+        inner = state - 1 if state else 0
+        detour = automaton.detour(inner)
+        assert best.startswith(detour), prefix
+        after = grammar.advance_bytes(state, detour)
+        assert automaton.text[automaton.written(after - 1 if after else 0) :] == best[len(detour) :]
+
+
+def test_titles_are_found_by_what_was_read() -> None:
+    vocabulary = byte_level()
+    titles = ["a", "a", "b (c)", "b (c", 'q"', "\\"]
+    known = _titles(titles, vocabulary)
+    for title in titles:
+        numbers = tuple(number for number, other in enumerate(titles) if other == title)
+        assert known.members(title.encode()) == numbers
+    assert known.members(b"b") == () == known.members(b"a)")
+    read = read_annotated(b"x [y](b (c)) [z](b \\(c)\\[")
+    assert [link.title for link in read.links] == [b"b (c)", b"b (c"]
+    assert read.text == b"x y z["
