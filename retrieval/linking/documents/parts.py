@@ -70,9 +70,10 @@ def next_cut(window: str, size: int) -> int:
         In [1, size].
     """
     half = size // 2
-    ends = [match.end() for match in _BLANK_LINES.finditer(window, half, size)]
+    first = max(0, window.rfind("\n", 0, half))  # a blank line may begin in front of the second half
+    ends = [match.end() for match in _BLANK_LINES.finditer(window, first, size)]
     for end in reversed(ends):
-        if not _is_inside(window, end):
+        if end > half and not _is_inside(window, end):
             return end
     end = window.rfind("\n", half, size) + 1
     while end > 0:
