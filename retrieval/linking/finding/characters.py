@@ -29,7 +29,7 @@ _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 # blank and byte order mark. The joiners U+200C and U+200D are not among them: they change what a word says.
 IGNORED = frozenset("\u00ad\u061c\u200b\u200e\u200f\u2060\u2066\u2067\u2068\u2069\ufeff")
 
-OTHER, WORD, UNSPACED, MARK = range(4)
+OTHER, WORD, UNSPACED = range(3)
 
 
 def is_continuation(character: str) -> bool:
@@ -59,25 +59,12 @@ class _Kinds(dict[str, int]):
         return kind
 
 
-class _RightKinds(dict[str, int]):
-    """The same for a character that stands behind another: MARK where it goes on with it."""
-
-    def __missing__(self, character: str) -> int:
-        kind = MARK if is_continuation(character) else _KINDS[character]
-        self[character] = kind
-        return kind
-
-
 _KINDS = _Kinds()
-_RIGHT_KINDS = _RightKinds()
 
 
 def is_boundary(text: str, at: int) -> bool:
-    """Whether a name may begin or end between text[at - 1] and text[at]."""
-    right = _RIGHT_KINDS[text[at]] if at < len(text) else OTHER
-    if right == WORD:
-        return at == 0 or _KINDS[text[at - 1]] != WORD
-    return right != MARK
+    """Whether a word may begin or end between text[at - 1] and text[at]."""
+    return not 0 < at < len(text) or _KINDS[text[at]] != WORD or _KINDS[text[at - 1]] != WORD
 
 
 def start_pattern(first_marks: str) -> re.Pattern[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrieval.index.reader import Index
 from retrieval.linking.documents.document import Span
-from retrieval.linking.finding.characters import IGNORED, is_boundary, start_pattern
+from retrieval.linking.finding.characters import IGNORED, is_boundary, is_continuation, start_pattern
 from retrieval.linking.finding.folded_window import FoldedWindow, unit_begin
 from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
 from retrieval.linking.finding.name_policy import NamePolicy
@@ -19,6 +19,8 @@ _BLANK = re.compile(r"\s")
 _PIECE_CHARS = 16_384
 # How far before `begin` the paragraph it is in may begin and still be matched from its beginning.
 LOOK_BACK_CHARS = 65_536
+# Longer names are not looked for: nobody writes them out, and each would make all lookups slower.
+LONGEST_NAME_CHARS = 1_000
 # Most ids that `entity_ids` returns; a request takes as many.
 MAX_NAMED_ENTITIES = 100_000
 
@@ -30,24 +32,30 @@ class MentionFinder:
         table: The names.
         index: The entities behind them.
         options: Which names count.
+        piece_chars: Characters of a text that are folded at a time, about. It changes no mention.
 
     Raises:
         SourceError: the stop words cannot be read.
     """
 
-    def __init__(self, table: NameTable, index: Index, options: FindOptions) -> None:
+    def __init__(
+        self, table: NameTable, index: Index, options: FindOptions, piece_chars: int = _PIECE_CHARS
+    ) -> None:
         self._table = table
         self._index = index
         self._policy = NamePolicy(table, options, load_stop_words(options.stop_words))
         self._starts = start_pattern(table.first_marks)
+        self._max_chars = min(table.max_chars, LONGEST_NAME_CHARS)
+        self._piece_chars = piece_chars
 
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
         """Return mentions that begin in [begin, end), in order, none overlapping another.
 
         Names are matched from the left: at every place where one may begin, the longest that counts is a
-        mention, and the search goes on behind it. It starts at the last paragraph break before `begin`, or
-        `LOOK_BACK_CHARS` before it where there is none so near, so that mentions before `begin` are known and
-        nothing is found inside them; and it sees the text behind `end`.
+        mention, and the search goes on behind it. A name never goes across a paragraph break. The search
+        starts at the last one before `begin`, or `LOOK_BACK_CHARS` before it where there is none so near, so
+        that mentions before `begin` are known and nothing is found inside them. It sees the text behind
+        `end`.
 
         Raises:
             ValueError: [begin, end) is no stretch of the text.
@@ -55,7 +63,7 @@ class MentionFinder:
         stop = len(text) if end is None else end
         if not 0 <= begin <= stop <= len(text):
             raise ValueError(f"begin, end: expected 0 <= begin <= end <= {len(text)}, got {begin}, {end}")
-        if begin == stop or not self._table.max_chars:
+        if begin == stop or not self._max_chars:
             return []
         found = []
         for span in self._mentions(text, _search_begin(text, begin), stop):
@@ -84,8 +92,8 @@ class MentionFinder:
 
     def _mentions(self, text: str, begin: int, stop: int) -> Iterator[Span]:
         """Yield the mentions from `begin` on; all that begin before `stop`, and maybe more."""
-        reach = self._table.max_chars + 1  # a name and the character behind it
-        window = FoldedWindow(text, begin, max(_PIECE_CHARS, 4 * reach))
+        reach = self._max_chars + 1  # a name and the character behind it
+        window = FoldedWindow(text, begin, self._piece_chars)
         at = len(window.text)
         while True:
             while not window.is_whole and len(window.text) - at < reach:
@@ -105,7 +113,7 @@ class MentionFinder:
 
     def _in_window(self, text: str, window: FoldedWindow, at: int, limit: int) -> Iterator[tuple[Span, int]]:
         """Yield mentions that begin at text[at:limit] of the window, and where each ends there."""
-        folded, reach, prefixes = window.text, self._table.max_chars, self._table.names.prefixes
+        folded, reach, prefixes = window.text, self._max_chars, self._table.names.prefixes
         for match in self._starts.finditer(folded, at):
             begin = match.start()
             if begin >= limit:
@@ -115,19 +123,28 @@ class MentionFinder:
             names = prefixes(folded[begin : begin + reach])
             if not names or not is_boundary(folded, begin):
                 continue
-            start = window.place(begin)
+            start = _unit_place(text, window, begin)
             if start is None:
                 continue
             for name in reversed(names):
-                end = window.place(begin + len(name)) if is_boundary(folded, begin + len(name)) else None
+                behind = begin + len(name)
+                end = _unit_place(text, window, behind) if is_boundary(folded, behind) else None
                 if end is None:
                     continue
                 end = _without_ignored(text, end)
                 num_names = self._policy.num_names(name, text, start, end)
                 if num_names:
-                    at = begin + len(name)
+                    at = behind
                     yield Span(start, end, num_names=num_names), at
                     break
+
+
+def _unit_place(text: str, window: FoldedWindow, at: int) -> int | None:
+    """Return where the unit begins that is text[at] of the window; None where that is inside of one."""
+    place = window.place(at)
+    if place is None or (place < len(text) and is_continuation(text[place])):
+        return None
+    return place
 
 
 def _without_ignored(text: str, end: int) -> int:
