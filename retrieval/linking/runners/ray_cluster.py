@@ -1,0 +1,248 @@
+"""A Ray cluster: connected to or started, what it has, and whether its nodes see the run's files."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import InputError, MissingExtraError, SourceError
+from retrieval.linking.output.layout import RUN_FILE
+from retrieval.linking.run_error import LinkingRunError
+
+NAMESPACE = "genret-link"
+_ADDRESS_VARIABLE = "RAY_ADDRESS"
+_CHECK_SECONDS = 120.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RayResources:
+    """What every worker of a run takes of a node.
+
+    Attributes:
+        num_workers: How many workers there are.
+        num_cpus: CPUs of each, as Ray counts them; they decide how many fit on a node.
+        num_gpus: GPUs of each; a fraction shares one.
+    """
+
+    num_workers: int
+    num_cpus: float
+    num_gpus: float
+
+
+def import_ray() -> Any:
+    """Return the module `ray`, quiet.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    # Read when ray is imported or started: no counting of uses, and no lines about what Ray may do one day.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of its C++ core, which writes to the terminal
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise MissingExtraError("ray", "ray") from error
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+            handler.setLevel(logging.CRITICAL)  # all of it is in the log of Ray's session
+    return ray
+
+
+@contextmanager
+def connected(
+    ray: Any, address: str | None, num_cpus: float, runtime_env: Mapping[str, Any] | None
+) -> Iterator[None]:
+    """Be connected to a cluster in the block; one that the process is connected to already is left as it is.
+
+    Args:
+        ray: The module.
+        address: The cluster, as `ray.init` takes it; None: the one in RAY_ADDRESS, else one is started on
+            this machine and stopped with the block.
+        num_cpus: CPUs of a cluster that is started here; they are a count of workers, not of processors.
+        runtime_env: What Ray brings to the nodes; see its documentation.
+
+    Raises:
+        InputError: there is no cluster at the address.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get(_ADDRESS_VARIABLE) or "local"
+    arguments: dict[str, Any] = {"num_cpus": math.ceil(num_cpus)} if address == "local" else {}
+    try:
+        with _signal_handlers_kept():
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                include_dashboard=False if address == "local" else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env=dict(runtime_env) if runtime_env else None,
+                **arguments,
+            )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(
+            "ray_address", f"no Ray cluster can be used at {address!r}: {_why(error)}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()  # the actors of a driver that leaves end with it
+
+
+def _why(error: BaseException) -> str:
+    """Say why a cluster could not be joined; what Ray raises says only that it could not."""
+    causes: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None:
+        causes.append(str(seen))
+        seen = seen.__cause__
+    if any("Authentication" in cause for cause in causes):
+        return "it asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token to the token"
+    return causes[0]
+
+
+@contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    """Put back the handlers that Ray replaces: SIGTERM would otherwise end the process without tidying up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that was not set from Python cannot be set again
+                signal.signal(number, handler)
+
+
+def choose_resources(
+    ray: Any, num_workers: int | None, num_cpus: float, num_gpus: float | None, wants_gpu: bool
+) -> RayResources:
+    """Decide what workers take, by what the cluster has now.
+
+    Args:
+        ray: The module, connected.
+        num_workers: Asked for; None: as many as fit.
+        num_cpus: Of each worker.
+        num_gpus: Of each worker; None: one where the cluster has any and workers can use it.
+        wants_gpu: Whether workers can use one.
+    """
+    there = ray.cluster_resources()
+    gpus = float(there.get("GPU", 0.0))
+    cpus = float(there.get("CPU", 0.0))
+    if num_gpus is None:
+        num_gpus = 1.0 if wants_gpu and gpus >= 1 else 0.0
+    fitting = [math.floor(have / each) for have, each in ((cpus, num_cpus), (gpus, num_gpus)) if each > 0]
+    most = max(1, min(fitting, default=1))
+    if num_workers is not None and num_workers > most:
+        _LOG.warning(
+            "%d workers were asked for and %d fit: the cluster has %g CPUs and %g GPUs, a worker takes %g "
+            "and %g; the others wait until it grows",
+            num_workers,
+            most,
+            cpus,
+            gpus,
+            num_cpus,
+            num_gpus,
+        )
+    return RayResources(num_workers or most, num_cpus, num_gpus)
+
+
+def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:
+    """Refuse a cluster with a node that does not see what workers read, or does not share the output folder.
+
+    Args:
+        ray: The module, connected.
+        needed: What is read: absolute paths, and what each is.
+        out: Output folder; it is there.
+
+    Raises:
+        SourceError: a node does not see a path, or not the same output folder; both are named.
+        LinkingRunError: a node cannot be asked, or genret is not installed there.
+    """
+    # Named as a file of the run that is being written: what a killed run leaves, the next one removes.
+    probe = out / f".{RUN_FILE}.probe-{secrets.token_hex(8)}.{os.getpid()}.tmp"
+    content = secrets.token_hex(16)
+    probe.write_text(content, encoding="utf-8")
+    try:
+        asked = [
+            (node["NodeManagerAddress"], _ask(ray, node, needed, probe, content)) for node in _nodes(ray)
+        ]
+        for address, answer in asked:
+            _judge(ray, address, answer)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _nodes(ray: Any) -> list[dict[str, Any]]:
+    """Return the nodes that workers may be put on."""
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+
+
+def _ask(ray: Any, node: Mapping[str, Any], needed: Mapping[str, str], probe: Path, content: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+    task = ray.remote(num_cpus=0, max_retries=1)(what_is_missing)
+    return task.options(scheduling_strategy=there).remote(dict(needed), str(probe), content)
+
+
+def _judge(ray: Any, address: str, answer: Any) -> None:
+    try:
+        missing = ray.get(answer, timeout=_CHECK_SECONDS)
+    except ray.exceptions.GetTimeoutError as error:
+        raise LinkingRunError(f"the node {address} has not answered in {_CHECK_SECONDS:g} s") from error
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise LinkingRunError(
+            f"the node {address} cannot run genret ({reason}): it must be installed on every node, in the "
+            "same version, or brought there by Ray's runtime environment"
+        ) from error
+    if missing is not None:
+        raise SourceError(
+            f"the node {address} {missing}; index, input and output must be in folders that all nodes share, "
+            "under the same paths"
+        )
+
+
+def what_is_missing(needed: Mapping[str, str], probe: str, content: str) -> str | None:
+    """Say what a node does not see; runs there.
+
+    Args:
+        needed: What is read: absolute paths, and what each is.
+        probe: A file that was just written into the output folder.
+        content: What is in it.
+    """
+    for path, name in needed.items():
+        if not os.path.exists(path):
+            return f"does not see {name} {path}"
+    folder = os.path.dirname(probe)
+    try:
+        with open(probe, encoding="utf-8") as file:
+            same = file.read() == content
+    except OSError:
+        same = False
+    if not same:
+        return f"does not see the output folder {folder} as it is on the machine that started the run"
+    written = f"{probe.removesuffix('.tmp')}.{os.getpid()}.tmp"
+    try:
+        with open(written, "w", encoding="utf-8") as file:
+            file.write(content)
+        os.unlink(written)
+    except OSError as error:
+        return f"cannot write to the output folder {folder}: {error.strerror or error}"
+    return None

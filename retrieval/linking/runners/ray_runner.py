@@ -1,0 +1,245 @@
+"""`RayRunner`: the shards of a run on the actors of a Ray cluster, handed out by Ray Data.
+
+Every shard is a block of its own, so that shards are handed out one by one to whichever actor is free, and
+one that was lost with its actor is done again alone. What is finished is known by the records that
+`ShardWorker` writes; Ray keeps no account of it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import InputError
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.shard import Shard
+from retrieval.linking.options import LinkJob
+from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.runners.ray_actor import (
+    OUTCOME_COLUMN,
+    SHARD_COLUMN,
+    Failure,
+    Outcome,
+    Progress,
+    ShardActor,
+)
+from retrieval.linking.runners.ray_cluster import (
+    RayResources,
+    check_nodes,
+    choose_resources,
+    connected,
+    import_ray,
+)
+from retrieval.linking.shard_worker import ShardRecord, ShardWorker
+
+_PROGRESS_EVERY_S = 0.5
+# Ray tries a shard again that was lost with its actor, without an end: one that kills every worker, as by its
+# need of memory, would never let the run end.
+DEFAULT_RETRIES = 3
+# The next shard waits at the actor while one is linked: it is not begun, so nothing of it can be lost.
+_SHARDS_AT_AN_ACTOR = 2
+
+
+class RayRunner:
+    """Links shards on a Ray cluster; see `Runner`.
+
+    Args:
+        num_workers: Actors; None: as many as the cluster has room for.
+        address: The cluster, as `ray.init` takes it ("auto", "host:6379", "ray://host:10001"); None: the one
+            in RAY_ADDRESS, else one is started on this machine for the run.
+        num_cpus: CPUs that an actor takes, as Ray counts them; None: as many as a worker has threads.
+        num_gpus: GPUs that an actor takes; None: one, where the cluster has any and the worker's device is
+            not "cpu".
+        num_retries: How often a shard is tried again whose actor died.
+        runtime_env: What Ray brings to the nodes, where genret is not installed on them.
+        make_worker: Opens a worker; must be importable on the nodes.
+
+    Raises:
+        InputError: a number is out of range; it is named.
+    """
+
+    def __init__(
+        self,
+        num_workers: int | None = None,
+        address: str | None = None,
+        *,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        num_retries: int = DEFAULT_RETRIES,
+        runtime_env: Mapping[str, Any] | None = None,
+        make_worker: Callable[[LinkJob], Any] = ShardWorker,
+    ) -> None:
+        if num_workers is not None and num_workers < 1:
+            raise InputError("workers", f"must be at least 1, got {num_workers}")
+        if num_cpus is not None and num_cpus <= 0:
+            raise InputError("num_cpus", f"must be above 0, got {num_cpus:g}")
+        if num_gpus is not None and num_gpus < 0:
+            raise InputError("num_gpus", f"must be at least 0, got {num_gpus:g}")
+        if num_retries < 0:
+            raise InputError("num_retries", f"must be at least 0, got {num_retries}")
+        self._num_workers = num_workers
+        self._address = address
+        self._num_cpus = num_cpus
+        self._num_gpus = num_gpus
+        self._num_retries = num_retries
+        self._runtime_env = runtime_env
+        self._make_worker = make_worker
+
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+        """Yield the record of every shard as it ends, in any order, and counts in between; see `Runner`.
+
+        Closing the iterator leaves the cluster, which ends the actors; where the process was connected
+        before, they end with the shards they are at.
+
+        Raises:
+            GenretError: a worker refused or failed, a node does not see the files, or Ray is not there.
+        """
+        if not shards:
+            return
+        ray = import_ray()
+        num_cpus = self._num_cpus or job.worker.num_threads or 1
+        job, shards = absolute_job(job), [absolute_shard(shard) for shard in shards]
+        with connected(ray, self._address, self._local_cpus(num_cpus), self._runtime_env):
+            check_nodes(ray, _needed(job, shards), Path(job.out))
+            resources = choose_resources(
+                ray, self._num_workers, num_cpus, self._num_gpus, job.worker.device != "cpu"
+            )
+            progress = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Progress).remote()
+            blocks = self._dataset(ray, job, shards, resources, progress)
+            yield from _checked(_streamed(ray, blocks, progress), shards)
+
+    def _local_cpus(self, num_cpus: float) -> float:
+        """Return what a cluster that is started here says it has: room for the workers asked for."""
+        return (self._num_workers or max(1, int((os.cpu_count() or 1) // num_cpus))) * num_cpus
+
+    def _dataset(
+        self, ray: Any, job: LinkJob, shards: Sequence[Shard], resources: RayResources, progress: Any
+    ) -> Any:
+        import pyarrow as pa
+
+        tables = [pa.table({SHARD_COLUMN: pa.array([pickle.dumps(s)], pa.binary())}) for s in shards]
+        linked = ray.data.from_blocks(tables).map_batches(
+            ShardActor,
+            fn_constructor_args=(pickle.dumps((job, self._make_worker)), progress, self._num_retries),
+            batch_size=1,
+            batch_format="numpy",
+            compute=ray.data.ActorPoolStrategy(
+                size=min(resources.num_workers, len(shards)),
+                max_tasks_in_flight_per_actor=_SHARDS_AT_AN_ACTOR,
+            ),
+            num_cpus=resources.num_cpus,
+            num_gpus=resources.num_gpus or None,  # actors that die are started again: Ray Data's default
+        )
+        linked.context.enable_progress_bars = False
+        linked.context.print_on_execution_start = False
+        return linked
+
+
+def absolute_job(job: LinkJob) -> LinkJob:
+    """Return the job with absolute paths: workers run in folders of their own."""
+    worker = job.worker
+    model = worker.model
+    return replace(
+        job,
+        out=os.path.abspath(job.out),
+        corpus=replace(job.corpus, inputs=tuple(os.path.abspath(path) for path in job.corpus.inputs)),
+        worker=replace(
+            worker,
+            index=os.path.abspath(worker.index),
+            model=os.path.abspath(model) if model is not None and os.path.exists(model) else model,
+            cache_dir=None if worker.cache_dir is None else os.path.abspath(worker.cache_dir),
+        ),
+    )
+
+
+def absolute_shard(shard: Shard) -> Shard:
+    """Return the shard with absolute paths."""
+    files = tuple(replace(file, path=os.path.abspath(file.path)) for file in shard.files)
+    return replace(shard, files=files)
+
+
+def _needed(job: LinkJob, shards: Sequence[Shard]) -> dict[str, str]:
+    """Return what workers read: paths, and what each is."""
+    needed = {job.worker.index: "the index"}
+    if job.worker.model is not None and os.path.isabs(job.worker.model):
+        needed[job.worker.model] = "the model"
+    needed.update({file.path: "the input" for shard in shards for file in shard.files})
+    return needed
+
+
+def _streamed(ray: Any, blocks: Any, progress: Any) -> Iterator[Outcome | LinkCounts]:
+    """Yield outcomes as blocks come, and counts while none comes."""
+    results: queue.Queue[Outcome | BaseException | None] = queue.Queue()
+    stopped = threading.Event()
+    reader = threading.Thread(target=_read, args=(blocks, results, stopped), name="ray-outcomes", daemon=True)
+    reader.start()
+    try:
+        while True:
+            try:
+                result = results.get(timeout=_PROGRESS_EVERY_S)
+            except queue.Empty:
+                yield ray.get(progress.take.remote())
+                continue
+            if result is None:
+                return
+            if isinstance(result, BaseException):
+                raise _said(ray, result) from result
+            yield result
+    finally:
+        stopped.set()
+
+
+def _read(
+    blocks: Any, results: queue.Queue[Outcome | BaseException | None], stopped: threading.Event
+) -> None:
+    """Read the blocks as they are ready, up to the first failure.
+
+    In a thread, as waiting for the next one cannot be interrupted. Left early, the iterator ends the actors.
+    """
+    try:
+        for block in blocks.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
+            outcomes = [pickle.loads(bytes(sent)) for sent in block[OUTCOME_COLUMN]]
+            for outcome in outcomes:
+                results.put(outcome)
+            if stopped.is_set() or any(isinstance(outcome, Failure) for outcome in outcomes):
+                return
+        results.put(None)
+    except BaseException as error:  # raised where the results are read
+        results.put(error)
+
+
+def _said(ray: Any, error: BaseException) -> BaseException:
+    """Return the error to raise for one of Ray's: one line where workers could not be kept alive."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError):
+            return LinkingRunError(f"workers died: {' '.join(str(seen).split())}")
+        seen = seen.__cause__
+    return error
+
+
+def _checked(
+    results: Iterator[Outcome | LinkCounts], shards: Sequence[Shard]
+) -> Iterator[ShardRecord | LinkCounts]:
+    """Yield results; raise what a worker raised.
+
+    Raises:
+        GenretError: a worker refused or failed, or a shard has come to no end.
+    """
+    left = {shard.number for shard in shards}
+    for result in results:
+        if isinstance(result, Failure):
+            raise result.error
+        if isinstance(result, ShardRecord):
+            left.discard(result.shard)
+        yield result
+    if left:
+        raise LinkingRunError(
+            f"Ray ended without an outcome for {len(left)} shards, the first of them {min(left)}"
+        )

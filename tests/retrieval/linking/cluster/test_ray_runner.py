@@ -1,0 +1,169 @@
+"""Shards on a Ray cluster: each linked once, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.retrieval.linking.cluster.cluster_scripts import HERE, script_environment
+from tests.retrieval.linking.cluster.fake_shard_worker import a_job, parts_of, runs_of
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+PATIENCE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the address of a cluster of this machine and the environment of its drivers."""
+    folder = tempfile.mkdtemp(prefix="gr-")  # short: Ray's sockets are in it
+    environment = script_environment(Path(folder))
+    host = subprocess.Popen(
+        [sys.executable, str(HERE / "ray_host.py"), folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        text=True,
+    )
+    try:
+        assert host.stdout is not None
+        yield host.stdout.readline().strip(), environment
+    finally:
+        host.communicate(timeout=PATIENCE_S)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def start(cluster: tuple[str, dict[str, str]], *runs: str) -> subprocess.Popen[str]:
+    address, environment = cluster
+    command = [sys.executable, str(HERE / "ray_driver.py"), address, *runs]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    )
+
+
+def outcome(driver: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, error = driver.communicate(timeout=PATIENCE_S)
+    assert driver.returncode == 0, error
+    said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return [line for line in said if "left" not in line]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def several(
+    cluster: tuple[str, dict[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Return folder and outcome of runs that one driver has made, by name."""
+    cases: dict[str, tuple[int, dict[str, object]]] = {
+        "plain": (6, {"seconds": 0.8}),
+        "refused": (3, {"refuse": "the index is another one"}),
+        "failed": (4, {"fail_at": 1}),
+        "bug": (4, {"bug_at": 2}),
+        "deadly": (2, {"always_die_at": 1}),
+        "recorded": (2, {"die_when_recorded": 1}),
+        "gone": (2, {}),
+    }
+    arguments, folders = [], {}
+    for name, (count, settings) in cases.items():
+        folders[name] = tmp_path_factory.mktemp(name)
+        a_job(folders[name], **settings)
+        arguments += [str(folders[name]), str(count)]
+    (folders["gone"] / "docs.txt").unlink()
+    outcomes = outcome(start(cluster, *arguments))
+    return {name: (folders[name], outcomes[i]) for i, name in enumerate(cases)}
+
+
+Several = dict[str, tuple[Path, dict[str, Any]]]
+
+
+def test_every_shard_is_linked_once_by_two_workers(several: Several) -> None:
+    folder, done = several["plain"]
+    assert sorted(done["shards"]) == list(range(6)) == runs_of(folder) == parts_of(folder)
+    assert len({path.name.split("-")[2] for path in (folder / "out").glob("begun-*")}) == 2
+    assert 0 < done["counted"] <= 60  # mentions of shards that had not ended
+
+
+def test_a_refused_index_ends_the_run_in_the_workers_words(several: Several) -> None:
+    done = several["refused"][1]
+    assert (done["error"], done["text"]) == ("IndexMismatchError", "the index is another one")
+
+
+def test_a_failed_shard_ends_the_run_in_the_workers_words(several: Several) -> None:
+    folder, done = several["failed"]
+    assert (done["error"], done["text"]) == ("SourceError", "docs.txt: shard 1 is broken")
+    assert runs_of(folder).count(1) == 1
+
+
+def test_a_bug_in_a_worker_brings_its_traceback(several: Several) -> None:
+    done = several["bug"][1]
+    assert (done["error"], done["text"]) == ("ZeroDivisionError", "a bug")
+    assert "fake_shard_worker.py" in done["notes"][0]
+
+
+def test_a_shard_that_kills_its_workers_is_named(several: Several) -> None:
+    folder, done = several["deadly"]
+    assert done["error"] == "LinkingRunError"
+    assert "shard 1 (docs.txt from row 1) was tried 2 times" in done["text"]
+    assert runs_of(folder).count(1) == 2
+
+
+def test_a_shard_whose_worker_died_behind_its_record_is_not_linked_again(several: Several) -> None:
+    folder, done = several["recorded"]
+    assert sorted(done["shards"]) == [0, 1] == runs_of(folder)
+
+
+def test_an_input_that_a_node_does_not_see_is_refused_before_anything_is_linked(several: Several) -> None:
+    folder, done = several["gone"]
+    assert done["error"] == "SourceError"
+    assert f"does not see the input {folder / 'docs.txt'}" in done["text"]
+    assert "folders that all nodes share" in done["text"]
+    assert runs_of(folder) == []
+
+
+@pytest.mark.fault
+def test_a_killed_worker_loses_nothing(cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    a_job(tmp_path, seconds=0.5)
+    driver = start(cluster, str(tmp_path), "8")
+    wait_until(lambda: len(parts_of(tmp_path)) >= 2)
+    finished = set(parts_of(tmp_path))
+    begun = {
+        name.split("-")[1]: name.split("-")[2] for name in os.listdir(tmp_path / "out") if "begun" in name
+    }
+    busy = [int(pid) for shard, pid in begun.items() if int(shard) not in finished]
+    os.kill(busy[0], signal.SIGKILL)
+    (done,) = outcome(driver)
+    assert sorted(done["shards"]) == list(range(8)) == parts_of(tmp_path)
+    assert len(runs_of(tmp_path)) <= 9  # one shard was begun again
+
+
+@pytest.mark.fault
+def test_a_killed_driver_is_followed_by_one_that_does_the_rest(
+    cluster: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    a_job(tmp_path, seconds=0.5)
+    driver = start(cluster, str(tmp_path), "8")
+    wait_until(lambda: len(parts_of(tmp_path)) >= 3)
+    driver.kill()
+    driver.communicate()
+    (done,) = outcome(start(cluster, str(tmp_path), "8"))
+    assert parts_of(tmp_path) == list(range(8))
+    assert len(done["shards"]) <= 5
+    assert len(runs_of(tmp_path)) <= 10  # at most one shard per worker was begun again
