@@ -56,7 +56,7 @@ class GeneratedRows:
 
         self._options = options
         self._generator = MentionGenerator(retriever, _generate_options(options, worker))
-        self._rows = RowMaker(options, retriever.index.digest)
+        self._index_digest = retriever.index.digest
 
     def link(
         self,
@@ -66,16 +66,14 @@ class GeneratedRows:
         report: Callable[[LinkCounts], None],
     ) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows of every document that has any; see `DocumentLinker.link`."""
+        maker = RowMaker(self._options, self._index_digest, counts, complain)
         for document, generated in self._generator.annotate_documents(documents):
             if isinstance(document, BadDocument):
                 counts.num_bad_documents += 1
                 complain(str(document))
                 continue
             counts.num_documents += is_first_part(document)
-            made = (
-                self._rows.make(mention, answer, counts, complain)
-                for mention, answer in self._answers(document, generated)
-            )
+            made = (maker.make(mention, answer) for mention, answer in self._answers(document, generated))
             if rows := [row for row in made if row is not None]:
                 yield rows
             report(counts)

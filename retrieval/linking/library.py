@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from retrieval.arguments import check_text
 from retrieval.errors import InputError
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
-from retrieval.linking.finding.finder import open_finder
+from retrieval.linking.finding.finder import SpanFinder, open_finder
 from retrieval.linking.finding.options import FindOptions
 from retrieval.linking.linker import DocumentLinker
 from retrieval.linking.options import LinkOptions, WorkerOptions
@@ -112,18 +112,15 @@ class _LateFinder:
     def __init__(self, index: Index, options: FindOptions) -> None:
         self._index = index
         self._options = options
-        self._finder: Any = None
+        self._finder: SpanFinder | None = None
 
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
-        found: list[Span] = self._opened.find(text, begin, end)
-        return found
+        return self._opened().find(text, begin, end)
 
-    def entity_ids(self, text: str) -> Sequence[str]:
-        ids: Sequence[str] = self._opened.entity_ids(text)
-        return ids
+    def entity_ids(self, text: str) -> tuple[str, ...]:
+        return self._opened().entity_ids(text)
 
-    @property
-    def _opened(self) -> Any:
+    def _opened(self) -> SpanFinder:
         if self._finder is None:
             self._finder = open_finder(self._index, self._options)
         return self._finder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import InputError
@@ -12,10 +12,11 @@ from retrieval.linking.answers import LinkAnswer, answer_of, failure
 from retrieval.linking.contexts import MentionContexts
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.mention_stream import MentionStream, PlacedMention
-from retrieval.linking.named_entities import NamedEntities, NameTable
+from retrieval.linking.mention_stream import MentionStream
+from retrieval.linking.named_entities import NamedEntities
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.row_maker import RowMaker
+from retrieval.linking.window import OpenQuestion, Window
 from retrieval.types import Mention, RetrieveRequest
 
 if TYPE_CHECKING:
@@ -28,24 +29,6 @@ _WINDOW_BATCHES = 16
 # Mentions held at most for each question of a window, most of them answered already: what repeats itself is
 # read on until there is enough to ask, but not for ever.
 _MENTIONS_PER_QUESTION = 16
-
-
-@dataclass(slots=True)
-class _Open:
-    """A question that the model is to answer, and the mentions of the window that wait for it."""
-
-    mention: Mention
-    request: RetrieveRequest
-    places: list[int]
-
-
-@dataclass(slots=True)
-class _Window:
-    """Mentions read ahead, in order, with the rows that are known of them."""
-
-    mentions: list[PlacedMention] = field(default_factory=list)
-    rows: list[dict[str, Any] | None] = field(default_factory=list)
-    open: dict[Question, _Open] = field(default_factory=dict)
 
 
 class MentionRows:
@@ -80,11 +63,10 @@ class MentionRows:
         self._cache = AnswerCache(worker.cache_entries)
         self._contexts = MentionContexts(retriever.config, options)
         self._stream = MentionStream(options.mentions, self._contexts, finder)
-        self._rows = RowMaker(options, retriever.index.digest)
         self._named: NamedEntities | None = None
         if options.candidates == "named":
-            if not isinstance(finder, NameTable):
-                raise InputError("candidates", f"named needs a finder that knows the names, got {finder!r}")
+            if finder is None:
+                raise InputError("candidates", "named needs a finder, which knows the names; got none")
             self._named = NamedEntities(retriever.index, finder, options)
 
     def link(
@@ -96,90 +78,73 @@ class MentionRows:
     ) -> Iterator[list[dict[str, Any]]]:
         """Yield rows a window of mentions at a time; see `DocumentLinker.link`."""
         most = self._batch_size * _WINDOW_BATCHES
-        window = _Window()
+        maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)
+        window = Window(maker, self._cache)
         for mention in self._stream.read(documents, counts, complain, report):
-            self._take_in(mention, window, counts, complain)
-            if len(window.open) >= most or len(window.mentions) >= most * _MENTIONS_PER_QUESTION:
-                yield from self._rows_of(window, counts, complain, report)
-                window = _Window()
-        yield from self._rows_of(window, counts, complain, report)
+            self._take_in(mention.context, window.add(mention), window)
+            if window.num_questions >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
+                yield from self._rows_of(window, counts, report)
+                window = Window(maker, self._cache)
+        yield from self._rows_of(window, counts, report)
 
-    def _take_in(
-        self, mention: PlacedMention, window: _Window, counts: LinkCounts, complain: Callable[[str], None]
-    ) -> None:
-        """Put a mention into the window: with its row, or waiting for an answer."""
-        place = len(window.mentions)
-        window.mentions.append(mention)
-        window.rows.append(None)
-        name = mention.context.mention if self._named else ""
-        question = (self._contexts.query(mention.context), name)
-        if waiting := window.open.get(question):
-            waiting.places.append(place)
+    def _take_in(self, mention: Mention, place: int, window: Window) -> None:
+        """Answer a mention from the cache, or let it wait for an answer."""
+        key = (self._contexts.query(mention), mention.mention if self._named is not None else "")
+        if window.join(key, place):
             return
-        answer = self._cache.get(question)
+        answer = self._cache.get(key)
         if answer is not None:
-            counts.num_cached += 1
-        else:
-            asked = self._ask(mention.context)
-            if isinstance(asked, RetrieveRequest):
-                window.open[question] = _Open(mention.context, asked, [place])
-                return
-            answer = asked
-            if answer.error is None:
-                self._cache.put(question, answer)
-        window.rows[place] = self._rows.make(mention, answer, counts, complain)
-
-    def _ask(self, mention: Mention) -> RetrieveRequest | LinkAnswer:
-        """Return what to ask the model, or the answer where that is known without it."""
-        allowed = None
+            window.fill(place, answer, is_cached=True)
+            return
         try:
-            if self._named is not None and mention.mention.strip():
-                known = self._named.look_up(mention.mention)
-                if isinstance(known, LinkAnswer):
-                    return known
-                allowed = known
-            return self._contexts.request(mention, allowed)
+            window.ask(self._question(key, mention, place))
         except InputError as error:
-            return failure(error, self._options.method)
+            window.fill(place, failure(error, self._options.method))
+
+    def _question(self, key: Question, mention: Mention, place: int) -> OpenQuestion:
+        request, named = self._contexts.request(mention), None
+        if self._named is not None:
+            named = self._named.ids(mention.mention)
+            request = replace(request, allow_ids=named)
+        return OpenQuestion(key, mention, request, named, [place])
 
     def _rows_of(
-        self,
-        window: _Window,
-        counts: LinkCounts,
-        complain: Callable[[str], None],
-        report: Callable[[LinkCounts], None],
+        self, window: Window, counts: LinkCounts, report: Callable[[LinkCounts], None]
     ) -> Iterator[list[dict[str, Any]]]:
         """Answer what is open in a window, and yield its rows."""
-        order = sorted(window.open.items(), key=lambda item: len(item[1].request.query))
-        for at in range(0, len(order), self._batch_size):
-            batch = order[at : at + self._batch_size]
-            replies = self._replies([asked for _, asked in batch])
-            for (question, asked), reply in zip(batch, replies, strict=True):
-                answer = answer_of(reply, self._options)
-                if answer.error is None:
-                    self._cache.put(question, answer)
-                    counts.num_cached += len(asked.places) - 1
-                for place in asked.places:
-                    mention = window.mentions[place]
-                    window.rows[place] = self._rows.make(mention, answer, counts, complain)
+        left = window.questions
+        if self._named is not None:
+            known = [question for question in left if self._named.is_settled(question.named)]
+            window.settle(known, self._named.answers(known))
+            left = [question for question in left if not self._named.is_settled(question.named)]
+        left.sort(key=lambda question: len(question.request.query))
+        for at in range(0, len(left), self._batch_size):
+            batch = left[at : at + self._batch_size]
+            window.settle(batch, self._answers(batch))
             report(counts)
-        if rows := [row for row in window.rows if row is not None]:
+        if rows := window.rows():
             yield rows
 
-    def _replies(self, batch: Sequence[_Open]) -> list[Reply]:
+    def _answers(self, batch: Sequence[OpenQuestion]) -> list[LinkAnswer]:
         """Ask the model; what is too long for it is asked again with less context."""
-        replies = self._retriever.retrieve_batch([asked.request for asked in batch])
+        replies = self._retriever.retrieve_batch([question.request for question in batch])
         shorter: dict[int, RetrieveRequest] = {}
-        for i, (asked, reply) in enumerate(zip(batch, replies, strict=True)):
-            if not (isinstance(reply, InputError) and reply.field == "query"):
-                continue
-            try:
-                check = self._retriever.prompt_tokens
-                shorter[i] = self._contexts.narrowed(asked.mention, asked.request, check)
-            except InputError as error:
-                replies[i] = error
+        for i, (question, reply) in enumerate(zip(batch, replies, strict=True)):
+            if isinstance(reply, InputError) and reply.field == "query":
+                narrowed = self._narrowed(question)
+                if isinstance(narrowed, InputError):
+                    replies[i] = narrowed
+                else:
+                    shorter[i] = narrowed
         if shorter:
-            again = self._retriever.retrieve_batch(list(shorter.values()))
+            again: list[Reply] = self._retriever.retrieve_batch(list(shorter.values()))
             for i, reply in zip(shorter, again, strict=True):
                 replies[i] = reply
-        return replies
+        return [answer_of(reply, self._options) for reply in replies]
+
+    def _narrowed(self, question: OpenQuestion) -> RetrieveRequest | InputError:
+        check = self._retriever.prompt_tokens
+        try:
+            return self._contexts.narrowed(question.mention, question.request, check)
+        except InputError as error:
+            return error

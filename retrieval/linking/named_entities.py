@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from retrieval.filters.restriction import checked_ids
+from retrieval.filters.restriction import IdList, checked_ids
 from retrieval.linking.answers import LinkAnswer, nobody, only_entity
+from retrieval.linking.finding.folding import fold_name
 from retrieval.linking.options import LinkOptions
-from retrieval.normalize import normalize
 
 if TYPE_CHECKING:
     from retrieval.index.reader import Index
+    from retrieval.linking.finding.finder import SpanFinder
+    from retrieval.linking.window import OpenQuestion
     from retrieval.types import Entity
-
-
-@runtime_checkable
-class NameTable(Protocol):
-    """Knows who is called what."""
-
-    def entity_ids(self, text: str) -> Sequence[str]:
-        """Return the ids of the entities that have a text as a title or alias, in any letter case."""
 
 
 class NamedEntities:
@@ -32,34 +26,50 @@ class NamedEntities:
 
     Args:
         index: Where the entities are.
-        names: Of the same index.
+        finder: Of the same index.
         options: What is asked for.
     """
 
-    def __init__(self, index: Index, names: NameTable, options: LinkOptions) -> None:
+    def __init__(self, index: Index, finder: SpanFinder, options: LinkOptions) -> None:
         self._index = index
-        self._names = names
+        self._finder = finder
         self._method = options.method
         needed = (options.min_logprob, options.min_mass, options.filter)
         self._may_skip_model = all(value is None for value in needed)
 
-    def look_up(self, mention: str) -> LinkAnswer | tuple[str, ...]:
-        """Return the answer where it is known without the model, else the ids it chooses among."""
-        ids = self._names.entity_ids(mention)
-        if not len(ids):
+    def ids(self, mention: str) -> IdList:
+        """Return the ids of those a mention may stand for."""
+        return checked_ids("allow_ids", self._finder.entity_ids(mention))
+
+    def is_settled(self, ids: IdList | None) -> bool:
+        """Whether the model has nothing to choose among these."""
+        return ids is not None and (not ids or (len(ids) == 1 and self._may_skip_model))
+
+    def answers(self, questions: Sequence[OpenQuestion]) -> list[LinkAnswer]:
+        """Answer questions that are settled, with one pass over the ids of the index for all of them."""
+        wanted = sorted({question.named[0] for question in questions if question.named})
+        numbers = self._index.entities.numbers(wanted).tolist() if wanted else []
+        known = dict(zip(wanted, numbers, strict=True))
+        return [
+            self._answer(question.mention.mention, known[question.named[0]])
+            if question.named
+            else nobody(self._method)
+            for question in questions
+        ]
+
+    def _answer(self, mention: str, number: int) -> LinkAnswer:
+        if number < 0:  # the finder is of another index
             return nobody(self._method)
-        if len(ids) == 1 and self._may_skip_model:
-            entity = self._index.entity_by_id(ids[0])
-            if entity is not None:
-                return only_entity(entity, _surface(entity, mention))
-        return checked_ids("allow_ids", ids)
+        entity = self._index.entity(number)
+        return only_entity(entity, _surface(entity, mention))
 
 
 def _surface(entity: Entity, mention: str) -> str:
-    """Return the form that the mention is spelled like; the title where letter case does not tell."""
-    spelled = normalize(mention)
+    """Return the form that the mention is spelled like, in its own letter case where there is one."""
     forms = (entity.title, *entity.aliases)
-    if spelled in forms:
-        return spelled
-    alike = (form for form in forms if form.casefold() == spelled.casefold())
-    return next(alike, entity.title)
+    for keep_case in (True, False):
+        spelled = fold_name(mention, keep_case)
+        for form in forms:
+            if fold_name(form, keep_case) == spelled:
+                return form
+    return entity.title

@@ -17,24 +17,32 @@ class RowMaker:
     Args:
         options: Whether mentions without an entity are kept, and lists are to be exact.
         index_digest: Of the index that mentions are linked to.
+        counts: Added to.
+        complain: Gets one line per mention that failed.
     """
 
-    def __init__(self, options: LinkOptions, index_digest: str) -> None:
+    def __init__(
+        self, options: LinkOptions, index_digest: str, counts: LinkCounts, complain: Callable[[str], None]
+    ) -> None:
         self._exact = options.exact
         self._keep_nil = options.keep_nil
         self._index_digest = index_digest
+        self._counts = counts
+        self._complain = complain
 
     def make(
-        self, mention: PlacedMention, answer: LinkAnswer, counts: LinkCounts, complain: Callable[[str], None]
+        self, mention: PlacedMention, answer: LinkAnswer, is_cached: bool = False
     ) -> dict[str, Any] | None:
         """Return the row of a mention, counted; None where it is not to be written."""
+        counts = self._counts
         counts.num_mentions += 1
         counts.num_linked += answer.best is not None
         counts.num_nil += answer.best is None
+        counts.num_cached += is_cached
+        counts.num_unproven += self._exact and answer.certified is False
         if answer.error is not None:
             counts.num_failed += 1
-            complain(mention.complaint(answer.error))
-        counts.num_unproven += self._exact and answer.certified is False
+            self._complain(mention.complaint(answer.error))
         if answer.best is None and not self._keep_nil:
             return None
         counts.num_rows += 1

@@ -15,7 +15,7 @@ from retrieval.linking.documents.document import BadDocument, Document, Span
 from retrieval.linking.linker import DocumentLinker
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.rows import NIL_REASONS, SCHEMA
-from tests.linking_fakes import DIGEST, LinkRun, Names, ScriptedRetriever, document
+from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
 
 # 🦁 is four bytes and two UTF-16 units, é here two code points (e, combining acute) and three bytes.
 EMOJI = "A 🦁 lion\r\nin Cafe\u0301 Nile"

@@ -15,7 +15,7 @@ from retrieval.linking.generating.mention import GeneratedMention
 from retrieval.linking.generating.options import GenerateOptions
 from retrieval.linking.rows import SCHEMA
 from retrieval.types import Entity
-from tests.linking_fakes import LinkRun
+from tests.scripted_linking import LinkRun
 
 PARIS = (Entity("Q4", "Paris"), Entity("Q5", "Paris"), Entity("Q6", "Paris"))
 

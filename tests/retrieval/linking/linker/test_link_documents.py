@@ -12,7 +12,7 @@ import pytest
 import retrieval.linking
 from retrieval.errors import InputError
 from retrieval.linking import Document, LinkCounts, LinkOptions, Span, library, link_documents
-from tests.linking_fakes import Names, ScriptedRetriever
+from tests.scripted_linking import Names, ScriptedRetriever
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from retrieval.linking.documents.document import Document, Span
 from retrieval.linking.linker import DocumentLinker
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from tests.checkpoints import make_checkpoint, make_index
-from tests.linking_fakes import Names
+from tests.scripted_linking import Names
 
 Row = dict[str, Any]
 NAMES = {

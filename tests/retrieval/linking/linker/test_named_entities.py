@@ -8,7 +8,7 @@ import pytest
 
 from retrieval.linking.documents.document import Document, Span
 from retrieval.types import Entity
-from tests.linking_fakes import LinkRun, Names, ScriptedRetriever, document
+from tests.scripted_linking import LinkRun, Names, ScriptedRetriever, document
 
 ENTITIES = {
     "E1": Entity("E1", "Nile", ("River Nile",)),
@@ -41,6 +41,7 @@ def test_the_only_entity_of_a_name_needs_no_model() -> None:
         ]
     assert named.counts.num_linked == 3
     assert named.counts.num_cached == 0
+    assert named.retriever.index.num_passes == 1  # over the ids, for the whole window
 
 
 def test_repeated_names_are_looked_up_once() -> None:
@@ -76,9 +77,8 @@ def test_the_model_is_asked_where_only_it_can_tell(options: dict[str, Any]) -> N
     assert named.column("method") == [options.get("method", "beam")]
 
 
-def test_a_name_whose_entity_the_index_lacks_is_left_to_the_model() -> None:
-    named = run("ghost")
-    assert named.retriever.batches[0][0].allow_ids == ("E9",)
+def test_an_id_that_the_index_lacks_is_nobody() -> None:
+    assert run("ghost").column("nil_reason") == ["no_name"]
 
 
 def test_an_empty_mention_fails_before_it_is_looked_up() -> None:

@@ -1,0 +1,166 @@
+"""A retriever with scripted answers, and finders with given names, for tests of linking without a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from retrieval.errors import InputError, ModelError
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.document import BadDocument, Document, Span
+from retrieval.linking.linker import DocumentLinker
+from retrieval.linking.options import LinkOptions, WorkerOptions
+from retrieval.prompts import CheckpointConfig, PromptTemplate
+from retrieval.types import Candidate, Entity, RetrievalResult, RetrieveRequest
+
+MARKED = re.compile(r"\[([^\[\]]*)\]")
+DIGEST = "digest of the index"
+
+
+class ScriptedIndex:
+    """Knows its digest and some entities."""
+
+    path = "scripted.index"
+    digest = DIGEST
+
+    def __init__(self, entities: Mapping[str, Entity] | None = None) -> None:
+        self._entities = list((entities or {}).values())
+        self.num_passes = 0
+
+    @property
+    def entities(self) -> ScriptedIndex:
+        return self
+
+    def numbers(self, entity_ids: Sequence[str]) -> np.ndarray[Any, Any]:
+        self.num_passes += 1
+        known = [entity.entity_id for entity in self._entities]
+        return np.array([known.index(one) if one in known else -1 for one in entity_ids])
+
+    def entity(self, number: int) -> Entity:
+        return self._entities[number]
+
+
+class ScriptedRetriever:
+    """Links "name-3" to the entity "Ename" with log-probability -3, the next candidate one below.
+
+    The mention "nothing" has no candidates, "withheld" is abstained from, "vague" is not proven where that
+    was asked for, and "broken" fails. A prompt has one token per character of the query.
+    """
+
+    def __init__(self, max_tokens: int | None = None, entities: Mapping[str, Entity] | None = None) -> None:
+        mention = PromptTemplate("mention", mention_format="{left}[{mention}]{right}", context_chars=10)
+        bare = PromptTemplate("bare", mention_format="[{mention}]")
+        self.config = CheckpointConfig(prompts={"plain": bare, "mention": mention, "bare": bare})
+        self.index = ScriptedIndex(entities)
+        self.max_tokens = max_tokens
+        self.batches: list[list[RetrieveRequest]] = []
+
+    @property
+    def queries(self) -> list[str]:
+        """Whatever was asked, in that order."""
+        return [request.query for batch in self.batches for request in batch]
+
+    def check_filter(self, predicate: str) -> None:
+        if "unknown" in predicate:
+            raise InputError("filter", "no such column: unknown")
+
+    def prompt_tokens(self, request: RetrieveRequest) -> int:
+        length = len(request.query)
+        if self.max_tokens is not None and length > self.max_tokens:
+            raise InputError("query", f"too long: {length} tokens, the model takes at most {self.max_tokens}")
+        return length
+
+    def retrieve_batch(self, requests: Sequence[RetrieveRequest]) -> list[Any]:
+        self.batches.append(list(requests))
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request: RetrieveRequest) -> object:
+        try:
+            self.prompt_tokens(request)
+        except InputError as error:
+            return error
+        match = MARKED.search(request.query)
+        mention = match.group(1) if match else request.query
+        if mention == "broken":
+            return ModelError("the model is broken\nin two lines")
+        name, _, depth = mention.partition("-")
+        is_disc = request.method == "disc"
+        found = [
+            Candidate(
+                entity_id=f"E{name}" + "'" * n,
+                title=f"Title {name}",
+                surface=name.lower(),
+                logprob=-float(depth or 1) - n,
+                probability=(0.75, 0.25)[n] if is_disc else None,
+                metadata={"x": 1},
+                score=-float(n),
+            )
+            for n in range(min(request.k, 2))
+        ]
+        return RetrievalResult(
+            request.query,
+            request.method,
+            () if mention in ("nothing", "withheld") else tuple(found),
+            certified=None if is_disc else request.exact and mention != "vague",
+            mass=0.5 if is_disc else None,
+            abstained=mention == "withheld",
+        )
+
+
+class Names:
+    """Finds the names it is given, each in every place, from left to right."""
+
+    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
+        self._names = {name.casefold(): tuple(ids) for name, ids in names.items()}
+        ordered = sorted(map(re.escape, names), key=len, reverse=True)
+        self._pattern = re.compile("|".join(ordered), re.IGNORECASE)
+
+    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
+        stop = len(text) if end is None else end
+        matches = [m for m in self._pattern.finditer(text) if begin <= m.start() < stop]
+        return [Span(m.start(), m.end(), num_names=len(self.entity_ids(m.group()))) for m in matches]
+
+    def entity_ids(self, text: str) -> tuple[str, ...]:
+        return self._names.get(text.casefold(), ())
+
+
+class LinkRun:
+    """Links documents with a scripted retriever and keeps all that comes of it."""
+
+    def __init__(
+        self,
+        *documents: Document | BadDocument,
+        retriever: ScriptedRetriever | None = None,
+        finder: Any = None,
+        batch_size: int = 4,
+        cache_entries: int = 1000,
+        **options: Any,
+    ) -> None:
+        self.retriever = retriever or ScriptedRetriever()
+        self.counts = LinkCounts()
+        self.complaints: list[str] = []
+        self.reports: list[dict[str, int]] = []
+        self.blocks: list[list[dict[str, Any]]] = []
+        worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
+        self.linker = DocumentLinker(self.retriever, LinkOptions(**options), worker, finder)  # type: ignore[arg-type]
+        for rows in self.linker.link(documents, self.counts, self.complaints.append, self._report):
+            self.blocks.append(rows)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for rows in self.blocks for row in rows]
+
+    def column(self, name: str) -> list[Any]:
+        return [row[name] for row in self.rows]
+
+    def _report(self, counts: LinkCounts) -> None:
+        self.reports.append(counts.to_json())
+
+
+def document(text: str, *spans: tuple[int, int] | str, row: int = 1, **fields: Any) -> Document:
+    """A document whose spans are given as offsets, or as the text they stand for (its first occurrence)."""
+    placed = [Span(text.index(s), text.index(s) + len(s)) if isinstance(s, str) else Span(*s) for s in spans]
+    return Document("in.jsonl", row, f"d{row}", text, tuple(placed), **fields)
