@@ -29,7 +29,8 @@ _TEMPLATE_FIELDS = (
     "lowercase",
     "special_tokens",
 )
-_DEFAULT_PROMPTS = ("default_prompt", "mention_prompt", "answer_prompt")
+_DEFAULT_PROMPTS = ("default_prompt", "mention_prompt", "answer_prompt", "annotate_prompt")
+_MAY_BE_UNSET = ("answer_prompt", "annotate_prompt")
 
 _FEW_SHOT_EXAMPLES = (
     ("which metal is liquid at room temperature", "Mercury (element)"),
@@ -140,7 +141,14 @@ JSON_ANSWER = PromptTemplate(
     suffix="\nJSON:\n",
     special_tokens=True,
 )
-BUILT_IN = {template.name: template for template in (PLAIN, FEW_SHOT, MENTION, JSON_ANSWER)}
+ANNOTATE = PromptTemplate(
+    name="annotate",
+    prefix="Link the names in the text.\nText:",
+    before_query=" ",
+    suffix="\nText with links:\n",
+    special_tokens=True,
+)
+BUILT_IN = {template.name: template for template in (PLAIN, FEW_SHOT, MENTION, JSON_ANSWER, ANNOTATE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,8 @@ class CheckpointConfig:
         answer_prompt: Template used for JSON answers; None: the built-in "json", or the default template of a
             checkpoint that was taught with one of its own.
         rendering: How the model was taught to write a title; None when the file says nothing.
+        annotate_prompt: Template used for texts that are written again with links in them; None: the built-in
+            "annotate", or the default template of a checkpoint that was taught with one of its own.
     """
 
     prompts: Mapping[str, PromptTemplate] = field(default_factory=lambda: dict(BUILT_IN))
@@ -161,6 +171,7 @@ class CheckpointConfig:
     mention_prompt: str = "mention"
     answer_prompt: str | None = None
     rendering: Rendering | None = None
+    annotate_prompt: str | None = None
 
     def prompt(self, name: str | None) -> PromptTemplate:
         """Return the template called `name`, the default one for None.
@@ -179,11 +190,22 @@ class CheckpointConfig:
         Raises:
             InputError: no such template; the text lists those there are.
         """
-        chosen = self.answer_prompt if name is None else name
-        if chosen is not None:
-            return self.prompt(chosen)
+        return self._template(self.answer_prompt if name is None else name, JSON_ANSWER)
+
+    def annotate_template(self, name: str | None) -> PromptTemplate:
+        """Return the template called `name`, the one for texts with links for None.
+
+        Raises:
+            InputError: no such template; the text lists those there are.
+        """
+        return self._template(self.annotate_prompt if name is None else name, ANNOTATE)
+
+    def _template(self, name: str | None, built_in: PromptTemplate) -> PromptTemplate:
+        """The template of a name; without one the built-in, or a taught checkpoint's own default."""
+        if name is not None:
+            return self.prompt(name)
         default = self.prompt(None)
-        return JSON_ANSWER if default in BUILT_IN.values() else default
+        return built_in if default in BUILT_IN.values() else default
 
     def save(self, folder: Path) -> None:
         """Write `genret.json` into a checkpoint directory."""
@@ -198,6 +220,8 @@ class CheckpointConfig:
                 for name, template in sorted(self.prompts.items())
             },
         }
+        if self.annotate_prompt is not None:  # releases that do not know it refuse the file
+            document["annotate_prompt"] = self.annotate_prompt
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
 
@@ -230,7 +254,7 @@ class CheckpointConfig:
         if fields:
             raise ValueError(f"unknown keys {sorted(fields)}")
         for name, value in defaults.items():
-            if value not in list(prompts) and not (name == "answer_prompt" and value is None):
+            if value not in list(prompts) and not (name in _MAY_BE_UNSET and value is None):
                 raise ValueError(f"{name}: unknown template {value!r}; known: {sorted(prompts)}")
         return cls(
             prompts=prompts,

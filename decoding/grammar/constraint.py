@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.token_grammar import TokenGrammar
 from decoding.grammar.mask_pool import MaskPool
+from decoding.grammar.token_grammar import TokenGrammar
 from decoding.types import Children
 
 _PENDING = 1 << 62

@@ -61,7 +61,7 @@ class TokenGrammar(Hashable, Protocol):
         """No allowed token leads to a state where `tokens_to_finish` is more; None: not known."""
 
     def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
-        """Those of `tokens(state)` from which `left - 1` more tokens can finish the text. Shape: (n,), int64."""
+        """Those of `tokens(state)` behind which fewer than `left` tokens can finish. Shape: (n,), int64."""
 
     def text(self, token_ids: Sequence[int]) -> bytes:
         """The bytes that tokens write."""

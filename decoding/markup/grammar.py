@@ -144,7 +144,7 @@ class AnnotationGrammar:
         return left + self._automaton.longest_detour + 1
 
     def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
-        """Those of `tokens(state)` from which `left - 1` more tokens can finish the text. Shape: (n,), int64."""
+        """Those of `tokens(state)` behind which fewer than `left` tokens can finish. Shape: (n,), int64."""
         tokens = self.tokens(state)
         # Moves are not kept: most of these tokens are never chosen.
         fits = [self.tokens_to_finish(self._find_move(state, token)) < left for token in tokens.tolist()]

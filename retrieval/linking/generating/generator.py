@@ -2,18 +2,74 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from retrieval.errors import GenretError
+from decoding.grammar.errors import VocabularyError
+from decoding.markup.boundaries import MentionRules
+from decoding.markup.grammar import AnnotationGrammar
+from decoding.markup.spelling import spelled_text
+from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.limits import Limits
 from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.generating.mention import GeneratedMention
 from retrieval.linking.generating.options import GenerateOptions
+from retrieval.linking.generating.window_reader import WindowReader
+from retrieval.linking.generating.windows import cut_windows, halves
+from retrieval.linking.generating.writing import WindowJob, WrittenWindow, write_windows
+from retrieval.prompt_encoder import PromptEncoder
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
 
 Generated = list[GeneratedMention] | GenretError
+
+# What is written is the text and its links: so many tokens of it are reckoned with for one of the text.
+_WRITTEN_PER_TOKEN = 1.5
+_LEAST_TOKENS = 8
+# Most tokens of what is written where the model has positions without end: so many per token, and some more.
+_MOST_PER_TOKEN, _MOST_AND = 8, 256
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A document that is being annotated.
+
+    Attributes:
+        document: The document.
+        mentions: Its links so far.
+        num_open: Windows that are not written yet.
+        is_cut: Whether all of its windows are known.
+        error: Why it has none; the rest of it is not written then.
+    """
+
+    document: Document | BadDocument
+    mentions: list[GeneratedMention] = field(default_factory=list)
+    num_open: int = 0
+    is_cut: bool = False
+    error: GenretError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.error is not None or (self.is_cut and not self.num_open)
+
+    @property
+    def result(self) -> Generated:
+        return self.mentions if self.error is None else self.error
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window on its way into a batch: what is between two characters of a document."""
+
+    work: _Work
+    begin: int
+    job: WindowJob
+    text: str
 
 
 class MentionGenerator:
@@ -25,10 +81,26 @@ class MentionGenerator:
 
     Raises:
         InputError: the template or the filter cannot be used with this retriever.
+        ModelError: the model has too few positions for any text, or its tokenizer cannot write every title.
     """
 
     def __init__(self, retriever: Retriever, options: GenerateOptions | None = None) -> None:
-        raise NotImplementedError
+        from retrieval.linking.generating.titles import open_titles
+
+        self.options = options or GenerateOptions()
+        self._model = retriever.model
+        self._tokenizer = retriever.tokenizer
+        self._prefixes = retriever.prefixes
+        self._engine = retriever.answerer.engine
+        self._template = retriever.config.annotate_template(self.options.prompt)
+        self._limits = Limits.of(retriever.model)
+        self._prompts = PromptEncoder(self._tokenizer, self._model.vocab_size, self._limits.prompt_tokens(1))
+        self._titles = open_titles(retriever, self.options.filter)
+        self._rules = MentionRules(
+            self.options.max_mention_chars, self.options.max_mentions, self.options.word_boundaries
+        )
+        self._reader = WindowReader(self._titles, self._engine.vocabulary, self.options.min_logprob)
+        self._window_tokens = self._find_window_tokens()
 
     def annotate(self, texts: Sequence[str]) -> list[list[GeneratedMention]]:
         """Return the links of each text, in its order, none overlapping another.
@@ -36,11 +108,19 @@ class MentionGenerator:
         Raises:
             GenretError: a text cannot be annotated; `annotate_each` gives the others' links all the same.
         """
-        raise NotImplementedError
+        found = []
+        for number, generated in enumerate(self.annotate_each(texts)):
+            if isinstance(generated, InputError):
+                raise InputError(f"texts[{number}]", generated.message)
+            if isinstance(generated, GenretError):
+                raise generated
+            found.append(generated)
+        return found
 
     def annotate_each(self, texts: Sequence[str]) -> list[Generated]:
         """Return the links of each text, or the error that concerns this text alone."""
-        raise NotImplementedError
+        documents = (Document("texts", number + 1, str(number), text) for number, text in enumerate(texts))
+        return [generated for _, generated in self.annotate_documents(documents)]
 
     def annotate_documents(
         self, documents: Iterable[Document | BadDocument]
@@ -50,4 +130,135 @@ class MentionGenerator:
         Of a part of a document, what is between `begin` and `end` is annotated; offsets are those of
         `Document.text`. Windows of several documents share forwards; documents are read as they are needed.
         """
-        raise NotImplementedError
+        waiting: deque[_Work] = deque()
+        windows = self._windows(documents, waiting)
+        while batch := list(itertools.islice(windows, self.options.batch_size)):
+            self._write(batch)
+            while waiting and waiting[0].is_over:
+                work = waiting.popleft()
+                yield work.document, work.result
+        for work in waiting:
+            yield work.document, work.result
+
+    def _windows(
+        self, documents: Iterable[Document | BadDocument], waiting: deque[_Work]
+    ) -> Iterator[_Window]:
+        """Yield the windows of all documents, which are put into `waiting` as they are begun."""
+        for document in documents:
+            work = _Work(document)
+            waiting.append(work)
+            if isinstance(document, Document):
+                yield from self._windows_of(work, document)
+            work.is_cut = True
+
+    def _windows_of(self, work: _Work, document: Document) -> Iterator[_Window]:
+        cut = cut_windows(
+            document.text, document.begin, document.end, self._window_tokens, self._count_tokens
+        )
+        try:
+            for begin, end in cut:
+                for window in self._fitting(work, document, begin, end):
+                    work.num_open += 1
+                    yield window
+                    if work.error is not None:
+                        return
+        except GenretError as error:
+            work.error = error
+
+    def _fitting(self, work: _Work, document: Document, begin: int, end: int) -> Iterator[_Window]:
+        """Yield a window, or parts of it where the model has no room to write it."""
+        text = document.text[begin:end]
+        if not text.strip():
+            return  # nothing can be linked
+        job = self._job(text)
+        if job is not None:
+            yield _Window(work, begin, job, text)
+            return
+        parts = halves(document.text, begin, end)
+        if parts is None:
+            raise ModelError(f"the model has no positions to write {text!r} again behind its prompt")
+        for part in parts:
+            yield from self._fitting(work, document, *part)
+
+    def _job(self, text: str) -> WindowJob | None:
+        """What is to be written for a window; None where it does not fit the model.
+
+        Raises:
+            InputError: the text cannot be encoded.
+            ModelError: the tokenizer cannot write it.
+        """
+        try:
+            grammar = AnnotationGrammar(text, self._titles.titles, self._rules)
+            prompt = self._template.encode(self._tokenizer, text)
+        except UnicodeEncodeError as error:
+            raise InputError("text", f"is not Unicode: {error.reason}") from None
+        except VocabularyError as error:
+            raise ModelError(str(error)) from error
+        longest = (
+            self._limits.encoder_positions if self._limits.is_encoder_decoder else self._limits.positions
+        )
+        if longest is not None and len(prompt) > longest:
+            return None
+        if max(prompt, default=0) >= self._model.vocab_size:
+            raise InputError("text", f"holds token {max(prompt)}, which the model does not know")
+        most = _MOST_PER_TOKEN * grammar.tokens_to_finish(grammar.start) + _MOST_AND
+        room = self._limits.room(len(prompt))
+        budget = most if room is None else min(most, room)
+        if grammar.tokens_to_finish(grammar.start) > budget:
+            return None
+        return WindowJob(prompt, grammar, budget, self._seed(text))
+
+    def _write(self, batch: Sequence[_Window]) -> None:
+        """Write a batch and put its links where they belong."""
+        live = [window for window in batch if window.work.error is None]
+        if not live:
+            return
+        shared = self._prompts.num_shared(self._template)
+        prefix = self._prefixes.before(live[0].job.prompt, shared)
+        jobs = [window.job for window in live]
+        outcomes = write_windows(self._model, jobs, self.options, prefix, self._engine.speller)
+        for window, outcome in zip(live, outcomes, strict=True):
+            work = window.work
+            work.num_open -= 1
+            try:
+                if not isinstance(outcome, WrittenWindow):
+                    raise outcome
+                work.mentions += self._reader.read(window.text, window.begin, outcome)
+            except GenretError as error:
+                work.error = work.error or error
+
+    def _seed(self, text: str) -> int:
+        """Of a window: the same text is written alike wherever it stands."""
+        if self.options.method in ("greedy", "beam"):
+            return 0
+        said = hashlib.blake2b(f"{self.options.seed} {text}".encode(), digest_size=8).digest()
+        return int.from_bytes(said, "big", signed=True)
+
+    def _count_tokens(self, pieces: Sequence[str]) -> list[int]:
+        """Tokens of pieces as they are copied."""
+        # Surrogates are refused where the window is encoded.
+        spelled = [
+            spelled_text(piece.encode("utf-8", "replace")).decode("utf-8", "replace") for piece in pieces
+        ]
+        return [len(tokens) for tokens in self._tokenizer.encode_texts(spelled)]
+
+    def _find_window_tokens(self) -> int:
+        """Most tokens of a window, so that it fits the model twice, the second time with links in it.
+
+        Raises:
+            ModelError: hardly any do.
+        """
+        markup = len(self._template.encode(self._tokenizer, ""))
+        limits, most = self._limits, [self.options.window_tokens]
+        if limits.encoder_positions is not None and limits.is_encoder_decoder:
+            most.append(limits.encoder_positions - markup)
+        if limits.positions is not None:
+            read = 0 if limits.is_encoder_decoder else 1
+            taken = 0 if limits.is_encoder_decoder else markup
+            most.append(int((limits.positions - taken) / (read + _WRITTEN_PER_TOKEN)))
+        if min(most) < min(_LEAST_TOKENS, self.options.window_tokens):
+            raise ModelError(
+                f"the model has too few positions to write texts again: behind the {markup} tokens of the "
+                f"template {self._template.name!r} there is room for {max(min(most), 0)} tokens of text"
+            )
+        return min(most)

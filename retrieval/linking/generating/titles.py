@@ -1,0 +1,68 @@
+"""The titles of an index that links may name, under a filter or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.markup.titles import LinkTitles
+from retrieval.errors import InputError, ModelError
+from retrieval.filters.entity_filter import EntityFilter
+from retrieval.filters.parser import parse
+from retrieval.filters.restriction import Restriction
+from retrieval.index.layout import TITLE
+from retrieval.index.reader import Index
+from retrieval.index.title_order import title_batches
+from retrieval.retriever import Retriever
+from retrieval.types import Entity
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTitles:
+    """Titles with the index that they are of.
+
+    Attributes:
+        titles: As links name them.
+        index: Knows the entities.
+    """
+
+    titles: LinkTitles
+    index: Index
+
+    def entities(self, title: bytes) -> tuple[Entity, ...]:
+        """The entities of a title, in the order of the index; none where it is no title that may be named."""
+        return tuple(self.index.entity(number) for number in self.titles.members(title))
+
+
+def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
+    """Return the titles of a retriever's index.
+
+    Args:
+        retriever: Index and model.
+        predicate: What their entities must pass; None: nothing.
+
+    Raises:
+        InputError: the predicate cannot be read, or does not fit the index; or the index is of a format
+            without an order of titles.
+        ModelError: the tokenizer cannot write every title.
+    """
+    index = retriever.index
+    searcher = retriever.answerer.engine.searcher
+    if not searcher.vocabulary.writable.is_everything:
+        raise ModelError("the model's tokenizer cannot write every title: it lacks tokens for some bytes")
+    order = index.title_order
+    if order is None:
+        raise InputError(
+            "index",
+            f"is of format version {index.manifest.format_version}, which has no order of titles; "
+            "rebuild it, or update it with genret update",
+        )
+    texts = SortedTexts(title_batches(index.entities.stored_column(TITLE)), order)
+    if predicate is not None:
+        restriction = Restriction(parse(predicate))
+        retriever.filters.check(restriction)
+        ((allowed,),) = retriever.filters.batches([restriction], 1)
+        if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
+            raise InputError("filter", f"{predicate!r} could not be applied")
+        texts = texts.among(allowed.allowed)
+    return IndexTitles(LinkTitles(texts, searcher), index)
