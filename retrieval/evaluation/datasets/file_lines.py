@@ -26,6 +26,8 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     Raises:
         SourceError: it cannot be read, holds nothing, or a line is no UTF-8.
     """
+    if Path(path).is_dir():
+        raise SourceError(f"{path}: this is a directory; expected a file")
     some = False
     with closing(ByteStream(path)) as stream:
         for first, block in line_blocks(stream, 0):

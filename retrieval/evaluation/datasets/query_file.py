@@ -48,7 +48,7 @@ def read_query_file(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     """
     file = Path(spec.path)
     _, first = next(text_lines(file))
-    is_json = first.lstrip("\ufeff").lstrip().startswith("{")
+    is_json = first.lstrip().startswith("{")
     queries: dict[str, FileQuery] = {}
     splits: set[str] = set()
     for row in _json_rows(file) if is_json else _table_rows(file):

@@ -62,7 +62,7 @@ def _answers(grades: dict[str, int]) -> tuple[Answer, ...]:
 
 def _topics(file: Path) -> Iterator[tuple[int, str, str]]:
     _, first = next(text_lines(file))
-    if first.lstrip("\ufeff").lstrip().startswith("<"):
+    if first.lstrip().startswith("<"):
         return _classic_topics(file)
     return _json_topics(file) if first.lstrip().startswith("{") else _lines(file)
 

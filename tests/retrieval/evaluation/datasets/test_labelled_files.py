@@ -1,0 +1,423 @@
+"""Labelled files of every format: what is read, and what is refused with file, line and field."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrieval.errors import SourceError
+from retrieval.evaluation.datasets.readers import SetSpec, read_set
+from retrieval.evaluation.types import LabelledQuery, LabelledSet
+from retrieval.linking.mentions import BadRow, read_mentions
+from retrieval.types import Mention
+from tests.evaluation_sets import DictResolver, write_lines
+
+ENTITIES = DictResolver({"e1": "Lion", "e2": "Tiger", "e3": "New York", "e4": "Mercury", "e5": "Mercury"})
+
+
+def _read(text: str, limit: int | None = None) -> LabelledSet:
+    spec = SetSpec.parse(text)
+    return read_set(SetSpec(spec.name, spec.format, spec.path, spec.qrels, limit, spec.split), ENTITIES)
+
+
+def _refusal(text: str) -> str:
+    with pytest.raises(SourceError) as caught:
+        _read(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_queries_with_graded_answers(tmp_path: Path, ending: str) -> None:
+    rows = [
+        {
+            "id": "a 1",
+            "query": " big  cat ",
+            "gold": [
+                {"title": "Lion", "grade": 2},
+                {"entity_id": "e2"},
+                {"title": "Cat"},
+                {"title": "Dog", "grade": 0},
+            ],
+        },
+        "",
+        {"id": 7, "query": "planet", "gold": [{"title": "Mercury"}]},
+        {"query": "how many", "gold": []},
+        {"query": "why", "gold": None},
+    ]
+    found = _read(f"queries:{write_lines(tmp_path / f'q.jsonl{ending}', rows)}")
+    assert found.queries == (
+        LabelledQuery("a 1", "big cat", gold={"e1": 2, "e2": 1, "missing:Cat": 1, "missing:Dog": 0}),
+        LabelledQuery("7", "planet", gold={"e4": 1}, namesakes={"e5": "e4"}),
+    )
+    assert (found.kind, found.primary) == ("queries", "nDCG@10")
+    assert (found.num_missing, found.num_unjudged) == (1, 2)
+
+
+def test_queries_of_a_table_and_its_splits(tmp_path: Path) -> None:
+    lines = [
+        "query\tentity_id\tsplit",
+        "king of the jungle\te1\ttest",
+        "striped cat\te2\tdev",
+        "cat\te1\ttest",
+        "cat\te2\ttest",
+    ]
+    file = write_lines(tmp_path / "q.tsv", lines)
+    found = _read(f"queries:{file}#test")
+    assert found.queries == (
+        LabelledQuery("2", "king of the jungle", gold={"e1": 1}),
+        LabelledQuery("4", "cat", gold={"e1": 1, "e2": 1}),
+    )
+    assert len(_read(f"queries:{file}").queries) == 3
+    assert (
+        _refusal(f"queries:{file}#train") == f"{file}: no line of the split 'train'; splits there: dev, test"
+    )
+
+
+def test_a_table_with_ids_titles_and_grades(tmp_path: Path) -> None:
+    lines = ["id\tquery\ttitle\tgrade", "q1\tcat\tLion\t2", "q2\tcat\tTiger\t1", "q1\tcat\tTiger\t0"]
+    found = _read(f"queries:{write_lines(tmp_path / 'q.tsv.gz', lines)}")
+    assert [(q.query_id, q.gold) for q in found.queries] == [("q1", {"e1": 2, "e2": 0}), ("q2", {"e2": 1})]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["[1]"], ", line 1: expected JSON objects, or a header with query and entity_id or title, got [1]"),
+        (['{"query": "x"', ""], ", line 1: expected a JSON object, got Expecting ',' delimiter at column 14"),
+        ([{"query": "x", "gold": [{}]}], ", line 1, field 'gold[0]': expected title or entity_id, got {}"),
+        ([{"query": 3}], ", line 1, field 'query': expected text, got 3"),
+        ([{"id": True, "query": "x"}], ", line 1, field 'id': expected text, got True"),
+        ([{"query": " "}], ", line 1, field 'query': expected text that is not empty, got ' '"),
+        ([{"query": "x", "gold": "Lion"}], ", line 1, field 'gold': expected a list, got 'Lion'"),
+        (
+            [{"query": "x", "gold": [{"title": "A", "grade": 0.5}]}],
+            ", line 1, field 'gold[0].grade': expected an integer, got 0.5",
+        ),
+        (
+            [{"id": "a", "query": "x"}, {"id": "a", "query": "y"}],
+            ", line 2, field 'id': expected an id of its own, got 'a'",
+        ),
+        (['{"query": "\\ud800"}'], "half a surrogate pair"),
+        ([{"query": "x", "gold": []}], ": expected queries with answers, got 1 queries without any"),
+        (["query\ttitle\tquery", "a\tb\tc"], ", line 1: expected names of columns that differ"),
+        (["query\ttitle", "a"], ", line 2: expected 2 fields separated by tabs, got 1"),
+        (["query\ttitle", "a\t"], ", line 2, field 'entity_id': expected entity_id or title, got ''"),
+        (["query\ttitle\tgrade", "a\tb\tgood"], ", line 2, field 'grade': expected an integer, got 'good'"),
+        (
+            ["id\tquery\ttitle", "1\ta\tb", "1\tc\td"],
+            ", line 3, field 'id': expected an id of its own, got '1'",
+        ),
+        ([""], ": the file is empty"),
+    ],
+)
+def test_malformed_queries_are_refused(tmp_path: Path, rows: list[Any], message: str) -> None:
+    file = write_lines(tmp_path / "q.jsonl", rows)
+    text = _refusal(f"queries:{file}")
+    assert text.startswith(str(file))
+    assert message in text
+
+
+MENTIONS: list[Any] = [
+    {"id": "d/0", "doc": "d", "left": "The ", "mention": "Lion", "right": " roars", "title": "Lion"},
+    {"id": "d/1", "doc": "d", "mention": "it", "title": None, "nil": True},
+    {"mention": "Big Apple", "entity_id": "e3"},
+    {"mention": "Oz", "title": "Land of Oz"},
+]
+
+
+def test_mentions_with_and_without_an_entity(tmp_path: Path) -> None:
+    found = _read(f"mentions:{write_lines(tmp_path / 'm.jsonl', MENTIONS)}")
+    lion = Mention("Lion", "The ", " roars")
+    assert found.queries == (
+        LabelledQuery("d/0", "Lion", mention=lion, gold={"e1": 1}, document="d"),
+        LabelledQuery("d/1", "it", mention=Mention("it"), is_nil=True, document="d"),
+        LabelledQuery("3", "Big Apple", mention=Mention("Big Apple"), gold={"e3": 1}),
+        LabelledQuery("4", "Oz", mention=Mention("Oz"), gold={"missing:Land%20of%20Oz": 1}),
+    )
+    assert (found.kind, found.primary) == ("mentions", "F1(InKB)")
+    assert (found.num_missing, found.num_unjudged) == (1, 0)
+
+
+def test_mentions_are_those_that_are_linked(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "m.jsonl.gz", MENTIONS)
+    rows = [row for row in read_mentions(str(file)) if not isinstance(row, BadRow)]
+    found = _read(f"mentions:{file}").queries
+    assert [(q.query_id, q.mention) for q in found] == [(row.mention_id, row.mention) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"mention": "x"},
+            "field 'title': expected title or entity_id, null where no entity is meant, got 'neither'",
+        ),
+        ({"title": "x"}, "field 'mention': expected text, got None"),
+        ({"mention": "x", "title": "Lion", "left": 3}, "field 'left': must be text, got int"),
+        ({"mention": "x", "title": ""}, "field 'title': expected text that is not empty, got ''"),
+        ({"mention": "x", "title": 3}, "field 'title': expected text, got 3"),
+        ({"mention": "x", "title": "Lion", "id": "d/0"}, "field 'id': expected an id of its own, got 'd/0'"),
+        ({"mention": "x", "title": "Lion", "doc": []}, "field 'doc': expected text, got []"),
+    ],
+)
+def test_malformed_mentions_are_refused(tmp_path: Path, row: Any, message: str) -> None:
+    file = write_lines(tmp_path / "m.jsonl", [MENTIONS[0], row])
+    assert _refusal(f"mentions:{file}") == f"{file}, line 2, {message}"
+
+
+def test_mentions_without_any_entity_are_refused(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "m.jsonl", [{"mention": "x", "title": None}])
+    assert _refusal(f"mentions:{file}") == f"{file}: no mention has a title or an entity_id"
+
+
+KILT: list[Any] = [
+    {
+        "id": "k1",
+        "input": "which cats?",
+        "output": [
+            {"answer": "both", "provenance": [{"title": "Lion", "wikipedia_id": "17"}, {"title": "Tiger"}]},
+            {"answer": "no page"},
+            {"provenance": [{"title": "Lynx"}]},
+            {"provenance": [{"title": "Tiger"}, {"title": "Lion", "wikipedia_id": "17"}, {"title": "Tiger"}]},
+            {"provenance": []},
+        ],
+    },
+    {
+        "id": 2,
+        "input": "in [START_ENT] New York [END_ENT] we",
+        "output": [{"provenance": [{"title": "New York"}]}],
+    },
+    {"id": "k3", "input": "unknown", "output": [{"answer": "x"}]},
+    {"id": "k4", "input": "unknown"},
+]
+
+
+def test_kilt_has_evidence_sets_and_mentions(tmp_path: Path) -> None:
+    found = _read(f"kilt:{write_lines(tmp_path / 'k.jsonl', KILT)}")
+    both, lynx = frozenset(["e1", "e2"]), frozenset(["missing:Lynx"])
+    assert found.queries == (
+        LabelledQuery("k1", "which cats?", gold={"e1": 1, "e2": 1, "missing:Lynx": 1}, evidence=(both, lynx)),
+        LabelledQuery(
+            "2",
+            "New York",
+            mention=Mention("New York", "in ", " we"),
+            gold={"e3": 1},
+            evidence=(frozenset(["e3"]),),
+        ),
+    )
+    assert (found.kind, found.primary) == ("kilt", "Rprec(KILT)")
+    assert (found.num_missing, found.num_unjudged) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"input": "x"}, "field 'id': expected text, got None"),
+        ({"id": "k1", "input": "x"}, "field 'id': expected an id of its own, got 'k1'"),
+        ({"id": "a"}, "field 'input': expected text, got None"),
+        ({"id": "a", "input": "x", "output": {}}, "field 'output': expected a list, got {}"),
+        ({"id": "a", "input": "x", "output": [3]}, "field 'output[0]': expected an object, got 3"),
+        (
+            {"id": "a", "input": "x", "output": [{"provenance": [{"title": "A"}, {}]}]},
+            "field 'output[0].provenance[1]': expected title or wikipedia_id, got {}",
+        ),
+        (
+            {"id": "a", "input": "[END_ENT] a [START_ENT]"},
+            "field 'input': expected one [START_ENT] text [END_ENT], or none, got '[END_ENT] a [START_ENT]'",
+        ),
+        (
+            {"id": "a", "input": "[START_ENT] [END_ENT]"},
+            "field 'input': expected one [START_ENT] text [END_ENT], or none, got '[START_ENT] [END_ENT]'",
+        ),
+    ],
+)
+def test_malformed_kilt_is_refused(tmp_path: Path, row: Any, message: str) -> None:
+    file = write_lines(tmp_path / "k.jsonl", [KILT[0], row])
+    assert _refusal(f"kilt:{file}") == f"{file}, line 2, {message}"
+
+
+def _beir(folder: Path, qrels: list[str], corpus: list[Any] | None = None, ending: str = "") -> Path:
+    write_lines(
+        folder / f"queries.jsonl{ending}", [{"_id": "q1", "text": "cats"}, {"_id": "q2", "text": "dogs"}]
+    )
+    write_lines(folder / "qrels" / f"test.tsv{ending}", ["query-id\tcorpus-id\tscore", *qrels])
+    if corpus is not None:
+        write_lines(folder / f"corpus.jsonl{ending}", corpus)
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_beir_by_id_and_by_title(tmp_path: Path, ending: str) -> None:
+    corpus = [
+        {"_id": "d1", "title": "Lion", "text": "…"},
+        {"_id": "d2", "title": "", "text": "…"},
+        {"_id": "d9", "title": 3},
+    ]
+    qrels = ["q1\td1\t2", "q1\td2\t1", "q1\te2\t1", "q1\td1\t2"]
+    found = _read(f"beir:{_beir(tmp_path / 'cats', qrels, corpus, ending)}")
+    assert found.queries == (LabelledQuery("q1", "cats", gold={"e1": 2, "missing:d2": 1, "e2": 1}),)
+    assert (found.name, found.kind, found.num_missing, found.num_unjudged) == ("cats", "queries", 1, 1)
+    without = _read(f"beir:{_beir(tmp_path / 'none', qrels)}")
+    assert without.queries[0].gold == {"missing:d1": 2, "missing:d2": 1, "e2": 1}
+
+
+def test_beir_has_splits_and_files_of_judgments(tmp_path: Path) -> None:
+    folder = _beir(tmp_path / "cats", ["q1\te1\t1"])
+    write_lines(folder / "qrels" / "dev.tsv", ["query-id\tcorpus-id\tscore", "q2\te2\t1"])
+    other = write_lines(tmp_path / "other.tsv", ["corpus-id\tscore\tquery-id\tnote", "e3\t1\tq2\tx"])
+    assert [q.gold for q in _read(f"beir:{folder}:dev").queries] == [{"e2": 1}]
+    assert [q.gold for q in _read(f"beir:{folder}:{other}").queries] == [{"e3": 1}]
+    assert _refusal(f"beir:{folder}:train") == (
+        f"{folder / 'qrels' / 'train'}.tsv: no such file; splits there: dev, test"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q3\te1\t1", "field 'query-id': expected an id of {queries}, got 'q3'"),
+        ("q1\te1\tx", "field 'score': expected an integer, got 'x'"),
+        ("q1\t\t1", "field 'corpus-id': expected text that is not empty, got ''"),
+        ("q1 e1 1", "expected 3 fields separated by tabs, got 1"),
+    ],
+)
+def test_malformed_judgments_are_refused(tmp_path: Path, line: str, message: str) -> None:
+    folder = _beir(tmp_path / "cats", ["q1\te1\t1", line])
+    where = f"{folder / 'qrels' / 'test.tsv'}, line 3"
+    expected = message.format(queries=folder / "queries.jsonl")
+    separator = ", " if expected.startswith("field") else ": "
+    assert _refusal(f"beir:{folder}") == f"{where}{separator}{expected}"
+
+
+def test_two_grades_of_one_document_are_refused(tmp_path: Path) -> None:
+    folder = _beir(tmp_path / "cats", ["q1\te1\t1", "q1\te1\t2"])
+    assert _refusal(f"beir:{folder}").endswith(
+        "line 3: the document 'e1' of the query 'q1' has the grade 1 already, got 2"
+    )
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert _refusal(f"beir:{tmp_path / 'x'}").endswith("x: expected a folder with queries.jsonl and qrels/")
+    assert _refusal(f"beir:{tmp_path}") == f"{tmp_path / 'queries.jsonl'}: no such file"
+    folder = _beir(tmp_path / "cats", [])
+    write_lines(folder / "qrels" / "test.tsv", ["q1\te1\t1"])
+    assert "expected a header with query-id, corpus-id, score, got q1\te1\t1" in _refusal(f"beir:{folder}")
+    write_lines(folder / "queries.jsonl", [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}])
+    assert _refusal(f"beir:{folder}").endswith("line 2, field '_id': expected an id of its own, got 'q1'")
+
+
+TOPICS = {
+    "lines": ["q 1\tbig cats", "q2\tcities"],
+    "json": [{"qid": "q 1", "title": "big cats"}, {"qid": "q2", "query": "cities"}],
+    "classic": [
+        "<top>",
+        "<num> Number: q 1",
+        "<title> Topic: big",
+        "cats",
+        "<desc> Description:",
+        "Cats that are <b>big.",
+        "</top>",
+        "<top><num>q2</num><title>cities</title><narr>none</narr></top>",
+    ],
+}
+QRELS = ["q%201 0 e1 2", "q%201 0 New%20York 0", "q%201 0 Lynx%20lynx 1", "q2 0 e3 1"]
+
+
+@pytest.mark.parametrize("form", list(TOPICS))
+def test_topics_of_every_form(tmp_path: Path, form: str) -> None:
+    topics = write_lines(tmp_path / f"{form}.txt.gz", TOPICS[form])
+    found = _read(f"trec:{topics}:{write_lines(tmp_path / 'qrels.txt', QRELS)}")
+    assert found.queries == (
+        LabelledQuery("q 1", "big cats", gold={"e1": 2, "e3": 0, "missing:Lynx%20lynx": 1}),
+        LabelledQuery("q2", "cities", gold={"e3": 1}),
+    )
+    assert (found.kind, found.num_missing) == ("queries", 1)
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        (["q1 no tab"], "line 1: expected id, tab and text, got q1 no tab"),
+        (["q1\ta", "q1\tb"], "line 2, field 'id': expected an id of its own, got 'q1'"),
+        (["<num>1"], "line 1: expected <top>, got <num>"),
+        (["<top>", "<num>1", "<top>"], "line 3: expected </top> for the <top> in line 1, got <top>"),
+        (["<top>", "<num>1", "<title>x"], "line 1: expected </top> behind <top>, got the end of the file"),
+        (["<top>", "<num>1", "</top>"], "line 1, field 'title': expected text that is not empty, got ''"),
+        ([{"id": "a"}], "line 1, field 'query': expected text, got None"),
+    ],
+)
+def test_malformed_topics_are_refused(tmp_path: Path, topics: list[Any], message: str) -> None:
+    file = write_lines(tmp_path / "topics.txt", topics)
+    qrels = write_lines(tmp_path / "qrels.txt", ["q1 0 e1 1"])
+    assert _refusal(f"trec:{file}:{qrels}") == f"{file}, {message}"
+
+
+def test_malformed_trec_judgments_are_refused(tmp_path: Path) -> None:
+    topics = write_lines(tmp_path / "topics.txt", ["q1\ta"])
+    qrels = write_lines(tmp_path / "qrels.txt", ["q1 e1 1"])
+    assert _refusal(f"trec:{topics}:{qrels}") == (
+        f"{qrels}, line 1: expected 4 fields: query, 0, document, grade, got 3"
+    )
+    write_lines(qrels, ["q9 0 e1 1"])
+    assert _refusal(f"trec:{topics}:{qrels}").endswith(f"expected an id of {topics}, got 'q9'")
+
+
+def test_the_first_judged_queries_are_taken(tmp_path: Path) -> None:
+    found = _read(f"kilt:{write_lines(tmp_path / 'k.jsonl', KILT)}", limit=1)
+    assert [q.query_id for q in found.queries] == ["k1"]
+
+
+def test_the_digest_is_that_of_the_files(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "k.jsonl", KILT)
+    same, digest = write_lines(tmp_path / "l.jsonl", KILT), _read(f"kilt:{file}").digest
+    assert _read(f"kilt:{same}").digest == digest
+    assert _read(f"kilt:{write_lines(same, KILT[:2])}").digest != digest
+    folder = _beir(tmp_path / "cats", ["q1\te1\t1"])
+    before = _read(f"beir:{folder}").digest
+    _beir(folder, ["q1\te1\t2"])
+    assert _read(f"beir:{folder}").digest != before
+
+
+@pytest.mark.parametrize("format_", ["kilt", "mentions", "queries"])
+def test_a_missing_file_is_named(tmp_path: Path, format_: str) -> None:
+    assert _refusal(f"{format_}:{tmp_path / 'none'}") == f"{tmp_path / 'none'}: no such file"
+    assert _refusal(f"{format_}:{tmp_path}") == f"{tmp_path}: this is a directory; expected a file"
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_bytes(b'{"query": "a", "gold": [{"title": "b"}]}\r\n{"query": "\xff"}\r\n')
+    assert _refusal(f"queries:{tmp_path / 'q.jsonl'}").endswith(
+        "line 2: expected UTF-8, got byte 12 that is none"
+    )
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+_KEYS = ["id", "query", "gold", "input", "output", "mention", "title", "left", "doc", "provenance", "grade"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["queries", "kilt", "mentions"]),
+    st.lists(st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=6), min_size=1, max_size=4),
+)
+def test_whatever_the_fields_hold_the_refusal_is_one(tmp_path: Path, format_: str, rows: list[Any]) -> None:
+    file = write_lines(tmp_path / "any.jsonl", rows)
+    with contextlib.suppress(SourceError):  # any other error fails
+        assert _read(f"{format_}:{file}").queries
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+@given(st.sampled_from(["queries", "kilt", "mentions"]), st.binary(max_size=40))
+def test_whatever_the_bytes_are_the_refusal_is_one(tmp_path: Path, format_: str, content: bytes) -> None:
+    (tmp_path / "any").write_bytes(content)
+    with pytest.raises(SourceError, match="any"):
+        _read(f"{format_}:{tmp_path / 'any'}")
