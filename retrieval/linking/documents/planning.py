@@ -39,7 +39,8 @@ def plan_files(options: CorpusOptions, report: Callable[[int], None] | None = No
         reported(state.bytes)
     shards = cutter.finish(digests)
     if not shards:
-        raise SourceError(f"{', '.join(options.inputs)}: no document in {len(digests)} files")
+        files = "1 file" if len(digests) == 1 else f"{len(digests)} files"
+        raise SourceError(f"{', '.join(options.inputs)}: no document in {files}")
     return CorpusPlan(shards, cutter.num_documents, num_bytes, digests)
 
 
