@@ -54,6 +54,9 @@ COMMANDS = {
     ),
     "token": LazyCommand("service.commands.token", "token_command", "Make and check bearer tokens."),
     "link": LazyCommand("retrieval.linking.cli", "link_command", "Link mentions of a file to entities."),
+    "evaluate": LazyCommand(
+        "retrieval.evaluation.cli", "evaluate_command", "Compare methods on labelled sets."
+    ),
     "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve, query the sample."),
 }
 

@@ -1,4 +1,4 @@
-"""Entities of an index by what texts call them: for labels, and for titles written without a constraint."""
+"""Entities of an index by id, and by what a model wrote without a constraint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrieval.types import Entity
 
 
 class IndexTitles:
-    """Finds entities by id, by title and by alias; a `TitleResolver`.
+    """Finds entities by id, by title and by alias.
 
     The tables of titles and aliases are made when they are first asked for: some 200 bytes per text.
 
@@ -24,23 +24,6 @@ class IndexTitles:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-
-    def by_ids(self, entity_ids: Sequence[str]) -> list[str | None]:
-        """Return the id of each entity, or None where the index has no such entity."""
-        numbers = self._index.entities.numbers(entity_ids).tolist()
-        return [None if n < 0 else i for n, i in zip(numbers, entity_ids, strict=True)]
-
-    def by_titles(self, titles: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the ids of all entities that each title names, in the index's order; () where none does.
-
-        Those whose title it is after the text policy; where there are none, those whose alias it is.
-        """
-        found = []
-        for title in titles:
-            name = normalize(title)
-            numbers = self._titles.get(name) or self._aliases.get(name, ())
-            found.append(tuple(self._index.entity(number).entity_id for number in numbers))
-        return found
 
     def entities(self, entity_ids: Sequence[str]) -> dict[str, Entity]:
         """Return those of the entities that the index has, by their ids."""

@@ -1,0 +1,297 @@
+"""An evaluation from a plan to a report: sets read, methods run, figures made, everything written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from decoding.hf_model import HFLanguageModel
+from retrieval.errors import InputError, SourceError
+from retrieval.evaluation.catalogue import IndexTitles
+from retrieval.evaluation.datasets.readers import SetSpec, read_set
+from retrieval.evaluation.datasets.resolver import IndexResolver, read_redirects
+from retrieval.evaluation.environment import model_digest
+from retrieval.evaluation.methods.method import EvaluatedMethod, MethodMaker
+from retrieval.evaluation.methods.spec import MethodSpec
+from retrieval.evaluation.metrics import check_metrics
+from retrieval.evaluation.progress import Reporter
+from retrieval.evaluation.reporting.blocks import Drawing
+from retrieval.evaluation.reporting.comparison import SetComparison, Settings, compare
+from retrieval.evaluation.reporting.document import Facts, make_document
+from retrieval.evaluation.reporting.html import to_html
+from retrieval.evaluation.reporting.markdown import PLOTS_FOLDER, to_markdown
+from retrieval.evaluation.reporting.overview import Overview, make_overview
+from retrieval.evaluation.reporting.plots import Point, check_matplotlib, draw
+from retrieval.evaluation.reporting.results import to_json
+from retrieval.evaluation.run_store import IDENTITY_FILE, Identity, RunStore, write_text
+from retrieval.evaluation.runner import plan_tasks, run_tasks
+from retrieval.evaluation.types import LabelledSet
+from retrieval.retriever import Retriever
+from retrieval.sources.digests import digest_file
+
+_PAPER = "#ffffff"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """What is evaluated and how.
+
+    Attributes:
+        sets: Their names differ.
+        methods: Names of methods, each once.
+        out: Folder of the report.
+        k: Entities asked for per query.
+        limit: So many queries per set; None: all.
+        seed: Of the first pass of methods that draw.
+        num_seeds: Passes of methods that draw, with seeds that follow each other.
+        baseline: The method that others are compared with; None: "trie" where it is asked, else the first.
+        metrics: None: those that go with the kind of each set.
+        num_resamples: Of the bootstrap.
+        batch_size: Queries answered together.
+        redirects: File of redirects of titles, or None.
+        has_plots: Whether to draw.
+        resume: Whether to go on with what is in the folder.
+    """
+
+    sets: tuple[SetSpec, ...]
+    methods: tuple[str, ...]
+    out: Path
+    k: int = 10
+    limit: int | None = None
+    seed: int = 0
+    num_seeds: int = 1
+    baseline: str | None = None
+    metrics: tuple[str, ...] | None = None
+    num_resamples: int = 2000
+    batch_size: int = 64
+    redirects: Path | None = None
+    has_plots: bool = True
+    resume: bool = False
+
+    def check(self) -> None:
+        """Refuse what can be refused before a model is loaded.
+
+        Raises:
+            InputError: a name or a number is wrong; its field is the option's name.
+            MissingExtraError: a library is missing.
+            SourceError: the folder holds something else.
+        """
+        _check_names(self.sets)
+        for method in self.methods:
+            _check_method(method)
+        if self.baseline is not None and self.baseline not in self.methods:
+            raise InputError(
+                "baseline", f"must be one of the methods {list(self.methods)}, got {self.baseline!r}"
+            )
+        if self.metrics is not None:
+            try:
+                check_metrics(self.metrics)
+            except InputError as error:
+                raise InputError("metric", error.message) from error
+        if self.has_plots:
+            check_matplotlib()
+        _check_folder(self.out, self.resume)
+
+    @property
+    def compared_with(self) -> str:
+        """The baseline in force."""
+        return self.baseline or ("trie" if "trie" in self.methods else self.methods[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What came out.
+
+    Attributes:
+        comparisons: One per set.
+        overview: Over several sets; None with one.
+        results: Content of `results.json`.
+    """
+
+    comparisons: tuple[SetComparison, ...]
+    overview: Overview | None
+    results: dict[str, Any]
+
+
+def evaluate(
+    plan: EvaluationPlan, retriever: Retriever, about: Sequence[tuple[str, str]], command: str
+) -> Evaluated:
+    """Run what is not done yet, and write the report.
+
+    Args:
+        plan: One that `check` let pass.
+        retriever: Index and model.
+        about: What the report is to say of them beside their digests.
+        command: To repeat it.
+
+    Raises:
+        GenretError: a set cannot be read, the folder holds something else, or a constrained method answered
+            what the index lacks.
+    """
+    maker = MethodMaker(retriever, plan.k, plan.batch_size)
+    methods = [maker.make(name) for name in plan.methods]
+    redirects = {} if plan.redirects is None else read_redirects(plan.redirects)
+    resolver = IndexResolver(retriever.index, redirects)
+    sets = [read_set(replace(spec, limit=plan.limit), resolver) for spec in plan.sets]
+    identity = _identity(plan, retriever, sets)
+    store = RunStore(plan.out, identity, plan.resume)
+    comparisons = _compared(plan, sets, methods, store, maker.titles)
+    overview = make_overview(comparisons, plan.compared_with) if len(sets) > 1 else None
+    facts = Facts(
+        title=f"Evaluation of the index {retriever.name}",
+        batch_size=plan.batch_size,
+        about=(*_about(plan, retriever, sets, identity), *about),
+        command=command,
+    )
+    return _write(plan, facts, comparisons, overview)
+
+
+def _compared(
+    plan: EvaluationPlan,
+    sets: Sequence[LabelledSet],
+    methods: Sequence[EvaluatedMethod],
+    store: RunStore,
+    titles: IndexTitles,
+) -> tuple[SetComparison, ...]:
+    seeds = range(plan.seed, plan.seed + plan.num_seeds)
+    tasks = plan_tasks(sets, methods, seeds)
+    with Reporter(tasks) as reporter:
+        runs = run_tasks(tasks, store, titles, reporter.report)
+        reporter.say(f"{len(runs)} runs are done; resampling")
+    return compare(sets, runs, _settings(plan))
+
+
+def _settings(plan: EvaluationPlan) -> Settings:
+    return Settings(plan.compared_with, plan.metrics, plan.num_resamples, seed=plan.seed)
+
+
+def _write(
+    plan: EvaluationPlan, facts: Facts, comparisons: tuple[SetComparison, ...], overview: Overview | None
+) -> Evaluated:
+    settings = _settings(plan)
+    drawings: list[Drawing] = []
+    if plan.has_plots:
+        for name, caption, metric, points in _plots(comparisons, overview):
+            drawings.append(Drawing(name, draw(points, metric), caption))
+            write_text(plan.out / PLOTS_FOLDER / f"{name}.svg", draw(points, metric, _PAPER) + "\n")
+    document = make_document(facts, settings, comparisons, overview, drawings)
+    results = to_json(facts, settings, comparisons, overview)
+    write_text(
+        plan.out / "results.json", json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
+    write_text(plan.out / "report.md", to_markdown(document))
+    write_text(plan.out / "report.html", to_html(document))
+    return Evaluated(comparisons, overview, results)
+
+
+def _plots(
+    comparisons: Sequence[SetComparison], overview: Overview | None
+) -> list[tuple[str, str, str, list[Point]]]:
+    """Return name, caption, metric and points of every drawing that has points."""
+    plots = []
+    if overview is not None:
+        points = [
+            Point(row.method, row.milliseconds, None, row.mean)
+            for row in overview.rows
+            if row.milliseconds is not None
+        ]
+        caption = "Quality against time, means over the sets: higher is better, further left is faster."
+        plots.append(("overview", caption, "mean of the leading metrics", points))
+    for comparison in comparisons:
+        name, metric = comparison.labelled.name, comparison.primary
+        points = []
+        for method in comparison.methods:
+            interval = method.figures[metric].interval
+            if method.times is not None:
+                points.append(Point(method.method, method.times.mean_ms, interval, interval.value))
+        caption = (
+            f"{name}: {metric} against time, with 95 % intervals. Higher is better, further left is faster."
+        )
+        plots.append((f"set-{name}", caption, metric, points))
+    return [plot for plot in plots if plot[3]]
+
+
+def _identity(plan: EvaluationPlan, retriever: Retriever, sets: Sequence[LabelledSet]) -> Identity:
+    digests = {}
+    for labelled in sets:
+        asked = xxhash.xxh3_64_hexdigest("\n".join(query.query_id for query in labelled.queries).encode())
+        digests[labelled.name] = f"{labelled.digest}, {len(labelled.queries)} queries {asked}"
+    return Identity(
+        index=retriever.index.digest,
+        model=model_digest(retriever),
+        dtype=_dtype(retriever),
+        k=plan.k,
+        batch_size=plan.batch_size,
+        redirects=None if plan.redirects is None else digest_file(plan.redirects).xxh3_128,
+        sets=digests,
+    )
+
+
+def _about(
+    plan: EvaluationPlan, retriever: Retriever, sets: Sequence[LabelledSet], identity: Identity
+) -> list[tuple[str, str]]:
+    index = retriever.index
+    seeds = ", ".join(str(plan.seed + i) for i in range(plan.num_seeds))
+    about = [
+        (
+            "index",
+            f"{retriever.name}, {index.num_entities:,} entities, {index.num_rows:,} titles and aliases, "
+            f"digest {index.digest}",
+        ),
+        ("model", f"{Path(retriever.tokenizer.source).name}, {identity.dtype}, digest {identity.model}"),
+    ]
+    for labelled in sets:
+        about.append((f"set {labelled.name}", f"{len(labelled.queries):,} queries, digest {labelled.digest}"))
+    if plan.redirects is not None:
+        about.append(("redirects", f"{plan.redirects.name}, digest {identity.redirects}"))
+    about += [
+        ("entities asked for", f"k = {plan.k}"),
+        ("seeds", f"{seeds} for methods that draw; {plan.seed} for the bootstrap"),
+        ("batch size", str(plan.batch_size)),
+    ]
+    return about
+
+
+def _dtype(retriever: Retriever) -> str:
+    model = retriever.model
+    return str(model.dtype).removeprefix("torch.") if isinstance(model, HFLanguageModel) else "unknown"
+
+
+def _check_names(sets: Sequence[SetSpec]) -> None:
+    if not sets:
+        raise InputError("set", "give at least one set: --set NAME=FORMAT:PATH")
+    names = [spec.name for spec in sets]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError("set", f"two sets are called {name!r}; name one of them: OTHER=FORMAT:PATH")
+        if name.startswith("."):
+            raise InputError(
+                "set", f"a name must not begin with a dot, got {name!r}; it names a folder of the report"
+            )
+
+
+def _check_method(text: str) -> None:
+    from retrieval.evaluation.methods.lexical import check_bm25s
+
+    spec = MethodSpec.parse(text)
+    if spec.family in ("bm25", "shortlist"):
+        check_bm25s()
+    if spec.file is not None and not Path(spec.file).is_file():
+        raise InputError("method", f"{text!r}: there is no file {spec.file}")
+
+
+def _check_folder(out: Path, resume: bool) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InputError("out", f"must be a folder, {out} is a file")
+    if (out / IDENTITY_FILE).exists():
+        if not resume:
+            raise SourceError(f"{out}: holds an evaluation; go on with it (--resume) or name another --out")
+    elif any(out.iterdir()):
+        raise SourceError(f"{out}: holds other files; name another --out")

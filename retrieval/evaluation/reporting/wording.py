@@ -1,0 +1,162 @@
+"""What methods and columns are, in words for somebody who has read none of the papers."""
+
+from __future__ import annotations
+
+import re
+
+from retrieval.evaluation.methods.spec import MethodSpec
+
+_METRICS = {
+    "F1(InKB)": "Micro-averaged F1 over the mentions whose right answer is in the index: the harmonic "
+    "mean of "
+    "P(InKB) and R(InKB), counted over all mentions together.",
+    "P(InKB)": "Of the mentions that were given an entity, the share that was given the right one.",
+    "R(InKB)": "Of the mentions whose right answer is in the index, the share that was given it.",
+    "accuracy": "Share of the mentions whose first answer is right; where the index has no right answer, "
+    "saying so is right.",
+    "Rprec(KILT)": "R-precision as KILT defines it: with R the size of a set of evidence, the share of that "
+    "set among the first R answers; the best of a query's sets counts.",
+    "AP": "Average precision: the mean of the precisions at the rank of every relevant answer.",
+    "Rprec": "R-precision: with R relevant entities, the share of them among the first R answers.",
+    "RR": "Reciprocal rank: 1 divided by the rank of the first relevant answer, 0 where none is there.",
+}
+_AT = {
+    "nDCG": "Normalised discounted cumulative gain of the first {k} answers: relevant answers count by their "
+    "grade, less the lower they stand; 1 is the best order there is.",
+    "RR": "Reciprocal rank: 1 divided by the rank of the first relevant answer, 0 where none is among the "
+    "first {k}.",
+    "Success": "Share of the queries with a relevant answer among the first {k}.",
+    "R": "Recall: share of a query's relevant entities that are among the first {k} answers.",
+    "P": "Precision: share of the first {k} answers that are relevant.",
+    "AP": "Average precision, looking at the first {k} answers.",
+}
+_AT_FORM = re.compile(r"(\w+)@(\d+)(\(KILT\))?")
+
+COLUMNS = (
+    (
+        "± and brackets",
+        "`[low, high]` is the {confidence} confidence interval from {num_resamples:,} bootstrap resamples of "
+        "the queries, or of the documents where queries come from documents. `±` is the standard deviation "
+        "over the seeds of a method that draws.",
+    ),
+    (
+        "Δ",
+        "The leading metric minus that of `{baseline}` on the same queries, with the interval of a paired "
+        "bootstrap: an interval that does not hold 0 is a difference.",
+    ),
+    (
+        "p",
+        "Two-sided p-value of that difference, adjusted for the number of methods compared on the set "
+        "(Holm): "
+        "below 0.05, all differences so marked hold together with 95 % confidence.",
+    ),
+    (
+        "invalid",
+        "Share of the answers that are no entity of the index. A constrained method cannot write one; the "
+        "command fails if it ever does.",
+    ),
+    ("NO_MATCH", "Share of the queries that the method leaves without an answer."),
+    ("errors", "Share of the queries that could not be asked."),
+    (
+        "ms p50, p95, p99",
+        "Milliseconds per query: the median, and what 95 and 99 of 100 queries stay below. Queries are "
+        "answered "
+        "in batches of {batch_size}, and the time of a batch is shared equally among its queries; with "
+        "`--batch-size 1` these are latencies. Loading is left out.",
+    ),
+    ("queries/s", "Queries of the set divided by the time for all of them."),
+)
+
+
+def describe_method(name: str) -> str:
+    """Return what a method does."""
+    spec = MethodSpec.parse(name)
+    match spec.family:
+        case "unconstrained":
+            how = (
+                "one sample at temperature 1"
+                if spec.beams is None
+                else f"beam search with {spec.beams} beams"
+            )
+            return (
+                f"The model writes freely ({how}, by transformers' `generate`). What it wrote counts if "
+                "it is "
+                "exactly a title or an alias of the index; otherwise it is an invalid answer. The sources "
+                "call "
+                "this Vanilla."
+            )
+        case "trie":
+            return (
+                "One sample, by transformers' `generate`, in which every token must continue some title "
+                "of the "
+                "index (a prefix tree, or trie). All answers exist, but probability is handed on token by "
+                "token: "
+                "a beginning that leads to few or unlikely titles is as likely as it was when it led "
+                "anywhere, "
+                "which biases the answer."
+            )
+        case "disc":
+            return _describe_disc(spec)
+        case "beam":
+            width = "the larger of k and 10" if spec.beams is None else str(spec.beams)
+            return (
+                f"Beam search among the titles of the index, {width} prefixes at a time. It looks for the "
+                "most "
+                "probable titles instead of drawing one, adds up the probabilities of an entity's title and "
+                "aliases, and ranks up to k entities."
+            )
+        case "exact":
+            return (
+                "Beam search that goes on through what it dropped until the list of the best entities is "
+                "proven "
+                "or its budget is spent."
+            )
+        case "shortlist":
+            return (
+                f"BM25 proposes {spec.size} entities by the words of the query (of a mention, by its own "
+                "words), "
+                "and the model ranks these alone by beam search."
+            )
+        case "bm25":
+            return (
+                "No model: BM25, word overlap weighted by how rare words are, over titles, aliases and "
+                "the column "
+                "`description` where the index has one. Of a mention its own words are asked, without the "
+                "text "
+                "around it."
+            )
+        case _:
+            return f"Rankings of another system, read from `{spec.file}`."
+
+
+def _describe_disc(spec: MethodSpec) -> str:
+    draws = "1 draw" if spec.draws == 1 else f"up to {spec.draws} draws"
+    text = (
+        f"DISC, with {draws} per sample. A title is drawn under the constraint together with the "
+        "probability that "
+        "the constraint kept at every step; the draw is accepted with that probability, and where none is "
+        "accepted one of them is taken by its weight. More draws bring the answer closer to what the "
+        "model would "
+        "answer if it knew which titles exist."
+    )
+    if spec.draws == 1:
+        text += " With one draw there is nothing to choose from: the same distribution as `trie`."
+    if (spec.beams or 1) > 1:
+        text += f" Every draw is made of {spec.beams} prefixes at a time, which favours likely titles."
+    if spec.adaptive:
+        text += " What draws find to be invalid is left out of later ones."
+    if spec.top_m is not None:
+        text += f" Only the {spec.top_m} likeliest tokens of a step are looked at, which biases the weights."
+    if spec.samples == 1:
+        return text + " One sample: one answer per query."
+    return text + f" Entities are ranked by their share of {spec.samples} samples."
+
+
+def describe_metric(name: str) -> str:
+    """Return what a metric says."""
+    if name in _METRICS:
+        return _METRICS[name]
+    if (match := _AT_FORM.fullmatch(name)) and match[1] in _AT:
+        text = _AT[match[1]].format(k=match[2])
+        return f"{text} Every set of evidence counts as a whole." if match[3] else text
+    return "As ir-measures defines it."
