@@ -141,6 +141,13 @@ class _Number(click.FloatRange):
     help="Share of the examples whose target is a JSON document with the title in it, for genret answer.",
 )
 @_option(
+    "--annotations",
+    type=_Number(0, 1),
+    default=0.0,
+    help="Share of the examples with labelled mentions whose target is the text around them with links "
+    "in it, for genret link --mentions generated.",
+)
+@_option(
     "--seed",
     type=click.IntRange(0, _MAX_SEED),
     default=17,
@@ -199,6 +206,7 @@ def train_command(
     vocab_size: int | None,
     max_prompt_tokens: int,
     answers: float,
+    annotations: float,
     seed: int,
     threads: int,
     cpu: bool,
@@ -247,6 +255,7 @@ def train_command(
             max_bad_rows=max_bad_rows,
             save_dtype=save_dtype,
             answers=answers,
+            annotations=annotations,
             test=test,
             trainer=TrainerOptions(
                 optimizer=optimizer or ("muon" if preset else "adamw"),

@@ -18,6 +18,7 @@ from retrieval.errors import InputError
 from retrieval.limits import Limits
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.annotations import LinkedText
 from retrieval.training.examples import Example, ExampleGenerator
 from retrieval.training.limits import check_markup, fit_prompt, num_markup_tokens
 
@@ -63,6 +64,7 @@ class ExampleEncoder:
         self._max_prompt_tokens = min(max_prompt_tokens, encoder_positions or max_prompt_tokens)
         for template in (self._plain, self._mention):
             check_markup(template, tokenizer, self._max_prompt_tokens)
+        self._annotate = config.annotate_template(None)
         templates = (self._plain, self._mention, self._answer)
         self._markup = {t: num_markup_tokens(t, tokenizer) for t in templates}
 
@@ -73,6 +75,8 @@ class ExampleEncoder:
         row = self._tokenizer.encode_titles([example.title], self._rendering)[0]
         if row is None or self.fault(row) is not None:
             return None
+        if example.linked is not None:
+            return self._encode_linked(example.linked, row[-1])
         if example.document is not None:
             template = self._answer
             row = [*self._tokenizer.encode_text(example.document), row[-1]]
@@ -83,6 +87,24 @@ class ExampleEncoder:
             if limit <= self._markup[template]:
                 return None
         return EncodedExample(tuple(fit_prompt(template, self._tokenizer, text, limit)), tuple(row))
+
+    def _encode_linked(self, linked: LinkedText, end_token: int) -> EncodedExample | None:
+        """A window of a text, and the same with links; None where not even the mention fits."""
+
+        def encoded(begin: int, end: int) -> EncodedExample:
+            prompt = self._annotate.encode(self._tokenizer, linked.text[begin:end])
+            written = self._tokenizer.encode_text(linked.annotated(begin, end))
+            return EncodedExample(tuple(prompt), (*written, end_token))
+
+        def fits(begin: int, end: int) -> bool:
+            example = encoded(begin, end)
+            room = self._limits.room(len(example.prompt_ids))
+            return len(example.prompt_ids) <= self._max_prompt_tokens and (
+                room is None or len(example.title_ids) <= room
+            )
+
+        window = linked.window(fits)
+        return None if window is None else encoded(*window)
 
     def fault(self, row: Sequence[int] | None) -> str | None:
         """Say why a title's row can follow no prompt and is never trained on; None where it can."""

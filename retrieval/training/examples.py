@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from retrieval.training.annotations import LinkedText, linked_texts
 from retrieval.training.answers import answer_document
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.mentions import LabelledMention
@@ -95,6 +96,8 @@ class ExampleOptions:
         alias_target: Share of the alias inputs whose target is the alias itself, not the title.
         clean: Share of names and queries left as written (apart from letter case).
         answers: Share of the examples with a query whose target is a JSON document with the title in it.
+        annotations: Share of the examples with a labelled mention whose target is the text around it with
+            links in it.
     """
 
     first: Mixture = COPYING_FIRST
@@ -103,9 +106,10 @@ class ExampleOptions:
     alias_target: float = 0.15
     clean: float = 0.35
     answers: float = 0.0
+    annotations: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alias_target", "clean", "answers"):
+        for name in ("alias_target", "clean", "answers", "annotations"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
         if self.ramp_examples < 0:
@@ -122,6 +126,7 @@ class Example:
         title: Text to be written.
         recipe: Which recipe made it.
         document: JSON to be written in the title's place, for the template of answers; None: the bare title.
+        linked: The text around the mention, to be written again with its links; None: the bare title is.
     """
 
     title: str
@@ -129,6 +134,7 @@ class Example:
     query: str | None = None
     mention: Mention | None = None
     document: str | None = None
+    linked: LinkedText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,7 @@ class ExampleGenerator:
         self._name_words = sorted(names)
         self._kinds = {entity.title: entity.kind for entity in entities}
         self._mentions = mentions
+        self._linked = linked_texts(mentions) if self.options.annotations else []
 
     def draw(self, index: int, random: Random) -> Example:
         """Return one example of the mixture due at position `index` of the run."""
@@ -197,13 +204,19 @@ class ExampleGenerator:
         if recipe == "keywords" and self._worded:
             return self._keywords(random.choice(self._worded), random)
         if recipe == "mention" and self._mentions and random.random() < _LABELLED_SHARE:
-            labelled = random.choice(self._mentions)
-            return Example(labelled.title, "mention", mention=labelled.mention)
+            number = random.choice(range(len(self._mentions)))
+            labelled = self._mentions[number]
+            linked = self._linked[number] if self._is_annotated(random) else None
+            return Example(labelled.title, "mention", mention=labelled.mention, linked=linked)
         if recipe == "mention":
             return self._mention(random.choice(self._sources), random)
         if recipe == "invented":
             return self._invented(random)
         return self._name(random.choice(self._sources), random)
+
+    def _is_annotated(self, random: Random) -> bool:
+        share = self.options.annotations
+        return share > 0 and random.random() < share
 
     def _weights(self, index: int) -> Mapping[str, float]:
         ramp = self.options.ramp_examples

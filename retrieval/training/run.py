@@ -17,6 +17,7 @@ import torch
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.annotations import with_annotations
 from retrieval.training.answers import with_answers
 from retrieval.training.budget import Budget
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue, read_queries
@@ -55,6 +56,7 @@ class RunPlan:
         max_bad_rows: So many bad rows of the catalogue are left out, more are an error.
         save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
         answers: Share of the examples whose target is a JSON document with the title in it.
+        annotations: Share of the examples with labelled mentions whose target is the text with links in it.
         test: Whether the test queries are measured too, after training.
         trainer: How to optimise.
     """
@@ -73,6 +75,7 @@ class RunPlan:
     max_bad_rows: int = 0
     save_dtype: str = "float16"
     answers: float = 0.0
+    annotations: float = 0.0
     test: bool = False
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
 
@@ -89,8 +92,11 @@ class RunPlan:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(name, f"must be > 0 and finite, got {value}")
-        if not 0 <= self.answers <= 1:
-            raise InputError("answers", f"must be in [0, 1], got {self.answers}")
+        for name in ("answers", "annotations"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(name, f"must be in [0, 1], got {getattr(self, name)}")
+        if self.annotations and self.mentions is None:
+            raise InputError("annotations", "needs labelled mentions; name a file of them with --mentions")
         if self.max_bad_rows < 0:
             raise InputError("max_bad_rows", f"must be >= 0, got {self.max_bad_rows}")
         if self.max_prompt_tokens < 8:
@@ -125,6 +131,8 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     checkpoint = _start_checkpoint(plan, entities, queries, mentions)
     if plan.answers:
         checkpoint = replace(checkpoint, config=with_answers(checkpoint.config))
+    if plan.annotations:
+        checkpoint = replace(checkpoint, config=with_annotations(checkpoint.config))
     _log_start(plan, checkpoint, entities, queries, mentions, report)
     encoder = _encoder(plan, checkpoint, entities, report)
 
@@ -133,7 +141,9 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     if plan.minutes is None:
         ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
     later = LATER_WITH_MENTIONS if mentions else LATER
-    drawn = ExampleOptions(later=later, ramp_examples=ramp, answers=plan.answers)
+    drawn = ExampleOptions(
+        later=later, ramp_examples=ramp, answers=plan.answers, annotations=plan.annotations
+    )
     dataset = ExampleDataset(
         ExampleGenerator(entities, queries, drawn, mentions),
         encoder,
