@@ -1,156 +1,137 @@
-"""A retriever with scripted answers, and finders with given names, for tests of linking without a model."""
+"""A linker without a model, and whole runs with it in processes that can be killed.
+
+Every word of a document is a mention; "Xword" fails, "?word" is NIL, and "DIE" kills its process.
+Beside the output, `OUT.log` gets a line per shard begun: "BEGIN shard pid".
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError, ModelError
 from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document, Span
-from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.options import LinkOptions, WorkerOptions
-from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.types import Candidate, Entity, RetrievalResult, RetrieveRequest
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.documents.shard import Shard
+from retrieval.linking.options import LinkJob, WorkerOptions
+from retrieval.linking.rows import SCHEMA
+from retrieval.linking.run import OutputOptions, link_corpus
+from retrieval.linking.runners.choice import RunnerOptions
+from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
-MARKED = re.compile(r"\[([^\[\]]*)\]")
-DIGEST = "digest of the index"
-
-
-class ScriptedIndex:
-    """Knows its digest, and every entity under the sun: "E7" has the title "Title 7"."""
-
-    path = "scripted.index"
-    digest = DIGEST
-
-    def __init__(self, entities: Mapping[str, Entity] | None = None) -> None:
-        self._entities = dict(entities or {})
-
-    def entity_by_id(self, entity_id: str) -> Entity | None:
-        return self._entities.get(entity_id)
+ROOT = Path(__file__).resolve().parents[1]
+DELAY_VARIABLE = "TEST_LINKING_SECONDS_PER_DOCUMENT"
 
 
-class ScriptedRetriever:
-    """Links "name-3" to the entity "Ename" with log-probability -3, the next candidate one below.
+class WordLinker:
+    """Links every word to itself."""
 
-    The mention "nothing" has no candidates, "withheld" is abstained from, "vague" is not proven where that
-    was asked for, and "broken" fails. A prompt has one token per character of the query.
-    """
+    def __init__(self, index_digest: str) -> None:
+        self._index_digest = index_digest
+        self._delay = float(os.environ.get(DELAY_VARIABLE, "0"))
 
-    def __init__(self, max_tokens: int | None = None, entities: Mapping[str, Entity] | None = None) -> None:
-        mention = PromptTemplate("mention", mention_format="{left}[{mention}]{right}", context_chars=10)
-        bare = PromptTemplate("bare", mention_format="[{mention}]")
-        self.config = CheckpointConfig(prompts={"plain": bare, "mention": mention, "bare": bare})
-        self.index = ScriptedIndex(entities)
-        self.max_tokens = max_tokens
-        self.batches: list[list[RetrieveRequest]] = []
-
-    @property
-    def queries(self) -> list[str]:
-        """Whatever was asked, in that order."""
-        return [request.query for batch in self.batches for request in batch]
-
-    def check_filter(self, predicate: str) -> None:
-        if "unknown" in predicate:
-            raise InputError("filter", "no such column: unknown")
-
-    def prompt_tokens(self, request: RetrieveRequest) -> int:
-        length = len(request.query)
-        if self.max_tokens is not None and length > self.max_tokens:
-            raise InputError("query", f"too long: {length} tokens, the model takes at most {self.max_tokens}")
-        return length
-
-    def retrieve_batch(self, requests: Sequence[RetrieveRequest]) -> list[Any]:
-        self.batches.append(list(requests))
-        return [self._reply(request) for request in requests]
-
-    def _reply(self, request: RetrieveRequest) -> object:
-        try:
-            self.prompt_tokens(request)
-        except InputError as error:
-            return error
-        match = MARKED.search(request.query)
-        mention = match.group(1) if match else request.query
-        if mention == "broken":
-            return ModelError("the model is broken\nin two lines")
-        name, _, depth = mention.partition("-")
-        is_disc = request.method == "disc"
-        found = [
-            Candidate(
-                entity_id=f"E{name}" + "'" * n,
-                title=f"Title {name}",
-                surface=name.lower(),
-                logprob=-float(depth or 1) - n,
-                probability=(0.75, 0.25)[n] if is_disc else None,
-                metadata={"x": 1},
-                score=-float(n),
-            )
-            for n in range(min(request.k, 2))
-        ]
-        return RetrievalResult(
-            request.query,
-            request.method,
-            () if mention in ("nothing", "withheld") else tuple(found),
-            certified=None if is_disc else request.exact and mention != "vague",
-            mass=0.5 if is_disc else None,
-            abstained=mention == "withheld",
-        )
-
-
-class Names:
-    """Finds the names it is given, each in every place, from left to right."""
-
-    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
-        self._names = {name.casefold(): tuple(ids) for name, ids in names.items()}
-        ordered = sorted(map(re.escape, names), key=len, reverse=True)
-        self._pattern = re.compile("|".join(ordered), re.IGNORECASE)
-        self.num_look_ups = 0
-
-    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
-        stop = len(text) if end is None else end
-        matches = [m for m in self._pattern.finditer(text) if begin <= m.start() < stop]
-        return [Span(m.start(), m.end(), num_names=len(self.entity_ids(m.group()))) for m in matches]
-
-    def entity_ids(self, text: str) -> Sequence[str]:
-        self.num_look_ups += 1
-        return self._names.get(text.casefold(), ())
-
-
-class LinkRun:
-    """Links documents with a scripted retriever and keeps all that comes of it."""
-
-    def __init__(
+    def link(
         self,
-        *documents: Document | BadDocument,
-        retriever: ScriptedRetriever | None = None,
-        finder: Any = None,
-        batch_size: int = 4,
-        cache_entries: int = 1000,
-        **options: Any,
-    ) -> None:
-        self.retriever = retriever or ScriptedRetriever()
-        self.counts = LinkCounts()
-        self.complaints: list[str] = []
-        self.reports: list[dict[str, int]] = []
-        self.blocks: list[list[dict[str, Any]]] = []
-        worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
-        self.linker = DocumentLinker(self.retriever, LinkOptions(**options), worker, finder)  # type: ignore[arg-type]
-        for rows in self.linker.link(documents, self.counts, self.complaints.append, self._report):
-            self.blocks.append(rows)
+        documents: Iterable[Document | BadDocument],
+        counts: LinkCounts,
+        complain: Callable[[str], None],
+        report: Callable[[LinkCounts], None],
+    ) -> Iterator[list[dict[str, Any]]]:
+        for document in documents:
+            if isinstance(document, BadDocument):
+                counts.num_bad_documents += 1
+                complain(str(document))
+                continue
+            counts.num_documents += 1
+            time.sleep(self._delay)
+            yield [
+                self._row(document, match, counts, complain) for match in re.finditer(r"\S+", document.text)
+            ]
+            report(counts)
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return [row for rows in self.blocks for row in rows]
+    def _row(
+        self, document: Document, match: re.Match[str], counts: LinkCounts, complain: Callable[[str], None]
+    ) -> dict[str, Any]:
+        word = match[0]
+        if word == "DIE":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if word == "REFUSE":
+            raise InputError("filter", "does not fit the index")
+        if word == "BREAK":
+            raise ModelError("the model is broken")
+        counts.num_mentions += 1
+        row = {
+            **dict.fromkeys(SCHEMA.names),
+            "source": document.source,
+            "row": document.row,
+            "doc_id": document.doc_id,
+            "start": match.start(),
+            "end": match.end(),
+            "mention": word,
+            "candidates": [],
+            "mention_source": "found",
+            "method": "beam",
+            "index_digest": self._index_digest,
+        }
+        if word.startswith("X"):
+            counts.num_failed += 1
+            counts.num_nil += 1
+            complain(f"{document.source}, line {document.row}: {word} failed")
+            return {**row, "nil_reason": "error", "error": "failed"}
+        if word.startswith("?"):
+            counts.num_nil += 1
+            return {**row, "nil_reason": "no_match"}
+        counts.num_linked += 1
+        candidate = {"entity_id": word, "title": word, "logprob": -1.0, "score": -1.0, "probability": 0.5}
+        return {**row, "entity_id": word, "title": word, "logprob": -1.0, "candidates": [candidate]}
 
-    def column(self, name: str) -> list[Any]:
-        return [row[name] for row in self.rows]
 
-    def _report(self, counts: LinkCounts) -> None:
-        self.reports.append(counts.to_json())
+class LoggingWorker(ShardWorker):
+    """Keeps a log of the shards begun."""
+
+    def __init__(self, job: LinkJob) -> None:
+        super().__init__(job, WordLinker(job.index_digest))
+        self._log = job.out + ".log"
+
+    def run(self, shard: Shard, report: Callable[[LinkCounts], None] = lambda counts: None) -> ShardRecord:
+        with open(
+            self._log, "a", encoding="utf-8"
+        ) as log:  # one write: lines of several processes stay whole
+            log.write(f"BEGIN {shard.number} {os.getpid()}\n")
+        return super().run(shard, report)
 
 
-def document(text: str, *spans: tuple[int, int] | str, row: int = 1, **fields: Any) -> Document:
-    """A document whose spans are given as offsets, or as the text they stand for (its first occurrence)."""
-    placed = [Span(text.index(s), text.index(s) + len(s)) if isinstance(s, str) else Span(*s) for s in spans]
-    return Document("in.jsonl", row, f"d{row}", text, tuple(placed), **fields)
+def begun(out: Path) -> list[tuple[int, int]]:
+    """Return (shard, process) for every time that a shard was begun, in that order."""
+    log = Path(f"{out}.log")
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    return [(int(shard), int(pid)) for _, shard, pid in map(str.split, lines)]
+
+
+def run_words(
+    inputs: Path, out: Path, index: Path, workers: int = 1, shard_documents: int = 4, **output: Any
+) -> Any:
+    """Link the words of a file or folder."""
+    return link_corpus(
+        CorpusOptions((str(inputs),), shard_documents=shard_documents),
+        OutputOptions(str(out), **output),
+        WorkerOptions(str(index)),
+        runner=RunnerOptions(num_workers=workers, open_worker=LoggingWorker),
+    )
+
+
+def run_command(inputs: Path, out: Path, index: Path, workers: int) -> list[str]:
+    """Return a command that does the same in a process of its own, and prints READY before."""
+    code = (
+        "import sys; from pathlib import Path; from tests.linking_fakes import run_words;"
+        "i, o, x, w = sys.argv[1:]; print('READY', flush=True);"
+        "run_words(Path(i), Path(o), Path(x), int(w))"
+    )
+    return [sys.executable, "-c", code, str(inputs), str(out), str(index), str(workers)]

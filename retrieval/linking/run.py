@@ -223,12 +223,13 @@ def _progress(plan: RunPlan) -> Progress:
 
 def _check_limits(counts: LinkCounts, records: list[ShardRecord], output: OutputOptions) -> None:
     if counts.num_bad_documents > output.max_bad_rows:
-        bad = [record for record in records if record.counts.num_bad_documents and record.complaints]
-        example = bad[-1].complaints[0] if bad else "lines that are no documents"
+        example = next(
+            (record.first_bad for record in reversed(records) if record.first_bad), "bad documents"
+        )
         raise SourceError(too_many_bad(example, counts.num_bad_documents, output.max_bad_rows))
     if output.max_failed is not None and counts.num_failed > output.max_failed:
-        failed = [record for record in records if record.counts.num_failed and record.complaints]
-        example = failed[-1].complaints[-1] if failed else "mentions failed"
+        told = [text for record in records for text in record.complaints if text != record.first_bad]
+        example = told[-1] if told else "mentions failed"
         raise LinkingRunError(
             f"{example} ({counted(counts.num_failed, 'mention')} failed, {output.max_failed} allowed; "
             "allow more with --max-failed)"

@@ -78,6 +78,7 @@ class ShardWorker:
         part = Path(self._job.out) / part_name(shard.number, self._job.output_format)
         counts = LinkCounts()
         complaints: list[str] = []
+        bad: list[str] = []
 
         def complain(text: str) -> None:
             if len(complaints) < MAX_COMPLAINTS:
@@ -85,7 +86,7 @@ class ShardWorker:
 
         staging = temporary_name(part)
         try:
-            rows = self._linker.link(self._documents(shard), counts, complain, report)
+            rows = self._linker.link(self._documents(shard, bad), counts, complain, report)
             counts.num_rows = write_part(staging, self._job.output_format, self._metadata, rows)
             with writing(part):
                 num_bytes, digest = staging.stat().st_size, digest_file(staging)
@@ -103,6 +104,7 @@ class ShardWorker:
             complaints=tuple(complaints),
             seconds=round(time.monotonic() - started, 3),
             part_digest=digest,
+            first_bad=bad[0] if bad else "",
         )
         write_record(record_file(part.parent, shard.number), record)
         return record
@@ -140,13 +142,14 @@ class ShardWorker:
             self.close()
             raise
 
-    def _documents(self, shard: Shard) -> Iterator[Document | BadDocument]:
-        allowed, num_bad = self._job.max_bad_documents, 0
+    def _documents(self, shard: Shard, bad: list[str]) -> Iterator[Document | BadDocument]:
+        """Yield the documents of a shard; what is none is added to `bad`."""
+        allowed = self._job.max_bad_documents
         for document in read_shard(self._job.corpus, shard):
             if isinstance(document, BadDocument):
-                num_bad += 1
-                if allowed is not None and num_bad > allowed:
-                    raise SourceError(too_many_bad(str(document), num_bad, allowed))
+                bad.append(str(document))
+                if allowed is not None and len(bad) > allowed:
+                    raise SourceError(too_many_bad(bad[-1], len(bad), allowed))
             yield document
 
 

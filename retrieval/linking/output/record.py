@@ -30,6 +30,7 @@ class ShardRecord:
         complaints: The first bad lines and failed mentions, as text.
         seconds: Wall time.
         part_digest: XXH3-128 of the part file.
+        first_bad: The first line that is no document, and what is wrong with it.
     """
 
     shard: int
@@ -41,6 +42,7 @@ class ShardRecord:
     complaints: tuple[str, ...] = ()
     seconds: float = 0.0
     part_digest: str = ""
+    first_bad: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -64,6 +66,7 @@ class ShardRecord:
                 complaints=tuple(_typed(text, str) for text in value["complaints"]),
                 seconds=float(value["seconds"]),
                 part_digest=_typed(value["part_digest"], str),
+                first_bad=_typed(value["first_bad"], str),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not the record of a shard: {error}") from error

@@ -1,0 +1,197 @@
+"""Part files: whole or not there, the same rows in both formats, the same bytes for the same rows."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrieval.errors import SourceError
+from retrieval.linking.output import part_file
+from retrieval.linking.output.durable import appearing, replace_file
+from retrieval.linking.output.merging import merge_parts
+from retrieval.linking.output.part_file import write_part
+from retrieval.linking.rows import SCHEMA
+
+METADATA = {"index_digest": "abc", "options": '{"k": 5}'}
+LINKED = {
+    **dict.fromkeys(SCHEMA.names),
+    "source": "a.jsonl",
+    "row": 1,
+    "doc_id": "a",
+    "start": 3,
+    "end": 9,
+    "mention": "Nile ü 🐫",
+    "entity_id": "Q7",
+    "title": "Nile",
+    "logprob": -1.5,
+    "probability": 0.25,
+    "candidates": [{"entity_id": "Q7", "title": "Nile", "logprob": -1.5, "score": -1.5, "probability": 0.25}],
+    "certified": True,
+}
+NIL = {**dict.fromkeys(SCHEMA.names), "source": "a.jsonl", "row": 2, "mention": "x", "candidates": []}
+Rows = list[dict[str, Any]]
+
+
+def read(file: Path) -> Rows:
+    if file.suffix == ".parquet":
+        return list(pq.read_table(file).to_pylist())
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def write(file: Path, *batches: Sequence[dict[str, Any]]) -> int:
+    return write_part(file, file.suffix[1:], METADATA, batches)
+
+
+@pytest.fixture(params=["out.parquet", "out.jsonl"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / str(request.param)
+
+
+@pytest.mark.parametrize("batches", [[], [[]], [[LINKED]], [[LINKED, NIL], [NIL]]])
+def test_rows_come_back(file: Path, batches: list[Rows]) -> None:
+    rows = [row for rows in batches for row in rows]
+    assert write(file, *batches) == len(rows)
+    assert read(file) == rows
+
+
+def test_parquet_has_schema_and_metadata(tmp_path: Path) -> None:
+    write(tmp_path / "out.parquet", [LINKED])
+    schema = pq.read_schema(tmp_path / "out.parquet")
+    assert schema.equals(SCHEMA)
+    assert schema.metadata[b"genret.index_digest"] == b"abc"
+    assert schema.metadata[b"genret.options"] == b'{"k": 5}'
+
+
+def test_json_lines_have_the_order_of_the_schema_and_are_utf_8(tmp_path: Path) -> None:
+    write(tmp_path / "out.jsonl", [dict(reversed(LINKED.items()))])
+    text = (tmp_path / "out.jsonl").read_bytes().decode("utf-8")
+    assert list(json.loads(text)) == SCHEMA.names
+    assert "Nile ü 🐫" in text
+
+
+@settings(deadline=None, max_examples=15)
+@given(cuts=st.lists(st.integers(0, 60), max_size=8), weight=st.sampled_from([1, 7, 1 << 16]))
+def test_how_rows_come_does_not_show_in_the_bytes(
+    cuts: list[int], weight: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("bytes")
+    rows = [{**(LINKED if i % 3 else NIL), "row": i} for i in range(60)]
+    bounds = [0, *sorted(cuts), 60]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(part_file, "_GROUP_WEIGHT", weight)
+        for name in ("out.parquet", "out.jsonl"):
+            write(folder / f"one-{name}", rows)
+            write(folder / f"many-{name}", *(rows[a:b] for a, b in itertools.pairwise(bounds)))
+            assert (folder / f"one-{name}").read_bytes() == (folder / f"many-{name}").read_bytes()
+
+
+def test_row_groups_are_bounded_by_rows_and_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_file, "_GROUP_WEIGHT", 10)
+    many = {**LINKED, "candidates": LINKED["candidates"] * 9}  # type: ignore[operator]
+    write(tmp_path / "out.parquet", [NIL] * 25, [many] * 2)
+    with pq.ParquetFile(tmp_path / "out.parquet") as written:
+        sizes = [written.metadata.row_group(i).num_rows for i in range(written.metadata.num_row_groups)]
+    assert sizes == [10, 10, 6, 1]
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+def test_nothing_appears_when_the_block_fails(file: Path, kind: type[BaseException]) -> None:
+    with pytest.raises(kind), appearing(file) as staging:  # noqa: PT012
+        write(staging, [LINKED])
+        raise kind
+    assert os.listdir(file.parent) == []
+
+
+def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    replace_file(file, b"old")
+    with pytest.raises(ValueError, match="later"), appearing(file) as staging:  # noqa: PT012
+        staging.write_bytes(b"new")
+        raise ValueError("later")
+    assert file.read_bytes() == b"old"
+    replace_file(file, b"new")
+    assert (file.read_bytes(), os.listdir(tmp_path)) == (b"new", ["f"])
+
+
+class FullDisk:
+    """A sink on a disk without space."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def write(self, rows: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("rows", [[], [LINKED]])
+def test_full_disk_is_an_error_that_names_the_output(
+    file: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sink in ("ParquetSink", "JsonLinesSink"):
+        monkeypatch.setattr(part_file, sink, FullDisk)
+    with pytest.raises(SourceError) as error:
+        write(file, rows)
+    assert str(error.value) == f"{file}: cannot be written: No space left on device"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("output_format", ["parquet", "jsonl"])
+def test_a_disk_that_is_really_full(output_format: str) -> None:
+    with pytest.raises(SourceError, match=r"^/dev/full: cannot be written: .*No space left on device"):
+        write_part(Path("/dev/full"), output_format, METADATA, [[LINKED] * 2000])
+
+
+def test_the_error_of_the_rows_comes_through(file: Path) -> None:
+    def failing() -> Any:
+        yield [LINKED]
+        raise ValueError("no more rows")
+
+    with pytest.raises(ValueError, match="no more rows"):
+        write_part(file, file.suffix[1:], METADATA, failing())
+
+
+def test_parts_are_merged_in_order(file: Path) -> None:
+    parts = []
+    for i in range(5):
+        part = file.with_name(f"part-{i:06d}{file.suffix}")
+        write(part, [{**LINKED, "row": 10 * i + j} for j in range(i)])
+        parts.append(part)
+    merge_parts(file, file.suffix[1:], METADATA, parts)
+    assert [row["row"] for row in read(file)] == [10, 20, 21, 30, 31, 32, 40, 41, 42, 43]
+    if file.suffix == ".parquet":
+        assert pq.read_schema(file).metadata[b"genret.index_digest"] == b"abc"
+        assert pq.read_metadata(file).num_row_groups == 1
+
+
+def test_merging_nothing_makes_an_empty_file(file: Path) -> None:
+    part = file.with_name(f"part{file.suffix}")
+    write(part)
+    merge_parts(file, file.suffix[1:], METADATA, [part])
+    assert read(file) == []
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    part = tmp_path / "part-000000.parquet"
+    write(part, [LINKED] * 1000)
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(SourceError, match=r"part-000000\.parquet: cannot be read: .*delete it"):
+        merge_parts(tmp_path / "out.parquet", "parquet", METADATA, [part])
+
+
+def test_rows_fit_the_schema() -> None:
+    assert pa.Table.from_pylist([LINKED, NIL], schema=SCHEMA).num_rows == 2

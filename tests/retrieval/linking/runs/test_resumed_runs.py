@@ -1,0 +1,440 @@
+"""Runs begin, go on, are refused, and end; nothing is done twice and nothing of others is touched."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.options import LinkOptions, WorkerOptions
+from retrieval.linking.output import durable
+from retrieval.linking.output.folder import OutputFolder
+from retrieval.linking.output.record import ShardRecord, read_record
+from retrieval.linking.run import OutputOptions, link_corpus, plan_corpus_run
+from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.runners.choice import RunnerOptions
+from tests.index_fixtures import build, character_tokenizer
+from tests.linking_fakes import LoggingWorker, begun, run_words
+
+NUM_DOCUMENTS, PER_SHARD = 22, 4
+NUM_SHARDS = 6
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("index"), ["title", "Paris"], character_tokenizer("Paris")).index
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_documents(tmp_path / "docs.jsonl", [f"w{i} w{i}b ?n Xx" for i in range(NUM_DOCUMENTS)])
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def write_documents(file: Path, texts: list[str]) -> Path:
+    lines = (json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts))
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    found = []
+    for part in sorted(out.glob("part-*")):
+        if part.suffix == ".parquet":
+            found += pq.read_table(part).to_pylist()
+        else:
+            found += [json.loads(line) for line in part.read_text(encoding="utf-8").splitlines()]
+    return found
+
+
+def mentions(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["doc_id"], row["mention"]) for row in found]
+
+
+EXPECTED = [(f"d{i}", word) for i in range(NUM_DOCUMENTS) for word in (f"w{i}", f"w{i}b", "?n", "Xx")]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {
+        str(f.relative_to(folder)): f.read_bytes()
+        for f in folder.rglob("*")
+        if f.is_file() and f.name != ".lock"
+    }
+
+
+def test_a_run_writes_every_row_once_in_order(docs: Path, out: Path, index: Path) -> None:
+    summary = run_words(docs, out, index)
+    assert mentions(rows(out)) == EXPECTED
+    assert summary.counts == LinkCounts(
+        num_documents=22, num_mentions=88, num_linked=44, num_nil=44, num_failed=22, num_rows=88
+    )
+    assert (summary.num_shards, summary.num_resumed, summary.was_complete) == (NUM_SHARDS, 0, False)
+    parts = [f"part-{i:06d}.parquet" for i in range(NUM_SHARDS)]
+    assert sorted(p.name for p in out.iterdir()) == [".lock", "_run.json", "_shards", "_summary.json", *parts]
+    assert sorted(p.name for p in (out / "_shards").iterdir()) == [f"{i:06d}.json" for i in range(NUM_SHARDS)]
+    told = json.loads((out / "_summary.json").read_text())
+    assert (told["num_rows"], told["num_shards"], sorted(told["parts"])) == (88, NUM_SHARDS, parts)
+    assert pq.read_table(out).num_rows == 88  # readers of folders see the parts alone
+
+
+def test_a_complete_run_does_nothing_when_it_is_started_again(docs: Path, out: Path, index: Path) -> None:
+    first = run_words(docs, out, index)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"}
+    again = run_words(docs, out, index)
+    assert (again.was_complete, again.counts) == (True, first.counts)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"} == before
+    assert len(begun(out)) == NUM_SHARDS
+
+
+def damage_part(out: Path) -> None:
+    (out / "part-000002.parquet").unlink()
+
+
+def truncate_part(out: Path) -> None:
+    part = out / "part-000002.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+
+
+def remove_record(out: Path) -> None:
+    (out / "_shards/000002.json").unlink()
+
+
+def truncate_record(out: Path) -> None:
+    record = out / "_shards/000002.json"
+    record.write_bytes(record.read_bytes()[:-30])
+
+
+def empty_record(out: Path) -> None:
+    (out / "_shards/000002.json").write_bytes(b"")
+
+
+def record_of_another_run(out: Path) -> None:
+    record = out / "_shards/000002.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "key": "other"}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [damage_part, truncate_part, remove_record, truncate_record, empty_record, record_of_another_run],
+)
+def test_what_is_not_whole_is_done_again_and_that_alone(
+    damage: Any, docs: Path, out: Path, index: Path
+) -> None:
+    run_words(docs, out, index)
+    whole = {name: data for name, data in snapshot(out).items() if name.startswith("part-")}
+    damage(out)
+    (out / ".part-000002.parquet.host.123.tmp").write_bytes(b"half")
+    (out / "part-000077.parquet").write_bytes(b"of nobody")
+    summary = run_words(docs, out, index)
+    assert (summary.num_resumed, summary.was_complete) == (NUM_SHARDS - 1, False)
+    assert [shard for shard, _ in begun(out)][NUM_SHARDS:] == [2]
+    assert {name: data for name, data in snapshot(out).items() if name.startswith("part-")} == whole
+    assert summary.counts.num_rows == len(EXPECTED)
+    assert not list(out.glob(".*.tmp"))
+
+
+def test_nothing_is_done_again_when_the_summary_alone_is_missing(docs: Path, out: Path, index: Path) -> None:
+    run_words(docs, out, index)
+    (out / "_summary.json").unlink()
+    summary = run_words(docs, out, index)
+    assert (summary.num_resumed, summary.was_complete, len(begun(out))) == (NUM_SHARDS, False, NUM_SHARDS)
+    assert (out / "_summary.json").exists()
+
+
+def changed_input(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
+    docs.write_text(docs.read_text().replace("w3", "v3"))
+    return "docs.jsonl has other contents now"
+
+
+def further_input(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
+    options["inputs"] = (str(docs), str(write_documents(tmp_path / "more.jsonl", ["more"])))
+    return "more.jsonl was no input and is one now"
+
+
+def changed_option(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
+    options["linking"] = LinkOptions(k=7)
+    return "k was 5, is now 7"
+
+
+def changed_shards(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
+    options["shard_documents"] = 5
+    return "shard_documents was 4, is now 5"
+
+
+def changed_index(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
+    other = build(tmp_path, ["title", "Rome"], character_tokenizer("Rome")).index
+    before = (index / "CURRENT").read_text().strip()
+    options["index"] = other
+    return f"the index was {before}, is now {(other / 'CURRENT').read_text().strip()}"
+
+
+def changed_format(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
+    options["output_format"] = "jsonl"
+    return "the format of the output was parquet, is now jsonl"
+
+
+CHANGES = [changed_input, further_input, changed_option, changed_shards, changed_index, changed_format]
+
+
+def run_changed(docs: Path, out: Path, index: Path, changed: dict[str, Any], **output: Any) -> Any:
+    return link_corpus(
+        CorpusOptions(
+            changed.get("inputs", (str(docs),)), shard_documents=changed.get("shard_documents", PER_SHARD)
+        ),
+        OutputOptions(str(out), output_format=changed.get("output_format"), **output),
+        WorkerOptions(str(changed.get("index", index))),
+        changed.get("linking"),
+        RunnerOptions(num_workers=1, open_worker=LoggingWorker),
+    )
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_run_is_refused_with_every_difference(
+    change: Any, docs: Path, out: Path, index: Path, tmp_path: Path
+) -> None:
+    run_words(docs, out, index)
+    (out / "_summary.json").unlink()
+    remove_record(out)  # a half-done run
+    before = snapshot(out)
+    changed: dict[str, Any] = {}
+    expected = change(docs, changed, index, tmp_path)
+    with pytest.raises(LinkingRunError) as error:
+        run_changed(docs, out, index, changed)
+    assert expected in str(error.value)
+    assert "--overwrite" in str(error.value)
+    assert snapshot(out) == before
+    summary = run_changed(docs, out, index, changed, overwrite=True)
+    assert (summary.num_resumed, summary.counts.num_rows > 80) == (0, True)
+    assert {p.suffix for p in out.glob("part-*")} == {"." + changed.get("output_format", "parquet")}
+
+
+def test_the_index_may_be_elsewhere(docs: Path, out: Path, index: Path, tmp_path: Path) -> None:
+    run_words(docs, out, index)
+    remove_record(out)
+    plan = plan_corpus_run(
+        CorpusOptions((str(docs),), shard_documents=PER_SHARD),
+        OutputOptions(str(out)),
+        WorkerOptions(str(shutil.copytree(index, tmp_path / "moved"))),
+    )
+    assert [shard.number for shard in plan.missing] == [2]
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "part-x.parquet", "data/part-000000.parquet", "_run.json.bak"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_other_data_is_refused_and_not_touched(
+    name: str, overwrite: bool, docs: Path, out: Path, index: Path
+) -> None:
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    with pytest.raises(LinkingRunError, match="holds files that no linking run wrote"):
+        run_words(docs, out, index, overwrite=overwrite)
+    assert [str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()] == [name]
+
+
+def test_overwriting_deletes_what_a_run_wrote_and_nothing_else(docs: Path, out: Path, index: Path) -> None:
+    run_words(docs, out, index)
+    (out / "notes.txt").write_text("mine")
+    (out / "_shards" / "notes.txt").write_text("mine")
+    write_documents(docs, ["one"])
+    run_words(docs, out, index, overwrite=True)
+    assert mentions(rows(out)) == [("d0", "one")]
+    assert (out / "notes.txt").read_text() == (out / "_shards" / "notes.txt").read_text() == "mine"
+
+
+def test_an_empty_folder_is_used(docs: Path, out: Path, index: Path) -> None:
+    out.mkdir()
+    assert run_words(docs, out, index).counts.num_rows == len(EXPECTED)
+
+
+def test_two_runs_at_once_are_refused(docs: Path, out: Path, index: Path) -> None:
+    first = OutputFolder(out)
+    first.lock()
+    with pytest.raises(LinkingRunError, match="another run is writing there"):
+        run_words(docs, out, index)
+    first.release()
+    assert run_words(docs, out, index).counts.num_rows == len(EXPECTED)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_one_file_is_made_of_the_parts(suffix: str, docs: Path, tmp_path: Path, index: Path) -> None:
+    file = tmp_path / f"out.{suffix}"
+    summary = run_words(docs, file, index)
+    assert summary.out == str(file)
+    assert mentions(read(file)) == EXPECTED
+    assert {p.name for p in tmp_path.iterdir() if "log" not in p.name} == {"docs.jsonl", file.name}
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".parquet":
+        return list(pq.read_table(file).to_pylist())
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_one_file_that_is_there_needs_overwrite(docs: Path, tmp_path: Path, index: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    file.write_text("mine")
+    with pytest.raises(InputError, match=r"out: .*out\.jsonl exists already; replace it with --overwrite"):
+        run_words(docs, file, index)
+    assert file.read_text() == "mine"
+    run_words(docs, file, index, overwrite=True, keep_parts=True)
+    assert mentions(read(file)) == EXPECTED
+    assert (tmp_path / "out.jsonl.parts" / "part-000000.jsonl").exists()
+
+
+def test_one_file_is_made_of_kept_parts_without_linking_again(
+    docs: Path, tmp_path: Path, index: Path
+) -> None:
+    file = tmp_path / "out.jsonl"
+    run_words(docs, file, index, keep_parts=True)
+    content = file.read_bytes()
+    file.unlink()
+    summary = run_words(docs, file, index, keep_parts=True)
+    assert (summary.num_resumed, file.read_bytes()) == (NUM_SHARDS, content)
+    assert len(begun(Path(f"{file}.parts"))) == NUM_SHARDS
+    # As if it had been killed between the last rename and the tidying: that is all that is left to do.
+    assert run_words(docs, file, index).was_complete
+    assert not Path(f"{file}.parts").exists()
+    assert file.read_bytes() == content
+
+
+def test_bad_documents_end_the_run_unless_allowed(docs: Path, out: Path, index: Path) -> None:
+    lines = docs.read_text().splitlines()
+    lines[9] = "nonsense"
+    lines[15] = "[]"
+    docs.write_text("\n".join(lines) + "\n")
+    with pytest.raises(SourceError, match=r"docs\.jsonl, line 10: .*\(bad document 1, 0 allowed") as error:
+        run_words(docs, out, index)
+    assert "2 of 6 shards are done and kept" in error.value.__notes__[0]
+    with pytest.raises(SourceError, match=r"docs\.jsonl, line 16: .*\(bad document 2, 1 allowed"):
+        run_words(docs, out, index, max_bad_rows=1)
+    summary = run_words(docs, out, index, max_bad_rows=2)
+    assert (summary.counts.num_bad_documents, summary.counts.num_documents) == (2, 20)
+    left = [row for row in EXPECTED if row[0] not in ("d9", "d15")]
+    assert mentions(rows(out)) == left
+    (out / "_summary.json").unlink()
+    with pytest.raises(SourceError, match=r"docs\.jsonl, line \d+: .*\(bad document 2, 1 allowed"):
+        run_words(docs, out, index, max_bad_rows=1)
+
+
+def test_too_many_failed_mentions_end_the_run(docs: Path, out: Path, index: Path) -> None:
+    with pytest.raises(LinkingRunError, match=r"Xx failed \(8 mentions failed, 5 allowed"):
+        run_words(docs, out, index, max_failed=5)
+    assert run_words(docs, out, index, max_failed=22).counts.num_failed == 22
+
+
+@pytest.mark.parametrize("word", ["REFUSE", "BREAK"])
+def test_a_run_that_fails_before_its_first_shard_leaves_nothing(
+    word: str, tmp_path: Path, index: Path
+) -> None:
+    docs = write_documents(tmp_path / "docs.jsonl", [word])
+    with pytest.raises(GenretError):
+        run_words(docs, tmp_path / "out", index)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(GenretError):
+        run_words(docs, tmp_path / "there", index)
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_whole_files(
+    docs: Path, out: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = durable.publish
+    calls = []
+
+    def full(staging: Path, path: Path) -> None:
+        calls.append(path.name)
+        if len(calls) > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        published(staging, path)
+
+    for module in ("retrieval.linking.output.durable", "retrieval.linking.shard_worker"):
+        monkeypatch.setattr(f"{module}.publish", full)
+    with pytest.raises(SourceError, match="cannot be written: No space left on device") as error:
+        run_words(docs, out, index)
+    assert "shards are done and kept in" in error.value.__notes__[0]
+    assert not list(out.rglob("*.tmp"))
+    monkeypatch.undo()
+    summary = run_words(docs, out, index)
+    assert summary.num_resumed >= 2
+    assert mentions(rows(out)) == EXPECTED
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_named(docs: Path, out: Path, index: Path) -> None:
+    out.mkdir(mode=0o500)
+    with pytest.raises(SourceError, match=r"out.*: cannot be written: Permission denied"):
+        run_words(docs, out, index)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("out.csv", "out: must be a folder, or end in .parquet or .jsonl, got 'out.csv'"),
+        ("no/out", "cannot be written: there is no folder"),
+        ("docs.jsonl/out", "cannot be written: there is no folder"),
+    ],
+)
+def test_names_that_cannot_be_written(
+    name: str, message: str, docs: Path, tmp_path: Path, index: Path
+) -> None:
+    with pytest.raises(GenretError) as error:
+        run_words(docs, tmp_path / name, index)
+    assert message in str(error.value)
+
+
+def test_files_and_folders_are_not_confused(docs: Path, tmp_path: Path, index: Path) -> None:
+    (tmp_path / "out.parquet").mkdir()
+    with pytest.raises(InputError, match="is a directory"):
+        run_words(docs, tmp_path / "out.parquet", index)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        run_words(docs, tmp_path / "file", index)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "null", "\xff"])
+def test_a_damaged_identity_is_refused_and_can_be_overwritten(
+    text: str, docs: Path, out: Path, index: Path
+) -> None:
+    run_words(docs, out, index)
+    (out / "_run.json").write_text(text, encoding="latin1")
+    with pytest.raises(LinkingRunError, match=r"_run\.json: "):
+        run_words(docs, out, index)
+    assert run_words(docs, out, index, overwrite=True).num_resumed == 0
+    assert mentions(rows(out)) == EXPECTED
+
+
+def test_a_plan_changes_nothing(docs: Path, out: Path, index: Path) -> None:
+    corpus = CorpusOptions((str(docs),), shard_documents=PER_SHARD)
+    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
+    assert (len(plan.missing), plan.is_complete, out.exists()) == (NUM_SHARDS, False, False)
+    run_words(docs, out, index)
+    remove_record(out)
+    before = snapshot(out)
+    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
+    assert [shard.number for shard in plan.missing] == [2]
+    assert plan.to_json()["num_done"] == NUM_SHARDS - 1
+    assert snapshot(out) == before
+
+
+def test_records_come_back(tmp_path: Path) -> None:
+    record = ShardRecord(3, "k", "d", "p", 12, LinkCounts(num_rows=4), ("a\ud800", "b"), 1.5, "x")
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(record.to_json()))
+    assert read_record(file) == record
+    for broken in ({}, {**record.to_json(), "shard": "3"}, {**record.to_json(), "counts": {"x": 1}}, []):
+        file.write_text(json.dumps(broken))
+        assert read_record(file) is None
