@@ -12,8 +12,9 @@ from retrieval.evaluation.types import LabelledQuery
 
 def evidence_sets(query: LabelledQuery) -> tuple[frozenset[str], ...]:
     """Return the distinct sets of a query; where it has none, every relevant entity is one."""
-    if query.evidence:
-        return tuple(dict.fromkeys(query.evidence))
+    distinct = tuple(pages for pages in dict.fromkeys(query.evidence) if pages)
+    if distinct:
+        return distinct
     return tuple(frozenset([entity]) for entity, grade in query.gold.items() if grade > 0)
 
 

@@ -47,7 +47,8 @@ def bootstrap(
 ) -> Interval:
     """Return the percentile interval of a metric. `groups`: per query what is resampled as one.
 
-    Where all queries are of one group, there is nothing to resample: the interval is the figure itself.
+    Where all queries are of one group, queries are resampled: one document says nothing of how documents
+    differ, and the interval is then about further queries like these.
 
     Raises:
         InputError: an argument is out of range, or there are not as many groups as queries.
@@ -68,9 +69,9 @@ def paired_bootstrap(
 ) -> Interval:
     """Return the interval of metric minus baseline, both resampled with the same queries.
 
-    The p-value is that of the percentile interval: twice the smaller share of the resamples on either side of
-    0, those at 0 on both, one more counted on either side. It is never 0, at most 1, and below
-    1 - confidence where the interval leaves 0 out.
+    Groups are as for `bootstrap`. The p-value is that of the percentile interval: twice the smaller share of
+    the resamples on either side of 0, those at 0 on both, one more counted on either side. It is never 0 and
+    at most 1, and but for that one more it is below 1 - confidence where the interval leaves 0 out.
 
     Raises:
         InputError: as `bootstrap`, or the two are not one metric of one set.
@@ -120,7 +121,7 @@ def _group_sums(metric: MetricValues, groups: Sequence[str] | None) -> Floats:
     else:
         known = ~np.isnan(metric.per_query)
         parts = np.stack([np.where(known, metric.per_query, 0.0), known.astype(np.float64)], axis=1)
-    if groups is None:
+    if groups is None or len(set(groups)) < 2:
         return parts
     numbers: dict[str, int] = {}
     places = np.array([numbers.setdefault(group, len(numbers)) for group in groups])

@@ -17,6 +17,7 @@ import numpy as np
 
 from retrieval.evaluation.datasets.file_lines import (
     json_objects,
+    spaced_fields,
     text_field,
     text_lines,
     wrong,
@@ -107,7 +108,7 @@ def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
     """
     found: dict[str, dict[str, float]] = {}
     for line, text in text_lines(file):
-        fields = text.split()
+        fields = spaced_fields(text)
         if len(fields) != 6:
             wrong(file, line, None, "6 fields: query, Q0, document, rank, score, tag", f"{len(fields)}")
         query, _, document, rank, score, _ = fields

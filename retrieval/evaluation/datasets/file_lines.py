@@ -43,6 +43,11 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         raise SourceError(f"{path}: the file is empty")
 
 
+def spaced_fields(text: str) -> list[str]:
+    """Return what ASCII white space separates, as trec_eval does: other white space is part of a field."""
+    return [field.decode() for field in text.encode().split()]
+
+
 def json_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a JSON Lines file with the numbers of their lines.
 

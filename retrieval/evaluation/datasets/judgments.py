@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.file_lines import grade_field, text_lines, wrong
+from retrieval.evaluation.datasets.file_lines import grade_field, spaced_fields, text_lines, wrong
 from retrieval.evaluation.tokens import decode_token
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")
@@ -71,7 +71,7 @@ def read_beir_qrels(path: Path, judgments: Judgments) -> None:
 def read_trec_qrels(path: Path, judgments: Judgments) -> None:
     """Read query, iteration, document, grade, separated by white space, or by tabs if there are some."""
     for line, text in text_lines(path):
-        fields = [f.strip() for f in text.split("\t")] if "\t" in text else text.split()
+        fields = [f.strip() for f in text.split("\t")] if "\t" in text else spaced_fields(text)
         if len(fields) != 4:
             wrong(path, line, None, "4 fields: query, 0, document, grade", f"{len(fields)}")
         judgments.add(line, fields[0], fields[2], fields[3])

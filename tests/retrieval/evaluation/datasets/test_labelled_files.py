@@ -78,6 +78,18 @@ def test_queries_of_a_table_and_its_splits(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("split", "number"), [("dev", 264), ("test", 444)])
+def test_the_queries_that_ship_are_read(split: str, number: int) -> None:
+    data = Path(__file__).parents[4] / "data"
+    rows = [
+        line.split("\t") for line in (data / "catalogue.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    ]
+    spec = SetSpec.parse(f"queries:{data / 'queries.tsv'}#{split}")
+    found = read_set(spec, DictResolver({row[0]: row[1] for row in rows}))
+    assert (found.name, found.num_missing, found.num_unjudged) == (f"queries-{split}", 0, 0)
+    assert sum(len(query.gold) for query in found.queries) == number
+
+
 def test_a_table_with_ids_titles_and_grades(tmp_path: Path) -> None:
     lines = ["id\tquery\ttitle\tgrade", "q1\tcat\tLion\t2", "q2\tcat\tTiger\t1", "q1\tcat\tTiger\t0"]
     found = _read(f"queries:{write_lines(tmp_path / 'q.tsv.gz', lines)}")

@@ -139,8 +139,14 @@ def test_queries_without_a_meaning_are_no_part_of_the_mean() -> None:
     assert math.isnan(nothing.low)
 
 
-def test_one_group_leaves_nothing_to_resample() -> None:
-    found = bootstrap(_metric([0.0, 1.0]), ["d", "d"])
+def test_queries_of_a_single_document_are_resampled_themselves() -> None:
+    metric, baseline = _metric([0.0, 1.0, 0.3]), _metric([0.5, 0.5, 0.2])
+    assert bootstrap(metric, ["d"] * 3) == bootstrap(metric)
+    assert paired_bootstrap(metric, baseline, ["d"] * 3) == paired_bootstrap(metric, baseline)
+
+
+def test_a_single_query_says_nothing_of_others() -> None:
+    found = bootstrap(_metric([0.5]))
     assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
 
 

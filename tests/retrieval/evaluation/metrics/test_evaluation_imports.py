@@ -1,4 +1,4 @@
-"""Reading sets, measuring and resampling need no model: no torch, and ir-measures only when it is asked for."""
+"""Reading sets, measuring and resampling load no torch, and ir-measures only when it is asked for."""
 
 from __future__ import annotations
 

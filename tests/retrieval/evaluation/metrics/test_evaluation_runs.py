@@ -213,6 +213,11 @@ def test_malformed_rankings_are_refused(tmp_path: Path, row: dict[str, object], 
     assert str(caught.value) == f"{file}, line 1, {message}"
 
 
+def test_only_ascii_white_space_separates_the_fields_of_others(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "run.txt", ["q\u00a01\tQ0 d\u2003e  1 2.5e-1\ttag"])
+    assert read_run(file) == {"q\u00a01": (RankedEntity("d\u2003e", "d\u2003e", 0.25),)}
+
+
 def test_a_missing_or_empty_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"none.txt: no such file"):
         read_run(tmp_path / "none.txt")

@@ -110,6 +110,13 @@ def test_without_evidence_every_relevant_entity_is_a_set() -> None:
     assert [m.value for m in found] == [0.0, 0.5, 1.0]
 
 
+def test_an_empty_set_is_none() -> None:
+    assert _measured(["Rprec(KILT)", "R@1(KILT)"], (frozenset(), frozenset("A")), ["A"]) == {
+        "Rprec(KILT)": 1.0,
+        "R@1(KILT)": 1.0,
+    }
+
+
 def test_no_guess_is_worth_nothing() -> None:
     assert set(_measured(["Rprec(KILT)", "R@5(KILT)", "Success@5(KILT)"], SETS, []).values()) == {0.0}
 
