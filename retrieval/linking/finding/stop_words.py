@@ -10,6 +10,7 @@ from retrieval.linking.finding.folding import fold_name
 _MAX_FILE_BYTES = 16 * 2**20
 
 # Words that carry grammar rather than content, and what is left of them before or behind an apostrophe.
+# "us" is not among them: as a pronoun it begins no sentence, and "US" is what many texts are about.
 _ENGLISH = """
 a about above across after afterwards again against ain albeit all almost along already also although always
 am amid among amongst an and another any anybody anyhow anyone anything anyway anywhere apart are aren
@@ -27,7 +28,7 @@ per perhaps please put quite rather re really said same saw say says see seem se
 shall shan she should shouldn since so some somebody somehow someone something sometimes somewhat somewhere
 soon still such take taken takes than that the their theirs them themselves then thence there thereafter
 thereby therefore therein thereupon these they thing things this those though through throughout thus to
-together too took toward towards two under unless unlike until up upon us used using usually ve very via was
+together too took toward towards two under unless unlike until up upon used using usually ve very via was
 wasn we well went were weren what whatever when whence whenever where whereas whereby wherein wherever
 whether which whichever while who whoever whole whom whose why will with within without won would wouldn yes
 yet you your yours yourself yourselves b c d e f g h j k l m n o p q r s t u v w x y z

@@ -72,16 +72,16 @@ def _make(folder: Path, index: Index) -> NameTable:
     try:
         _write(made, build_table(index), index.digest)
         for _ in range(_ATTEMPTS):
-            _remove(folder)
             try:
                 made.rename(folder)
             except OSError:
-                if not folder.is_dir():
+                if not os.path.lexists(folder):
                     raise
-                # Another process, which did not see the lock, was faster.
+                # What cannot be used, or the table of a process that did not see the lock.
                 table = _read_or_complain(folder, index)
                 if table is not None:
                     return table
+                _remove(folder)
             else:
                 return _read(folder, index)
         raise SourceError(f"table of names: {folder}: other processes keep replacing it")

@@ -1,0 +1,207 @@
+"""What counts as a mention: examples of every rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retrieval.linking.finding.mention_finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS, MentionFinder
+from retrieval.linking.finding.options import FindOptions
+from retrieval.linking.finding.table_building import build_table
+from tests.retrieval.linking.finding.name_oracle import NameIndex
+
+CITIES = [
+    ["New York City", "NYC", "Big Apple"],
+    ["New York", "NY"],
+    ["York"],
+    ["Paris"],
+    ["Paris", "Paris, Texas"],
+]
+
+
+def make_finder(names: list[list[str]], **options: Any) -> MentionFinder:
+    index = NameIndex(names)
+    return MentionFinder(build_table(index), index, FindOptions(**options))  # type: ignore[arg-type]
+
+
+def found(names: list[list[str]], text: str, **options: Any) -> list[str]:
+    return [text[span.start : span.end] for span in make_finder(names, **options).find(text)]
+
+
+def test_the_longest_name_from_the_left_is_the_mention() -> None:
+    text = "From New York City to New York, York and back; Paris, Texas; Paris."
+    assert found(CITIES, text) == ["New York City", "New York", "York", "Paris, Texas", "Paris"]
+
+
+def test_mentions_say_how_many_entities_have_the_name() -> None:
+    spans = make_finder(CITIES).find("Paris, York")
+    assert [span.num_names for span in spans] == [2, 1]
+
+
+def test_an_entity_that_has_a_name_twice_counts_once() -> None:
+    finder = make_finder([["Paris", "PARIS", "paris"]])
+    assert [span.num_names for span in finder.find("Paris")] == [1]
+    assert finder.entity_ids("pArIs") == ("e0",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NewYork",
+        "New Yorkshire",
+        "xNew York",
+        "New York2",
+        "_New York",
+        "New York\u0301",
+        "New\n\nYork",
+        "New-York",
+    ],
+)
+def test_names_are_whole_words_of_one_paragraph(text: str) -> None:
+    assert found([["New York"]], text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(New York)",
+        "New York's",
+        "“New York”",
+        "New York—",
+        "in New\r\nYork.",
+        "New\u00a0 \tYork",
+        "Ne\u00adw Yor\u00adk",
+    ],
+)
+def test_names_stand_beside_punctuation_and_across_line_ends(text: str) -> None:
+    assert len(found([["New York"]], text)) == 1
+
+
+def test_invisible_characters_around_a_mention_stay_outside() -> None:
+    assert found([["Paris"]], "\u200eParis\u200e, \u200bParis\u00ad") == ["Paris", "Paris"]
+
+
+def test_offsets_are_those_of_the_text_that_was_given() -> None:
+    text = "I\u0307zmir, ẞtraße 🙂 Andre\u0301 Straße"
+    names = [["André"], ["Strasse"]]
+    spans = make_finder(names).find(text)
+    assert [(span.start, span.end) for span in spans] == [(17, 23), (24, 30)]
+    assert [text[span.start : span.end] for span in spans] == ["Andre\u0301", "Straße"]
+
+
+def test_scripts_without_blanks_have_names_inside_of_their_lines() -> None:
+    names = [["東京"], ["京都"], ["東京都"], ["ประเทศไทย"], ["ไทย"], ["東"]]
+    assert found(names, "東京都京都は東京") == ["東京都", "京都", "東京"]
+    assert found(names, "ในประเทศไทยและไทย") == ["ประเทศไทย", "ไทย"]
+    assert found([["กา"]], "กา\u0e31 กา") == ["กา"]  # a vowel sign belongs to the letter before it
+
+
+def test_korean_has_blanks() -> None:
+    assert found([["서울"]], "서울은 서울 서울대") == ["서울"]
+
+
+def test_names_may_begin_and_end_with_punctuation() -> None:
+    assert found([[".NET"], ["C++"], ["Yahoo!"], ["¿Qué?"]], "C++, .NET (Yahoo!) ¿Qué? C++x") == [
+        *("C++", ".NET", "Yahoo!", "¿Qué?", "C++")
+    ]
+
+
+def test_smart_case() -> None:
+    names = [["Apple"], ["iPhone"], ["US"], ["apple pie"], ["3M"], ["covid19"], ["東京"]]
+    text = "apple Apple APPLE iphone IPhone us US Apple Pie apple pie 3m covid19 COVID19 東京"
+    assert found(names, text) == [
+        *("Apple", "APPLE", "IPhone", "US", "Apple Pie", "apple pie", "3m", "covid19", "COVID19", "東京")
+    ]
+
+
+def test_sensitive_case() -> None:
+    names = [["Apple", "apple"], ["iPhone"], ["Straße"], ["O’Neill"], ["New York"], ["new York City"]]
+    text = "apple Apple APPLE iphone iPhone Strasse Straße O'Neill new york New\nYork New York City"
+    assert found(names, text, case="sensitive") == [
+        *("apple", "Apple", "iPhone", "Straße", "O'Neill", "New\nYork", "New York")
+    ]
+
+
+def test_insensitive_case() -> None:
+    assert found([["iPhone"], ["Straße"]], "IPHONE iphone strasse STRASSE", case="insensitive") == [
+        *("IPHONE", "iphone", "strasse", "STRASSE")
+    ]
+
+
+def test_short_names_are_not_looked_for() -> None:
+    names = [["A"], ["AB"], ["ABC"], ["X Y"]]
+    assert found(names, "A AB ABC X Y", stop_words="none") == ["AB", "ABC", "X Y"]
+    assert found(names, "A AB ABC X Y", stop_words="none", min_chars=1) == ["A", "AB", "ABC", "X Y"]
+    assert found(names, "A AB ABC X Y", stop_words="none", min_chars=4) == []
+
+
+def test_names_of_too_many_entities_are_not_looked_for() -> None:
+    names = [["John Smith"]] * 4 + [["John"], ["Smith"]] * 3 + [["Joe"]] * 3 + [["J. S"]] * 3
+    text = "John Smith, Joe, J. S"
+    assert found(names, text) == ["John Smith", "Joe", "J. S"]
+    assert found(names, text, max_entities=3) == ["John", "Smith", "Joe", "J. S"]
+    assert found(names, text, max_short_entities=2) == ["John Smith", "J. S"]
+    assert found(names, text, max_entities=2, max_short_entities=3) == []
+    assert found(names, text, max_entities=None, max_short_entities=None) == ["John Smith", "Joe", "J. S"]
+
+
+def test_stop_words_alone_are_no_mentions() -> None:
+    names = [["The Who"], ["The"], ["Who"], ["It"]]
+    text = "Who saw The Who? IT and The Rest"
+    assert found(names, text) == ["The Who"]
+    assert found(names, text, stop_words="none") == ["Who", "The Who", "IT", "The"]
+
+
+def test_names_nobody_writes_out_are_not_looked_for_but_known() -> None:
+    longest, longer = "x" * LONGEST_NAME_CHARS, "y" * (LONGEST_NAME_CHARS + 1)
+    finder = make_finder([[longest], [longer], ["Paris"]])
+    assert [s.end - s.start for s in finder.find(f"{longest} {longer} Paris")] == [LONGEST_NAME_CHARS, 5]
+    assert finder.entity_ids(longer.upper()) == ("e1",)
+
+
+def test_entities_behind_a_name() -> None:
+    finder = make_finder(CITIES, max_entities=1, case="sensitive", min_chars=9)
+    assert finder.entity_ids("paris") == ("e3", "e4")
+    assert finder.entity_ids(" BIG\napple ") == ("e0",)
+    assert finder.entity_ids("Berlin") == finder.entity_ids("") == finder.entity_ids("Pari") == ()
+
+
+def test_an_index_of_one_nameless_entity_has_no_mentions() -> None:
+    finder = make_finder([["\u00ad"]])
+    assert finder.find("a \u00ad b") == []
+    assert finder.entity_ids("\u00ad") == ()
+
+
+def test_a_part_knows_what_begins_before_it_and_sees_beyond_its_end() -> None:
+    finder = make_finder([["New York City"], ["City Hall"], ["York"]])
+    text = "The New York City Hall"
+    at = text.index("York")
+    assert finder.find(text, at) == []
+    assert [s.end for s in finder.find(text, 0, at)] == [text.index(" Hall")]
+    assert finder.find(text, 0, 4) == finder.find(text, 5, 5) == []
+
+
+def test_no_blank_line_far_before_a_part() -> None:
+    # Without a paragraph break, the search starts a fixed distance before the part.
+    finder = make_finder([["New York City"], ["York City"]])
+    text = "x " * LOOK_BACK_CHARS + "New York City"
+    assert finder.find(text, len(text) - 9) == []
+    glued = "x" * 2 * LOOK_BACK_CHARS + " York City"
+    assert [s.start for s in finder.find(glued, len(glued) - 9)] == [len(glued) - 9]
+    assert finder.find("x" * 2 * LOOK_BACK_CHARS + "York City", 2 * LOOK_BACK_CHARS) == []
+
+
+def test_options_are_checked() -> None:
+    for field, value in [
+        *(
+            ("case", "upper"),
+            ("min_chars", 0),
+            ("min_chars", True),
+            ("max_entities", 0),
+            ("max_entities", 2.5),
+        ),
+        *(("max_short_entities", -1), ("stop_words", ""), ("stop_words", None)),
+    ]:
+        with pytest.raises(ValueError, match=f"^{field}: must be .*, got {value!r}"):
+            FindOptions(**{field: value})  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""Tables of names on disk: shared, damaged, foreign, in the way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retrieval.errors import SourceError
+from retrieval.linking.finding import table_cache
+from retrieval.linking.finding.finder import open_finder
+from retrieval.linking.finding.name_table import NameTable
+from retrieval.linking.finding.options import FindOptions
+from retrieval.linking.finding.table_building import build_table
+from retrieval.linking.finding.table_cache import open_table
+from tests.retrieval.linking.finding.name_oracle import NameIndex
+
+NAMES = [["New York", "NY", "big apple"], ["York"], ["Straße"], ["¿Qué?"], ["york"]]
+
+
+def names_index(names: list[list[str]] = NAMES, digest: str = "a" * 32) -> NameIndex:
+    return NameIndex(names, digest)
+
+
+def content(table: NameTable) -> dict[str, object]:
+    return {
+        "names": {name: table.entities_of(table.names[name]).tolist() for name in table.names},
+        "written": {name: int(table.written[table.names[name]]) for name in table.names},
+        "spellings": sorted(table.spellings),
+        "shape": (table.max_chars, table.first_marks),
+    }
+
+
+def folders(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_a_table_is_made_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = names_index()
+    first = open_table(index, tmp_path / "some" / "cache")  # type: ignore[arg-type]
+    monkeypatch.setattr(table_cache, "build_table", lambda index: pytest.fail("made a second time"))
+    second = open_table(index, tmp_path / "some" / "cache")  # type: ignore[arg-type]
+    assert content(first) == content(second) == content(build_table(index))  # type: ignore[arg-type]
+    assert isinstance(second.entities.base, np.memmap)
+    assert not second.entities.flags.writeable
+    (folder,) = folders(tmp_path / "some" / "cache")
+    assert folder.name.startswith(f"names-{'a' * 32}-1-unicode")
+
+
+def test_what_a_table_holds() -> None:
+    table = build_table(names_index())  # type: ignore[arg-type]
+    assert content(table) == {
+        "names": {"new york": [0], "ny": [0], "big apple": [0], "york": [1, 4], "strasse": [2], "¿qué?": [3]},
+        "written": {"new york": 0, "ny": 0, "big apple": 3, "york": 3, "strasse": 0, "¿qué?": 0},
+        "spellings": ["NY", "New York", "Straße", "York", "¿Qué?"],
+        "shape": (9, "¿"),
+    }
+
+
+def test_every_index_has_a_table_of_its_own(tmp_path: Path) -> None:
+    open_table(names_index(), tmp_path)  # type: ignore[arg-type]
+    other = open_table(names_index([["Paris"]], "b" * 32), tmp_path)  # type: ignore[arg-type]
+    assert list(other.names) == ["paris"]
+    assert len(folders(tmp_path)) == 2
+
+
+def _change_byte(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def _change_entry(field: str, value: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "table.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+
+    return change
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no table.json": lambda folder: (folder / "table.json").unlink(),
+    "empty table.json": lambda folder: (folder / "table.json").write_bytes(b""),
+    "table.json is no object": lambda folder: (folder / "table.json").write_bytes(b"[1]"),
+    "table.json is no UTF-8": lambda folder: (folder / "table.json").write_bytes(b"\xff{}"),
+    "another index": _change_entry("index_digest", "c" * 32),
+    "another version": _change_entry("version", "0-unicode1.0"),
+    "another format": _change_entry("format", "something"),
+    "no length": _change_entry("max_chars", None),
+    "no files": _change_entry("files", None),
+    "an absent file": _change_entry("files", {}),
+    "no trie": lambda folder: (folder / "names.marisa").unlink(),
+    "a damaged trie": lambda folder: _change_byte(folder / "names.marisa"),
+    "an empty trie": lambda folder: (folder / "spellings.marisa").write_bytes(b""),
+    "a damaged array": lambda folder: _change_byte(folder / "entities.npy"),
+    "a cut array": lambda folder: os.truncate(folder / "offsets.npy", 100),
+}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_table_is_made_anew(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index = names_index()
+    expected = content(open_table(index, tmp_path))  # type: ignore[arg-type]
+    (folder,) = folders(tmp_path)
+    DAMAGES[damage](folder)
+    with caplog.at_level(logging.WARNING):
+        assert content(open_table(index, tmp_path)) == expected  # type: ignore[arg-type]
+    assert [str(folder) in record.getMessage() for record in caplog.records] != []
+    assert "made anew" in caplog.text
+    caplog.clear()
+    assert content(open_table(index, tmp_path)) == expected  # type: ignore[arg-type]
+    assert caplog.records == []
+    assert folders(tmp_path) == [folder]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("what", ["file", "folder", "link"])
+def test_what_lies_in_the_place_of_a_table_is_replaced(what: str, tmp_path: Path) -> None:
+    index = names_index()
+    cache = tmp_path / "cache"
+    open_table(index, cache)  # type: ignore[arg-type]
+    (folder,) = folders(cache)
+    folder.rename(tmp_path / "kept")
+    if what == "file":
+        folder.write_text("mine")
+    elif what == "folder":
+        folder.mkdir()
+        (folder / "mine").write_text("mine")
+    else:
+        folder.symlink_to(tmp_path / "nowhere")
+    assert content(open_table(index, cache))["shape"] == (9, "¿")  # type: ignore[arg-type]
+    assert folders(cache) == [folder]
+
+
+@pytest.mark.fault
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(SourceError, match=r"table of names: .*file"):
+        open_finder(names_index(), FindOptions(), tmp_path / "file")  # type: ignore[arg-type]
+
+
+@pytest.mark.fault
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(index: object) -> NameTable:
+        raise OSError(28, "No space left on device", "names.marisa")
+
+    monkeypatch.setattr(table_cache, "build_table", fail)
+    with pytest.raises(SourceError, match=r"table of names: names\.marisa: No space left on device"):
+        open_table(names_index(), tmp_path)  # type: ignore[arg-type]
+    assert folders(tmp_path) == []
+
+
+@pytest.mark.fault
+def test_a_faster_process_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a file system without locks: while this process makes the table, another one publishes it.
+    index = names_index()
+
+    def build_beside_another(index: NameIndex) -> NameTable:
+        monkeypatch.setattr(table_cache, "build_table", build_table)
+        monkeypatch.setattr(table_cache, "FileLock", lambda path: multiprocessing.Lock())
+        open_table(index, tmp_path)  # type: ignore[arg-type]
+        return build_table(index)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(table_cache, "build_table", build_beside_another)
+    table = open_table(index, tmp_path)  # type: ignore[arg-type]
+    assert content(table) == content(build_table(index))  # type: ignore[arg-type]
+    assert len(folders(tmp_path)) == 1
+
+
+def _open_in_process(cache: Path, barrier: object) -> None:
+    index = NameIndex([[f"name {number}"] for number in range(20_000)], "d" * 32)
+    barrier.wait()  # type: ignore[attr-defined]
+    table = open_table(index, cache)  # type: ignore[arg-type]
+    assert len(table.names) == 20_000
+    assert table.entities_of(table.names["name 77"]).tolist() == [77]
+
+
+def test_processes_that_start_at_once_share_one_table(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_open_in_process, args=(tmp_path, barrier)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len(folders(tmp_path)) == 1
+
+
+def test_finders_with_and_without_a_cache_agree(tmp_path: Path) -> None:
+    index = names_index()
+    text = "York, new york, NY and Straße ¿Qué?"
+    for case in ("smart", "sensitive", "insensitive"):
+        mapped = open_finder(index, FindOptions(case=case), tmp_path)  # type: ignore[arg-type]
+        held = open_finder(index, FindOptions(case=case))  # type: ignore[arg-type]
+        assert mapped.find(text) == held.find(text) != []
+        assert mapped.entity_ids("york") == held.entity_ids("york") == ("e1", "e4")
