@@ -153,10 +153,11 @@ def evaluate_command(
 ) -> None:
     """Compare methods on labelled sets and write a report.
 
-    Every method answers every set. Answers are kept in OUT/runs as soon as a method is through with a set, so
-    that Ctrl-C loses the running one alone, and --resume goes on behind it. OUT/report.html, OUT/report.md and
-    OUT/results.json say what came out: metrics with confidence intervals, differences to a baseline, answers
-    that do not exist, and times. Exit code 1: also when a constrained method answered what is not in the index.
+    Every method answers every set. Answers are kept in OUT/runs as soon as a method is through with a
+    set, so that Ctrl-C loses the running one alone, and --resume goes on behind it. OUT/report.html,
+    OUT/report.md and OUT/results.json say what came out: metrics with confidence intervals, differences
+    to a baseline, answers that do not exist, and times. Exit code 1: also when a constrained method
+    answered what is not in the index.
     """
     from retrieval.errors import GenretError, InputError
     from retrieval.evaluation.datasets.spec import SetSpec

@@ -19,7 +19,7 @@ from retrieval.evaluation.reporting.blocks import (
 )
 from retrieval.evaluation.reporting.comparison import Figure, MethodFigures, SetComparison, Settings
 from retrieval.evaluation.reporting.overview import Overview, OverviewRow
-from retrieval.evaluation.reporting.wording import COLUMNS, describe_method, describe_metric
+from retrieval.evaluation.reporting.wording import COLUMNS, describe_methods, describe_metric
 
 _SIGNIFICANT = 0.05
 _NOTHING = Cell("–")
@@ -74,7 +74,7 @@ def make_document(
         blocks += [drawn[f"set-{name}"]] if f"set-{name}" in drawn else []
     methods = dict.fromkeys(m.method for c in comparisons for m in c.methods)
     metrics = dict.fromkeys(name for c in comparisons for name in c.metrics)
-    blocks += [Heading(2, "The methods"), Terms(tuple((f"`{m}`", describe_method(m)) for m in methods))]
+    blocks += [Heading(2, "The methods"), Terms(describe_methods(list(methods)))]
     blocks += [
         Heading(2, "The columns"),
         Terms(tuple((name, describe_metric(name)) for name in metrics)),
@@ -105,10 +105,8 @@ def _lead(comparisons: Sequence[SetComparison]) -> str:
     methods = "1 method" if num_methods == 1 else f"{num_methods} methods"
     return (
         f"{methods} answered {num_queries:,} labelled queries of {sets} over one index. In every table a "
-        "row is a "
-        "method, higher figures are better unless they are times or shares of failures, and the best of a "
-        "column "
-        "is marked. What the methods and the columns are is said below the tables."
+        "row is a method, higher figures are better unless they are times or shares of failures, and the "
+        "best of a column is marked. What the methods and the columns are is said below the tables."
     )
 
 
@@ -149,8 +147,7 @@ def _about_set(comparison: SetComparison) -> str:
     if labelled.num_missing:
         text += (
             f" {labelled.num_missing:,} relevant answers are not in the index; they count as never found, "
-            "where "
-            "the metric does not leave them out."
+            "where the metric does not leave them out."
         )
     if labelled.num_unjudged:
         text += f" {labelled.num_unjudged:,} queries of the files have no judged answer and are left out."
@@ -184,9 +181,7 @@ def _set_table(comparison: SetComparison, settings: Settings) -> Table:
         *([f"Δ to {settings.baseline}", "p"] if has_difference else []),
         *others,
         *rates,
-        "ms p50",
-        "p95",
-        "p99",
+        "ms per query",
         "queries/s",
     ]
     return Table(
@@ -256,11 +251,9 @@ def _p_cell(method: MethodFigures) -> Cell:
 def _time_cells(method: MethodFigures) -> tuple[Cell, ...]:
     times = method.times
     if times is None:
-        return (_NOTHING,) * 4
-    return (
-        *(Cell(_milliseconds(value)) for value in (times.p50_ms, times.p95_ms, times.p99_ms)),
-        Cell(f"{times.queries_per_s:,.1f}"),
-    )
+        return (_NOTHING, _NOTHING)
+    slow = f"p95 {_milliseconds(times.p95_ms)}, p99 {_milliseconds(times.p99_ms)}"
+    return (Cell(_milliseconds(times.p50_ms), slow), Cell(f"{times.queries_per_s:,.1f}"))
 
 
 def _milliseconds(value: float) -> str:

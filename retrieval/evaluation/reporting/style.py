@@ -11,7 +11,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 74rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+main { max-width: 78rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 1rem; }
 h2 { font-size: 1.3rem; margin: 2.6rem 0 .6rem; padding-top: .6rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1.08rem; margin: 2rem 0 .5rem; }
@@ -33,13 +33,14 @@ th[scope="row"], thead th:first-child { text-align: left; position: sticky; left
   background: var(--page); font-weight: 600; }
 td small, th small { display: block; color: var(--faint); font-size: .8em; font-weight: 400; }
 td.best { background: var(--best); font-weight: 700; }
-figure { margin: 1.2rem 0 1.6rem; max-width: 46rem; }
-figure svg { width: 100%; height: auto; display: block; }
-figcaption { color: var(--faint); font-size: .9rem; }
+figure { margin: 1.2rem 0 1.6rem; max-width: 50rem; overflow-x: auto; }
+figure svg { width: 100%; min-width: 32rem; height: auto; display: block; }
+figcaption { color: var(--faint); font-size: .9rem; position: sticky; left: 0; }
 @media print {
   :root { --ink: #000; --faint: #444; --page: #fff; --line: #bbb; --shade: #f5f5f5; --best: #e3f1e6; }
   body { font-size: 10pt; } main { max-width: none; padding: 0; }
   .scroll { overflow: visible; } table { font-size: 7.5pt; } th, td { padding: .2rem .3rem; }
+  figure svg { min-width: 0; }
   figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
 }
 """

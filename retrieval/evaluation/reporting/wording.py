@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from retrieval.evaluation.methods.spec import MethodSpec
 
 _METRICS = {
     "F1(InKB)": "Micro-averaged F1 over the mentions whose right answer is in the index: the harmonic "
-    "mean of "
-    "P(InKB) and R(InKB), counted over all mentions together.",
+    "mean of P(InKB) and R(InKB), counted over all mentions together.",
     "P(InKB)": "Of the mentions that were given an entity, the share that was given the right one.",
     "R(InKB)": "Of the mentions whose right answer is in the index, the share that was given it.",
     "accuracy": "Share of the mentions whose first answer is right; where the index has no right answer, "
@@ -32,12 +32,19 @@ _AT = {
 }
 _AT_FORM = re.compile(r"(\w+)@(\d+)(\(KILT\))?")
 
+_DISC = (
+    "DISC. A title is drawn under the constraint, together with the probability that the constraint kept "
+    "on the way, step by step. The draw is accepted with that probability; where none of several draws is "
+    "accepted, one of them is taken by its weight. The more draws, the closer the answer is to what the "
+    "model would answer if it knew which titles exist. Here with"
+)
+
 COLUMNS = (
     (
         "± and brackets",
-        "`[low, high]` is the {confidence} confidence interval from {num_resamples:,} bootstrap resamples of "
-        "the queries, or of the documents where queries come from documents. `±` is the standard deviation "
-        "over the seeds of a method that draws.",
+        "`[low, high]` is the {confidence} confidence interval from {num_resamples:,} bootstrap resamples "
+        "of the queries, or of the documents where queries come from documents. `±` is the standard "
+        "deviation over the seeds of a method that draws.",
     ),
     (
         "Δ",
@@ -47,8 +54,7 @@ COLUMNS = (
     (
         "p",
         "Two-sided p-value of that difference, adjusted for the number of methods compared on the set "
-        "(Holm): "
-        "below 0.05, all differences so marked hold together with 95 % confidence.",
+        "(Holm): below 0.05, all differences so marked hold together with 95 % confidence.",
     ),
     (
         "invalid",
@@ -58,19 +64,32 @@ COLUMNS = (
     ("NO_MATCH", "Share of the queries that the method leaves without an answer."),
     ("errors", "Share of the queries that could not be asked."),
     (
-        "ms p50, p95, p99",
-        "Milliseconds per query: the median, and what 95 and 99 of 100 queries stay below. Queries are "
-        "answered "
-        "in batches of {batch_size}, and the time of a batch is shared equally among its queries; with "
-        "`--batch-size 1` these are latencies. Loading is left out.",
+        "ms per query",
+        "The median in milliseconds, and p95 and p99: what 95 and 99 of 100 queries stay below. Queries "
+        "are answered in batches of {batch_size}, and the time of a batch is shared equally among its "
+        "queries; with `--batch-size 1` these are latencies. Loading is left out.",
     ),
     ("queries/s", "Queries of the set divided by the time for all of them."),
 )
 
 
-def describe_method(name: str) -> str:
-    """Return what a method does."""
-    spec = MethodSpec.parse(name)
+def describe_methods(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return every method with what it does; what DISC is, is said once."""
+    terms = []
+    first_disc: str | None = None
+    for name in names:
+        spec = MethodSpec.parse(name)
+        if spec.family != "disc":
+            terms.append((f"`{name}`", _describe(spec)))
+        elif first_disc is None:
+            first_disc = name
+            terms.append((f"`{name}`", f"{_DISC} {_disc_settings(spec)}"))
+        else:
+            terms.append((f"`{name}`", f"As `{first_disc}`: {_disc_settings(spec)}"))
+    return tuple(terms)
+
+
+def _describe(spec: MethodSpec) -> str:
     match spec.family:
         case "unconstrained":
             how = (
@@ -79,68 +98,50 @@ def describe_method(name: str) -> str:
                 else f"beam search with {spec.beams} beams"
             )
             return (
-                f"The model writes freely ({how}, by transformers' `generate`). What it wrote counts if "
-                "it is "
-                "exactly a title or an alias of the index; otherwise it is an invalid answer. The sources "
-                "call "
-                "this Vanilla."
+                f"The model writes freely ({how}, by transformers' `generate`). What it wrote counts if it "
+                "is exactly a title or an alias of the index; otherwise it is an invalid answer. "
+                "Papers call this vanilla decoding."
             )
         case "trie":
             return (
-                "One sample, by transformers' `generate`, in which every token must continue some title "
-                "of the "
-                "index (a prefix tree, or trie). All answers exist, but probability is handed on token by "
-                "token: "
-                "a beginning that leads to few or unlikely titles is as likely as it was when it led "
-                "anywhere, "
-                "which biases the answer."
+                "One sample, by transformers' `generate`, in which every token must continue some title of "
+                "the index (a prefix tree, or trie). All answers exist, but probability is handed on token "
+                "by token: a beginning that leads to few or unlikely titles is as likely as it was when it "
+                "led anywhere, which biases the answer."
             )
-        case "disc":
-            return _describe_disc(spec)
         case "beam":
             width = "the larger of k and 10" if spec.beams is None else str(spec.beams)
             return (
                 f"Beam search among the titles of the index, {width} prefixes at a time. It looks for the "
-                "most "
-                "probable titles instead of drawing one, adds up the probabilities of an entity's title and "
-                "aliases, and ranks up to k entities."
+                "most probable titles instead of drawing one, adds up the probabilities of an entity's "
+                "title and aliases, and ranks up to k entities."
             )
         case "exact":
             return (
                 "Beam search that goes on through what it dropped until the list of the best entities is "
-                "proven "
-                "or its budget is spent."
+                "proven or its budget is spent."
             )
         case "shortlist":
             return (
                 f"BM25 proposes {spec.size} entities by the words of the query (of a mention, by its own "
-                "words), "
-                "and the model ranks these alone by beam search."
+                "words), and the model ranks these alone by beam search."
             )
         case "bm25":
             return (
-                "No model: BM25, word overlap weighted by how rare words are, over titles, aliases and "
-                "the column "
-                "`description` where the index has one. Of a mention its own words are asked, without the "
-                "text "
-                "around it."
+                "No model: BM25, word overlap weighted by how rare words are, over titles, aliases and the "
+                "column `description` where the index has one. Of a mention its own words are asked, "
+                "without the text around it."
             )
         case _:
             return f"Rankings of another system, read from `{spec.file}`."
 
 
-def _describe_disc(spec: MethodSpec) -> str:
-    draws = "1 draw" if spec.draws == 1 else f"up to {spec.draws} draws"
-    text = (
-        f"DISC, with {draws} per sample. A title is drawn under the constraint together with the "
-        "probability that "
-        "the constraint kept at every step; the draw is accepted with that probability, and where none is "
-        "accepted one of them is taken by its weight. More draws bring the answer closer to what the "
-        "model would "
-        "answer if it knew which titles exist."
-    )
+def _disc_settings(spec: MethodSpec) -> str:
+    """Return the settings of DISC in sentences; the first goes on behind a colon."""
     if spec.draws == 1:
-        text += " With one draw there is nothing to choose from: the same distribution as `trie`."
+        text = "one draw per sample, which leaves nothing to choose from: the same distribution as `trie`."
+    else:
+        text = f"up to {spec.draws} draws per sample."
     if (spec.beams or 1) > 1:
         text += f" Every draw is made of {spec.beams} prefixes at a time, which favours likely titles."
     if spec.adaptive:
@@ -148,8 +149,8 @@ def _describe_disc(spec: MethodSpec) -> str:
     if spec.top_m is not None:
         text += f" Only the {spec.top_m} likeliest tokens of a step are looked at, which biases the weights."
     if spec.samples == 1:
-        return text + " One sample: one answer per query."
-    return text + f" Entities are ranked by their share of {spec.samples} samples."
+        return f"{text} One sample: one answer per query."
+    return f"{text} Entities are ranked by their share of {spec.samples} samples."
 
 
 def describe_metric(name: str) -> str:
