@@ -93,7 +93,8 @@ class ExampleEncoder:
 
         def encoded(begin: int, end: int) -> EncodedExample:
             prompt = self._annotate.encode(self._tokenizer, linked.text[begin:end])
-            written = self._tokenizer.encode_text(linked.annotated(begin, end))
+            # Behind a line end: some tokenizers put a blank before whatever begins a text.
+            written = self._tokenizer.encode_text(linked.annotated(begin, end), after="\n")
             return EncodedExample(tuple(prompt), (*written, end_token))
 
         def fits(begin: int, end: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from decoding.answering.speller import Speller
 from decoding.grammar.errors import VocabularyError
 from decoding.markup.boundaries import MentionRules
 from decoding.markup.grammar import AnnotationGrammar
@@ -91,7 +92,8 @@ class MentionGenerator:
         self._model = retriever.model
         self._tokenizer = retriever.tokenizer
         self._prefixes = retriever.prefixes
-        self._engine = retriever.answerer.engine
+        self._vocabulary = retriever.answerer.engine.vocabulary
+        self._speller = Speller(self._spell, self._vocabulary)
         self._template = retriever.config.annotate_template(self.options.prompt)
         self._limits = Limits.of(retriever.model)
         self._prompts = PromptEncoder(self._tokenizer, self._model.vocab_size, self._limits.prompt_tokens(1))
@@ -99,7 +101,7 @@ class MentionGenerator:
         self._rules = MentionRules(
             self.options.max_mention_chars, self.options.max_mentions, self.options.word_boundaries
         )
-        self._reader = WindowReader(self._titles, self._engine.vocabulary, self.options.min_logprob)
+        self._reader = WindowReader(self._titles, self._vocabulary, self.options.min_logprob)
         self._window_tokens = self._find_window_tokens()
 
     def annotate(self, texts: Sequence[str]) -> list[list[GeneratedMention]]:
@@ -216,7 +218,7 @@ class MentionGenerator:
         shared = self._prompts.num_shared(self._template)
         prefix = self._prefixes.before(live[0].job.prompt, shared)
         jobs = [window.job for window in live]
-        outcomes = write_windows(self._model, jobs, self.options, prefix, self._engine.speller)
+        outcomes = write_windows(self._model, jobs, self.options, prefix, self._speller)
         for window, outcome in zip(live, outcomes, strict=True):
             work = window.work
             work.num_open -= 1
@@ -233,6 +235,13 @@ class MentionGenerator:
             return 0
         said = hashlib.blake2b(f"{self.options.seed} {text}".encode(), digest_size=8).digest()
         return int.from_bytes(said, "big", signed=True)
+
+    def _spell(self, text: bytes) -> list[int] | None:
+        """The tokens of a text that stands behind another, so that no blank is put before it."""
+        try:
+            return self._tokenizer.encode_text(text.decode(), after="\n")
+        except UnicodeDecodeError:
+            return None
 
     def _count_tokens(self, pieces: Sequence[str]) -> list[int]:
         """Tokens of pieces as they are copied."""
