@@ -43,6 +43,9 @@ COMMANDS = {
         "retrieval.doctor.cli", "doctor_command", "Check that a model is decoded exactly, layer by layer."
     ),
     "serve": LazyCommand("service.commands.serve", "serve_command", "Serve indexes over gRPC and HTTP."),
+    "deploy-ray": LazyCommand(
+        "service.commands.deploy_ray", "deploy_ray_command", "Serve by replicas on a Ray cluster."
+    ),
     "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
     "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
     "health": LazyCommand("service.commands.health", "health_command", "Say whether a server is ready."),

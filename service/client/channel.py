@@ -69,7 +69,7 @@ def open_channel(transport: Any, address: str, options: ClientOptions) -> Any:
 
 def metadata(options: ClientOptions, request_id: str) -> Metadata:
     """Return what is sent beside a call's message."""
-    pairs = [(REQUEST_ID_KEY, request_id)]
+    pairs = [*options.metadata, (REQUEST_ID_KEY, request_id)]
     if options.token is not None:
         pairs.append(("authorization", f"Bearer {options.token}"))
     return tuple(pairs)

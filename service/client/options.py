@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
 from retrieval.errors import InputError
 from service.configuration.config import check_address, is_loopback
+from service.methods.call import REQUEST_ID_KEY
 
 # A reply of 256 queries with 1,000 candidates each passes gRPC's default of 4 MiB by far.
 _MAX_REPLY_BYTES = 256 * 2**20
 # Servers of gRPC close connections that are pinged more often than they allow; ours allows this.
 MIN_KEEPALIVE_S = 10.0
+_METADATA_NAME = re.compile(r"[a-z0-9._-]+")
+_OWN_METADATA = ("authorization", REQUEST_ID_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class ClientOptions:
         keepalive_s: Ping the connection when nothing was heard for so long, so that a dead one is noticed,
             seconds, at least 10; None: never.
         max_reply_bytes: Largest reply accepted, bytes.
+        metadata: Further names and values sent with every call, for what stands between: a proxy of Ray Serve
+            finds the application by `application`.
 
     Raises:
         InputError: an option is out of range, or does not fit another.
@@ -50,6 +56,7 @@ class ClientOptions:
     gzip: bool = False
     keepalive_s: float | None = None
     max_reply_bytes: int = _MAX_REPLY_BYTES
+    metadata: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
@@ -71,6 +78,9 @@ class ClientOptions:
             raise InputError(
                 "max_reply_bytes", f"must be in [1024, 2147483647], got {self.max_reply_bytes!r}"
             )
+
+        for name, value in self.metadata:
+            _check_metadata(name, value)
 
     @property
     def encrypted(self) -> bool:
@@ -98,6 +108,19 @@ def _is_token(text: str) -> bool:
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
+def _check_metadata(name: str, value: str) -> None:
+    if _METADATA_NAME.fullmatch(name) is None or name.startswith("grpc-") or name.endswith("-bin"):
+        raise InputError(
+            "metadata",
+            "a name is made of a-z 0-9 . _ -, does not begin with grpc- and does not end with -bin, "
+            f"got {name!r}",
+        )
+    if name in _OWN_METADATA:
+        raise InputError("metadata", f"{name!r} is sent by the client itself")
+    if not (value.isascii() and value.isprintable() and value == value.strip()):
+        raise InputError("metadata", f"the value of {name!r} must be printable ASCII without outer blanks")
+
+
 class OptionChanges(TypedDict, total=False):
     """Attributes of `ClientOptions`, which says what they mean and checks them."""
 
@@ -112,6 +135,7 @@ class OptionChanges(TypedDict, total=False):
     gzip: bool
     keepalive_s: float | None
     max_reply_bytes: int
+    metadata: tuple[tuple[str, str], ...]
 
 
 class CallOptions(TypedDict, total=False):

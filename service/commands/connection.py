@@ -116,6 +116,14 @@ _OPTIONS = (
         "--token-file", "File that holds a bearer token.", f"the token in {TOKEN_VARIABLE}, else none"
     ),
     click.option("--insecure", is_flag=True, help="Send the token unencrypted to other machines.", **SHOWN),
+    click.option(
+        "--metadata",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Send this with every call: application=genret tells Ray Serve whom a call is for. Repeatable.",
+        show_default="nothing",
+        show_envvar=True,
+    ),
 )
 _NAMES = (
     "address",
@@ -126,6 +134,7 @@ _NAMES = (
     "tls_server_name",
     "token_file",
     "insecure",
+    "metadata",
     "timeout",
 )
 
@@ -140,6 +149,7 @@ def _connection(
     tls_server_name: str | None,
     token_file: Path | None,
     insecure: bool,
+    metadata: tuple[str, ...],
     timeout: float,
 ) -> Connection:
     """Return the connection that options describe; whatever is wrong with them is a usage error."""
@@ -152,12 +162,20 @@ def _connection(
             tls_key=tls_key,
             tls_server_name=tls_server_name,
             insecure=insecure,
+            metadata=tuple(_name_and_value(text) for text in metadata),
         )
         options = replace(options, token=_token(token_file))
         options.check(address)
     except InputError as error:
         raise _option_error(error) from error
     return Connection(address, options)
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise InputError("metadata", f"expected NAME=VALUE, got {text!r}")
+    return name, value
 
 
 def _token(file: Path | None) -> str | None:

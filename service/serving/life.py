@@ -13,7 +13,7 @@ from service.serving.server import Server
 _LOG = logging.getLogger(__name__)
 # How long a thread may keep Python to itself while another one waits for it, seconds. By default it is 5 ms,
 # and the event loop, which has little to do but often, waits that long for the model's thread each time.
-_SWITCH_INTERVAL_S = 0.001
+SWITCH_INTERVAL_S = 0.001
 
 
 async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> signal.Signals | None:
@@ -28,7 +28,7 @@ async def serve_until_signalled(server: Server, on_ready: Callable[[Server], Non
         BindError: the address cannot be listened on.
         GenretError: an index or the model cannot be used.
     """
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop, hurry = asyncio.Event(), asyncio.Event()
     received: list[signal.Signals] = []
 

@@ -68,6 +68,7 @@ class Listeners:
         tracing: Where spans go; None: there are none.
 
     Attributes:
+        interceptors: What stands before the methods of gRPC, the outermost first.
         port: Of gRPC; with port 0 known after `start`.
         http: The JSON over HTTP face, if it is served.
         monitoring: The port of its own for metrics, if there is one.
@@ -87,7 +88,7 @@ class Listeners:
         self._retrieval = retrieval
         self._indexes = indexes
         self._readiness = readiness
-        self._interceptors = [
+        self.interceptors = [
             ObservationInterceptor(metrics, config.log, tracing),
             AuthenticationInterceptor(authority),
             MalformedMessageInterceptor(),
@@ -111,7 +112,7 @@ class Listeners:
             InputError: a certificate cannot be used.
         """
         self._grpc = grpc.aio.server(
-            interceptors=self._interceptors,
+            interceptors=self.interceptors,
             options=[
                 ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
                 ("grpc.max_receive_message_length", self._config.max_request_bytes),
@@ -122,7 +123,7 @@ class Listeners:
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
         )
-        self._add_services()
+        self.add_services(self._grpc)
         try:
             if self._config.tls.enabled:
                 credentials = server_credentials(self._config.tls)
@@ -136,15 +137,16 @@ class Listeners:
             if server is not None:
                 await server.start()
 
-    def _add_services(self) -> None:
+    def add_services(self, server: Any) -> None:
+        """Add the API, health and reflection to a server of gRPC, or to what stands in for one."""
         limit = self._config.max_request_seconds
         add_retrieval: Any = pb_grpc.add_RetrievalServiceServicer_to_server  # generated, so untyped
         add_index: Any = index_grpc.add_IndexServiceServicer_to_server
-        add_retrieval(RetrievalServicer(self._retrieval, limit), self._grpc)
-        add_index(IndexServicer(self._indexes, limit), self._grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._readiness.servicer, self._grpc)
+        add_retrieval(RetrievalServicer(self._retrieval, limit), server)
+        add_index(IndexServicer(self._indexes, limit), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._readiness.servicer, server)
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._grpc)
+        reflection.enable_server_reflection(names, server)
 
     async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
         """Close the listeners of the API, and wait for what is in flight; what takes longer is cancelled.

@@ -63,8 +63,10 @@ def import_ray() -> Any:
 @contextmanager
 def connected(
     ray: Any, address: str | None, num_cpus: float, runtime_env: Mapping[str, Any] | None
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Be connected to a cluster in the block; one that the process is connected to already is left as it is.
+
+    Yields whether the cluster was started here, and so ends with the block.
 
     Args:
         ray: The module.
@@ -77,7 +79,7 @@ def connected(
         InputError: there is no cluster at the address.
     """
     if ray.is_initialized():
-        yield
+        yield False
         return
     address = address or os.environ.get(_ADDRESS_VARIABLE) or "local"
     arguments: dict[str, Any] = {"num_cpus": math.ceil(num_cpus)} if address == "local" else {}
@@ -97,7 +99,7 @@ def connected(
             "ray_address", f"no Ray cluster can be used at {address!r}: {_why(error)}"
         ) from error
     try:
-        yield
+        yield address == "local"
     finally:
         ray.shutdown()  # the actors of a driver that leaves end with it
 
@@ -110,7 +112,7 @@ def _why(error: BaseException) -> str:
         causes.append(str(seen))
         seen = seen.__cause__
     if any("Authentication" in cause for cause in causes):
-        return "it asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token to the token"
+        return "it asks for a token: set RAY_AUTH_MODE=token, and have the token in RAY_AUTH_TOKEN"
     return causes[0]
 
 
@@ -179,29 +181,40 @@ def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:
     content = secrets.token_hex(16)
     probe.write_text(content, encoding="utf-8")
     try:
-        asked = [
-            (node["NodeManagerAddress"], _ask(ray, node, needed, probe, content)) for node in _nodes(ray)
-        ]
-        for address, answer in asked:
-            _judge(ray, address, answer)
+        _ask_all(ray, (dict(needed), str(probe), content), "index, input and output")
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _nodes(ray: Any) -> list[dict[str, Any]]:
-    """Return the nodes that workers may be put on."""
-    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+def check_paths(ray: Any, needed: Mapping[str, str]) -> None:
+    """Refuse a cluster with a node that does not see what is read there.
+
+    Args:
+        ray: The module, connected.
+        needed: What is read: absolute paths, and what each is.
+
+    Raises:
+        SourceError: a node does not see a path.
+        LinkingRunError: a node cannot be asked, or genret is not installed there.
+    """
+    _ask_all(ray, (dict(needed), None, ""), "they")
 
 
-def _ask(ray: Any, node: Mapping[str, Any], needed: Mapping[str, str], probe: Path, content: str) -> Any:
+def _ask_all(ray: Any, question: tuple[Any, ...], what: str) -> None:
+    """Ask every node that workers may be put on `what_is_missing`."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
     task = ray.remote(num_cpus=0, max_retries=1)(what_is_missing)
-    return task.options(scheduling_strategy=there).remote(dict(needed), str(probe), content)
+    asked = []
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        asked.append((node["NodeManagerAddress"], task.options(scheduling_strategy=there).remote(*question)))
+    for address, answer in asked:
+        _judge(ray, address, answer, what)
 
 
-def _judge(ray: Any, address: str, answer: Any) -> None:
+def _judge(ray: Any, address: str, answer: Any, what: str) -> None:
     try:
         missing = ray.get(answer, timeout=_CHECK_SECONDS)
     except ray.exceptions.GetTimeoutError as error:
@@ -214,22 +227,24 @@ def _judge(ray: Any, address: str, answer: Any) -> None:
         ) from error
     if missing is not None:
         raise SourceError(
-            f"the node {address} {missing}; index, input and output must be in folders that all nodes share, "
-            "under the same paths"
+            f"the node {address} {missing}; {what} must be in folders that all nodes share, under the same "
+            "paths"
         )
 
 
-def what_is_missing(needed: Mapping[str, str], probe: str, content: str) -> str | None:
+def what_is_missing(needed: Mapping[str, str], probe: str | None, content: str) -> str | None:
     """Say what a node does not see; runs there.
 
     Args:
         needed: What is read: absolute paths, and what each is.
-        probe: A file that was just written into the output folder.
+        probe: A file that was just written into the output folder; None: there is none.
         content: What is in it.
     """
     for path, name in needed.items():
         if not os.path.exists(path):
             return f"does not see {name} {path}"
+    if probe is None:
+        return None
     folder = os.path.dirname(probe)
     try:
         with open(probe, encoding="utf-8") as file:

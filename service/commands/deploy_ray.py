@@ -1,0 +1,94 @@
+"""`genret deploy-ray`: the service of `genret serve` as replicas behind Ray Serve's gRPC proxy."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import click
+
+from retrieval.errors import InputError
+from retrieval.options import SHOWN
+from service.commands.serve_options import given_flags, setting_options
+from service.commands.usage import usage_error
+from service.configuration.resolve import ConfigurationError, resolve
+from service.observability.logs import announce
+from service.observability.logs import configure as configure_logs
+from service.ray_serve.deployment import DEFAULT_APPLICATION, DEFAULT_HTTP_PORT, ServePlan
+
+
+@click.command("deploy-ray")
+@click.argument("path", metavar="[INDEX]", required=False)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file of settings, as of genret serve. Flags and variables of genret serve win over it.",
+    show_envvar=True,
+    show_default="none",
+)
+@click.option(
+    "--print-config",
+    is_flag=True,
+    help="Print the deployment as a file for `serve deploy`, and exit.",
+    show_envvar=True,
+)
+@click.option("--name", default=DEFAULT_APPLICATION, help="Of the application in Serve.", **SHOWN)
+@click.option("--num-replicas", type=int, default=1, help="How many servers there are.", **SHOWN)
+@click.option("--num-cpus", type=float, default=1.0, help="CPUs a replica takes of a node.", **SHOWN)
+@click.option("--num-gpus", type=float, default=0.0, help="GPUs a replica takes of a node.", **SHOWN)
+@click.option(
+    "--address",
+    help="The Ray cluster, as auto or HOST:PORT.",
+    show_default="that in RAY_ADDRESS, else one is started here and ends with this command",
+    show_envvar=True,
+)
+@click.option("--detach", is_flag=True, help="Leave it running on the cluster and exit.", show_envvar=True)
+@click.option(
+    "--http-proxy-port",
+    type=int,
+    default=DEFAULT_HTTP_PORT,
+    help="Port, on loopback, of the HTTP proxy that Serve always starts; nothing is served there.",
+    **SHOWN,
+)
+@setting_options
+@click.pass_context
+def deploy_ray_command(
+    context: click.Context,
+    /,
+    path: str | None,
+    file: Path | None,
+    print_config: bool,
+    name: str,
+    num_replicas: int,
+    num_cpus: float,
+    num_gpus: float,
+    address: str | None,
+    detach: bool,
+    http_proxy_port: int,
+    **settings: object,
+) -> None:
+    """Serve INDEX by replicas on a Ray cluster, behind Ray Serve's gRPC proxy, until SIGTERM or Ctrl-C.
+
+    Takes the settings of genret serve, by flags, variables and file; each replica is a whole server with its
+    own models and queue. Clients send the metadata application=NAME. docs/cluster.md says what is different.
+    """
+    del settings  # read from the context, which knows which of them were given
+    try:
+        resolved = resolve(given_flags(context), path, os.environ, file)
+        plan = ServePlan(resolved.config, name, num_replicas, num_cpus, num_gpus, http_proxy_port)
+        if print_config:
+            from service.ray_serve.serve_file import serve_file
+
+            click.echo(serve_file(plan, resolved.origins), nl=False)
+            return
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    except InputError as error:
+        raise usage_error(error) from error
+    configure_logs(plan.config.log)
+    from service.ray_serve.running import run_deployment
+
+    run_deployment(plan, address, detach, None, partial(announce, plan.config.log))

@@ -1,0 +1,141 @@
+"""What is deployed on Ray Serve: replicas, what each takes, and the proxy's port. Knows no Ray."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import InputError
+from service.configuration.config import ServerConfig
+from service.configuration.config_text import config_text
+from service.configuration.settings import Key
+from service.configuration.sources import Origin
+
+DEFAULT_APPLICATION = "genret"
+DEFAULT_HTTP_PORT = 8000
+DEPLOYMENT = "Genret"
+BUILDER = "service.ray_serve.app:build"
+# What adds the services to a server of gRPC, by import path: every proxy imports it.
+SERVICER_FUNCTION = "service.ray_serve.proxied_services.add_services_to_server"
+REFUSAL = "genret cannot serve: "  # before the reason, in what Ray says of a replica that does not start
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_MIN_ONGOING = 1024
+_HEALTH_CHECK_PERIOD_S = 5.0
+_HEALTH_CHECK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServePlan:
+    """A deployment.
+
+    Attributes:
+        config: What every replica serves; its port is the proxies'.
+        name: Of the application; calls name it in their metadata as `application`.
+        num_replicas: How many servers there are.
+        num_cpus: CPUs that a replica takes of a node, as Ray counts them.
+        num_gpus: GPUs that a replica takes; a fraction shares one.
+        http_port: Of Serve's HTTP proxy, which Ray starts besides and which serves nothing of this.
+
+    Raises:
+        InputError: a value is out of range, or the configuration asks for what a proxy does not do.
+    """
+
+    config: ServerConfig
+    name: str = DEFAULT_APPLICATION
+    num_replicas: int = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    http_port: int = DEFAULT_HTTP_PORT
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None:
+            raise InputError("name", f"must be made of A-Z a-z 0-9 . _ -, got {self.name!r}")
+        if self.num_replicas < 1:
+            raise InputError("num_replicas", f"must be at least 1, got {self.num_replicas}")
+        for name, value in (("num_cpus", self.num_cpus), ("num_gpus", self.num_gpus)):
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(name, f"must be at least 0, got {value:g}")
+        if not 1 <= self.config.port <= 65_535:
+            raise InputError("port", "Ray must be told a port, 0 picks none")
+        if not 1 <= self.http_port <= 65_535:
+            raise InputError("http_proxy_port", f"must be in [1, 65535], got {self.http_port}")
+        _check_proxied(self.config)
+
+    def deployment_options(self) -> dict[str, Any]:
+        """Return how Serve keeps the replicas, as both its API and its files spell it."""
+        return {
+            "num_replicas": self.num_replicas,
+            # Replicas refuse by work, and say when to come again; below this Serve would hold calls back.
+            "max_ongoing_requests": max(_MIN_ONGOING, 2 * self.config.queue.max_requests),
+            "graceful_shutdown_timeout_s": max(1.0, self.config.drain_seconds),
+            "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
+            "health_check_timeout_s": _HEALTH_CHECK_TIMEOUT_S,
+            "ray_actor_options": {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus},
+        }
+
+    @property
+    def route_prefix(self) -> str:
+        """Path on the HTTP proxy: without one gRPC finds no application either. Nothing is served there."""
+        return f"/{self.name}"
+
+    def grpc_options(self) -> dict[str, Any]:
+        """Return what Serve's gRPC proxies are told."""
+        return {"port": self.config.port, "grpc_servicer_functions": [SERVICER_FUNCTION]}
+
+    def http_options(self) -> dict[str, Any]:
+        """Return what Serve's HTTP proxies are told."""
+        return {"host": "127.0.0.1", "port": self.http_port}
+
+    def serve_config(self, origins: Mapping[Key, Origin]) -> dict[str, Any]:
+        """Return the plan as `serve deploy` reads it from a file.
+
+        Args:
+            origins: Where settings came from, for the comments on them.
+        """
+        return {
+            "proxy_location": "EveryNode",
+            "http_options": self.http_options(),
+            "grpc_options": self.grpc_options(),
+            "applications": [
+                {
+                    "name": self.name,
+                    "route_prefix": self.route_prefix,
+                    "import_path": BUILDER,
+                    "args": {"settings": config_text(self.config, origins)},
+                    "deployments": [{"name": DEPLOYMENT, **self.deployment_options()}],
+                }
+            ],
+        }
+
+    def paths(self) -> dict[str, str]:
+        """Return what replicas read: absolute paths, and what each is."""
+        config = self.config
+        read: dict[str, str] = {str(Path(spec.path).absolute()): "the index" for spec in config.indexes}
+        read |= {str(Path(spec.path).absolute()): "the schema" for spec in config.schemas}
+        checkpoints = [path for spec in config.models for path in (spec.checkpoint, spec.draft) if path]
+        read |= {str(Path(path).absolute()): "the model" for path in checkpoints if Path(path).exists()}
+        if config.auth.token_file is not None:
+            read[str(config.auth.token_file.absolute())] = "the token file"
+        return read
+
+
+def _check_proxied(config: ServerConfig) -> None:
+    """Refuse settings that a proxy would drop without a word."""
+    if config.http.port is not None:
+        raise InputError("http_port", "is not served behind Ray Serve's proxy; use genret serve for it")
+    if config.metrics.port is not None:
+        raise InputError(
+            "metrics_port", "replicas of one node cannot share a port; Ray exports metrics of its own"
+        )
+    if config.tls.enabled:
+        raise InputError(
+            "tls_cert", "Serve's proxy ends the connection: it encrypts as the cluster does, by RAY_USE_TLS"
+        )
+    if not config.insecure:
+        raise InputError(
+            "insecure", "Serve's proxies listen on all addresses of their nodes, unencrypted: this allows it"
+        )
