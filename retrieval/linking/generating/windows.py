@@ -68,10 +68,14 @@ def _fitting(text: str, begin: int, ends: Sequence[int], most: int, count_tokens
         last = stop
     if last > begin:
         return last
-    stop = ends[0]
-    while stop - begin > 1 and count_tokens([text[begin:stop]])[0] > most:
-        stop = begin + (stop - begin) // 2
-    return stop
+    fitting, beyond = begin + 1, ends[0]  # a character alone is never cut
+    while beyond - fitting > 1:
+        middle = (fitting + beyond) // 2
+        if count_tokens([text[begin:middle]])[0] <= most:
+            fitting = middle
+        else:
+            beyond = middle
+    return fitting
 
 
 def _better(text: str, begin: int, ends: Sequence[int], stop: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from decoding.grammar.errors import VocabularyError
 from decoding.grammar.holes.sorted_texts import SortedTexts
@@ -14,7 +16,7 @@ from decoding.markup.boundaries import MentionRules
 from decoding.markup.grammar import AnnotationGrammar
 from decoding.markup.reading import read_annotated
 from decoding.markup.titles import LinkTitles
-from tests.annotation_oracle import PrefixOracle, annotations
+from tests.annotation_oracle import PrefixOracle, annotations, is_mention
 from tests.json_tokenizers import KINDS, byte_fallback, byte_level
 
 _FREE = MentionRules(word_boundaries=False)
@@ -164,3 +166,46 @@ def test_titles_are_found_by_what_was_read() -> None:
     read = read_annotated(b"x [y](b (c)) [z](b \\(c)\\[")
     assert [link.title for link in read.links] == [b"b (c)", b"b (c"]
     assert read.text == b"x y z["
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text(alphabet=st.sampled_from("ab[]()\\ \n\r\"'.é\u0301日🍎"), min_size=1, max_size=25),
+    titles=st.lists(st.text(alphabet=st.sampled_from('ab()\\[] "é'), min_size=1, max_size=8), max_size=6),
+    rules=st.builds(MentionRules, st.integers(1, 12), st.one_of(st.none(), st.integers(0, 3)), st.booleans()),
+    kind=st.sampled_from(["byte-level", "byte fallback"]),
+    seed=st.integers(0, 1 << 30),
+)
+def test_random_walks_end_and_are_read_back(
+    text: str, titles: list[str], rules: MentionRules, kind: str, seed: int
+) -> None:
+    vocabulary = KINDS[kind]()
+    grammar = _grammar(text, titles, rules, vocabulary)
+    rng = random.Random(seed)
+    state, tokens = grammar.start, []
+    while state != grammar.finished:
+        allowed = grammar.tokens(state).tolist()
+        assert allowed, tokens
+        opening = [token for token in allowed if b"[" in vocabulary.written(token)]
+        tokens.append(rng.choice(opening if opening and rng.random() < 0.7 else allowed))
+        state = grammar.advance(state, tokens[-1])
+    read = read_annotated(grammar.text(tokens))
+    assert read.text.decode() == text
+    assert all(link.title.decode() in titles for link in read.links)
+    assert rules.max_mentions is None or len(read.links) <= rules.max_mentions
+    known = _titles(titles, vocabulary)
+    at = 0
+    for link in read.links:
+        begin, end = (len(read.text[:place].decode()) for place in (link.begin, link.end))
+        assert begin >= at
+        assert is_mention(text, begin, end, rules)
+        assert [titles[number] for number in known.members(link.title)] == [
+            title for title in titles if title == link.title.decode()
+        ]
+        at = end
+
+
+@pytest.mark.parametrize("written", ["a\\", "[a", "[a]", "[a](b", "]", "[a[b](c)", "[a](b\\"])
+def test_what_is_no_annotation_is_refused_with_its_place(written: str) -> None:
+    with pytest.raises(ValueError, match=r"^byte \d+: "):
+        read_annotated(written.encode())

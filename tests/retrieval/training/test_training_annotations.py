@@ -1,4 +1,4 @@
-"""`genret train --annotations`: labelled mentions become texts with links in them, as long as the model allows."""
+"""`genret train --annotations`: labelled mentions become texts with links, as long as the model allows."""
 
 from __future__ import annotations
 

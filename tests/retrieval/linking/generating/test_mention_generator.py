@@ -1,0 +1,237 @@
+"""`MentionGenerator` with tiny random models: links of real titles at exact places, whatever the text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from retrieval import Retriever
+from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.generating.generator import MentionGenerator
+from retrieval.linking.generating.mention import GeneratedMention
+from retrieval.linking.generating.options import METHODS, GenerateOptions
+from retrieval.linking.generating.writing import WrittenWindow, write_windows
+from tests.checkpoints import make_checkpoint, make_index
+
+HARD = "\r\n Paris [Texas] (x) \\ e\u0301t\u00e9.\r\n\r\n\U0001f469\u200d\U0001f52c at Mercury (planet)\t\n "
+
+
+def open_retriever(folder: Path, architecture: str, max_positions: int) -> Retriever:
+    checkpoint = make_checkpoint(folder / "model", architecture, max_positions=max_positions)
+    return Retriever.open(make_index(folder, checkpoint), checkpoint, device="cpu")
+
+
+@pytest.fixture(scope="module", params=["llama", "bart"])
+def retriever(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Retriever]:
+    with open_retriever(tmp_path_factory.mktemp(request.param), request.param, 256) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    with open_retriever(tmp_path_factory.mktemp("small"), "llama", 96) as opened:
+        yield opened
+
+
+def check_links(text: str, mentions: list[GeneratedMention], retriever: Retriever) -> None:
+    at = 0
+    for link in mentions:
+        assert at <= link.start < link.end <= len(text)
+        assert link.mention == text[link.start : link.end] == link.mention.strip() != ""
+        assert "\n\r\n" not in link.mention
+        at = link.end
+        titled = [
+            retriever.index.entity(number)
+            for number in range(retriever.index.num_entities)
+            if retriever.index.entity(number).title == link.title
+        ]
+        assert list(link.entities) == titled != []
+        assert link.logprob <= 0
+        assert link.mention_logprob <= 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_links_have_exact_places_and_real_titles(retriever: Retriever, method: str) -> None:
+    generator = MentionGenerator(retriever, GenerateOptions(method=method, seed=3))
+    texts = [HARD, "", " \n", "Amazon", HARD.strip() * 2]
+    found = generator.annotate(texts)
+    assert [len(links) for links in found][1:3] == [0, 0]
+    for text, links in zip(texts, found, strict=True):
+        check_links(text, links, retriever)
+    assert any(found)
+    assert MentionGenerator(retriever, generator.options).annotate(texts) == found
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=60), seed=st.integers(0, 99))
+def test_any_text_is_written_again(small: Retriever, text: str, seed: int) -> None:
+    generator = MentionGenerator(small, GenerateOptions(method="sample", seed=seed, window_tokens=20))
+    (found,) = generator.annotate_each([text])
+    if isinstance(found, GenretError):
+        assert any(0xD800 <= ord(character) < 0xE000 for character in text), found
+    else:
+        check_links(text, found, small)
+
+
+def test_all_entities_of_a_title_are_named_and_a_filter_leaves_out_some(small: Retriever) -> None:
+    text = "They sailed there in spring. " * 6
+    for kind, ids in (("company", {"Q9"}), ("river", {"Q7", "Q8"})):
+        options = GenerateOptions(method="sample", filter=f"kind = '{kind}'", seed=1)
+        (links,) = MentionGenerator(small, options).annotate([text])
+        assert links
+        assert {entity.entity_id for link in links for entity in link.entities} <= ids
+    options = GenerateOptions(method="sample", filter="title = 'Amazon'")
+    (links,) = MentionGenerator(small, options).annotate([text])
+    assert {tuple(entity.entity_id for entity in link.entities) for link in links} == {("Q8", "Q9")}
+    (links,) = MentionGenerator(small, GenerateOptions(filter="kind = 'nothing'")).annotate([text])
+    assert links == []
+
+
+def test_links_below_the_least_logprob_are_nil(small: Retriever) -> None:
+    text = "They sailed there in spring."
+    (links,) = MentionGenerator(small, GenerateOptions(method="sample")).annotate([text])
+    assert links
+    assert not any(link.is_nil for link in links)
+    least = max(link.logprob for link in links)
+    (again,) = MentionGenerator(small, GenerateOptions(method="sample", min_logprob=least)).annotate([text])
+    assert again == [replace(link, is_nil=link.logprob < least) for link in links]
+
+
+def test_mentions_are_bounded(small: Retriever) -> None:
+    text = "they sailed there in spring and came back in autumn with the wind"
+    options = GenerateOptions(method="sample", max_mentions=1, max_mention_chars=6)
+    for seed in range(5):
+        generator = MentionGenerator(small, replace(options, seed=seed, window_tokens=256))
+        (links,) = generator.annotate([text])
+        assert all(len(link.mention) <= 6 for link in links)
+    assert MentionGenerator(small, replace(options, max_mentions=0)).annotate([text]) == [[]]
+
+
+def test_long_documents_are_cut_and_batches_change_nothing(small: Retriever) -> None:
+    text = "He saw Paris and Berlin. Then he went home,\r\n\r\nbut not on foot! " * 12
+    documents = [
+        Document("a", 1, "whole", text),
+        BadDocument("a", 2, "no text"),
+        Document("a", 3, "part", text, begin=100, end=200, offset=50),
+        Document("a", 4, "broken", "a \ud800 b"),
+        Document("a", 5, "empty", ""),
+    ]
+    found = {}
+    for batch_size in (1, 3, 64):
+        generator = MentionGenerator(small, GenerateOptions(method="sample", batch_size=batch_size))
+        found[batch_size] = list(generator.annotate_documents(iter(documents)))
+        assert [document for document, _ in found[batch_size]] == documents
+    for (whole, one), (_, three), (_, many) in zip(*found.values(), strict=True):
+        if isinstance(one, GenretError):
+            assert isinstance(whole, Document)
+            assert (whole.doc_id, str(one)) == ("broken", str(many))
+            continue
+        places = [[(m.start, m.end, m.title) for m in links] for links in (one, three, many)]
+        assert places[0] == places[1] == places[2]
+    whole, _, part, broken, empty = (generated for _, generated in found[1])
+    assert isinstance(whole, list)
+    check_links(text, whole, small)
+    assert len(whole) > 5
+    assert isinstance(part, list)
+    check_links(text, part, small)
+    assert all(100 <= link.start < link.end <= 200 for link in part)
+    assert isinstance(broken, InputError)
+    assert empty == []
+
+
+def test_documents_are_read_as_they_are_needed(small: Retriever) -> None:
+    read = []
+
+    def documents() -> Iterator[Document]:
+        for number in range(50):
+            read.append(number)
+            yield Document("a", number + 1, str(number), "some words")
+
+    generator = MentionGenerator(small, GenerateOptions(batch_size=4))
+    next(generator.annotate_documents(documents()))
+    assert len(read) <= 5
+
+
+def test_an_error_names_the_text(small: Retriever) -> None:
+    generator = MentionGenerator(small)
+    with pytest.raises(InputError, match="not Unicode") as caught:
+        generator.annotate(["fine", "\udfff"])
+    assert caught.value.field == "texts[1]"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"method": "magic"}, "method"),
+        ({"beam_size": 0}, "beam_size"),
+        ({"max_mention_chars": 0}, "max_mention_chars"),
+        ({"max_mentions": -1}, "max_mentions"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"min_logprob": math.nan}, "min_logprob"),
+        ({"prompt": "nowhere"}, "prompt"),
+        ({"filter": "kind ="}, "filter"),
+        ({"filter": "height = 3"}, "filter"),
+    ],
+)
+def test_options_are_checked(small: Retriever, options: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        MentionGenerator(small, GenerateOptions(**options))  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_a_model_with_hardly_any_positions_is_refused(tmp_path: Path) -> None:
+    with (
+        open_retriever(tmp_path, "llama", 16) as opened,
+        pytest.raises(ModelError, match="too few positions to write texts again"),
+    ):
+        MentionGenerator(opened)
+
+
+def plain_logprobs(retriever: Retriever, prompt: list[int], tokens: tuple[int, ...]) -> list[float]:
+    """What every token costs, by one ordinary forward of a decoder-only model."""
+    model = retriever.model._model  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    chosen = torch.log_softmax(logits.double(), dim=-1).gather(1, torch.tensor(tokens)[:, None])
+    return chosen[:, 0].tolist()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_logprobs_are_those_of_plain_forwards(small: Retriever, method: str) -> None:
+    options = GenerateOptions(method=method, seed=4)
+    generator = MentionGenerator(small, options)
+    text = "in Paris he met (her) [1]"
+    job = generator._job(text)
+    assert job is not None
+    (written,) = write_windows(small.model, [job], options, None, generator._speller)
+    assert isinstance(written, WrittenWindow)
+    expected = plain_logprobs(small, job.prompt, written.token_ids)
+    assert written.logprobs == pytest.approx(expected, abs=1e-3)
+    links = generator._reader.read(text, 7, written)
+    vocabulary: Vocabulary = small.answerer.engine.vocabulary
+    pieces = [vocabulary.written(token) for token in written.token_ids]
+    whole = b"".join(pieces)
+    at = 0
+    for link in links:
+        title = f"]({link.title})".encode()
+        first = whole.index(title, at) + 2
+        at = first + len(title) - 2
+        places = [sum(map(len, pieces[:number])) for number in range(len(pieces))]
+        inside = [
+            number
+            for number, (place, piece) in enumerate(zip(places, pieces, strict=True))
+            if piece and place < at and place + len(piece) > first
+        ]
+        assert link.logprob == pytest.approx(sum(expected[number] for number in inside), abs=1e-3)
+        assert link.start >= 7
