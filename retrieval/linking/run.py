@@ -158,12 +158,13 @@ def _kept(folder: OutputFolder, plan: RunPlan) -> Iterator[None]:
         yield
     except (GenretError, KeyboardInterrupt) as error:
         with uninterrupted():
-            num_done = len(folder.finished(plan.job.key, plan.corpus.shards, plan.target.output_format))
-            if num_done == 0:
+            done = folder.finished(plan.job.key, plan.corpus.shards, plan.target.output_format)
+            if not done:
                 folder.clear()
                 raise
+            folder.tidy(done)  # workers that were stopped leave files half written
         error.add_note(
-            f"{num_done:,} of {counted(len(plan.corpus.shards), 'shard')} are done and kept in "
+            f"{len(done):,} of {counted(len(plan.corpus.shards), 'shard')} are done and kept in "
             f"{plan.target.folder}: the same command goes on from there"
         )
         raise

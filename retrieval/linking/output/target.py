@@ -51,7 +51,7 @@ class OutputTarget:
         if named is None and path.suffix in _OTHER_SUFFIXES and not path.is_dir():
             raise InputError("out", f"must be a folder, or end in .parquet or .jsonl, got {path.name!r}")
         if named is not None and output_format not in (None, named):
-            raise InputError("output_format", f"must be {named} for {path.name!r}, got {output_format}")
+            raise InputError("format", f"must be {named} for {path.name!r}, got {output_format}")
         if named is not None and path.is_dir():
             raise InputError(
                 "out", f"{path} is a directory; a name ending in {path.suffix} is that of a file"

@@ -7,6 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -114,7 +115,9 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, job, open_worker), daemon=True)
-        # The mask is inherited, so that the process never has a moment in which it would be interrupted.
+        # The mask is inherited, so that the process never has a moment in which it would be interrupted. The
+        # first process would start the tracker besides, which takes SIGINT out of the mask.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()

@@ -1,0 +1,482 @@
+"""`genret link` as a user runs it, over a tiny random checkpoint."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from retrieval import Mention, Retriever
+from retrieval.errors import ModelError
+from retrieval.linking.cli import link_command
+from retrieval.linking.flags import default_cache_dir
+from service.commands.query import query_command
+from tests.checkpoints import make_checkpoint, make_index
+
+ROOT = Path(__file__).resolve().parents[4]
+TEXTS = ["The play Hamlet is long.", "Nile", "{left} Amazon</s> {mention}"]
+MARKED = ["Hamlet", "Nile", "Amazon</s>"]
+
+
+def document(text: str, mention: str, **fields: Any) -> dict[str, Any]:
+    start = text.index(mention)
+    return {"text": text, "mentions": [{"start": start, "end": start + len(mention)}], **fields}
+
+
+DOCUMENTS = [
+    document(t, m, **({"id": "x"} if m == "Hamlet" else {})) for t, m in zip(TEXTS, MARKED, strict=True)
+]
+TEXT = "".join(json.dumps(line) + "\n" for line in DOCUMENTS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def index(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_index(tmp_path_factory.mktemp("index"), checkpoint)
+
+
+Link = Callable[..., Result]
+
+
+@pytest.fixture
+def link(index: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
+    """Run the command in an empty folder that holds `d.jsonl`."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("d.jsonl").write_text(TEXT)
+
+    def run(*arguments: str, index: Path = index, model: Path = checkpoint, **options: Any) -> Result:
+        models = ["--index", str(index), "--model", str(model), "--device", "cpu", "--workers", "1"]
+        return CliRunner().invoke(link_command, [*arguments, *models], **options)
+
+    return run
+
+
+def rows(out: str) -> list[dict[str, Any]]:
+    if out.endswith(".jsonl"):
+        return [json.loads(line) for line in Path(out).read_text(encoding="utf-8").splitlines()]
+    return list(pq.read_table(out).to_pylist())
+
+
+def files() -> set[str]:
+    return set(os.listdir())
+
+
+def test_links_are_the_retrievers(link: Link, index: Path, checkpoint: Path) -> None:
+    result = link("d.jsonl", "--out", "out.jsonl", "-k", "3")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == ""
+    assert "3 documents, 3 mentions: 3 linked, 0 NIL in " in result.stderr
+    assert result.stderr.endswith(" s -> out.jsonl\n")
+    written = rows("out.jsonl")
+    assert [row["doc_id"] for row in written] == ["x", "d.jsonl:2", "d.jsonl:3"]
+    assert [row["mention"] for row in written] == MARKED
+    assert [TEXTS[i][row["start"] : row["end"]] for i, row in enumerate(written)] == MARKED
+    with Retriever.open(index, checkpoint) as retriever:
+        mentions = [Mention(m, *t.split(m)) for t, m in zip(TEXTS, MARKED, strict=True)]
+        for row, expected in zip(written, retriever.link(mentions, k=3), strict=True):
+            best = expected.candidates[0]
+            found = (row["entity_id"], row["title"], row["surface"])
+            assert found == (best.entity_id, best.title, best.surface)
+            assert row["logprob"] == pytest.approx(best.logprob, abs=1e-4)
+            assert [c["entity_id"] for c in row["candidates"]] == [c.entity_id for c in expected.candidates]
+
+
+@pytest.mark.parametrize("method", ["beam", "disc"])
+def test_folders_files_and_formats_hold_the_same(link: Link, method: str) -> None:
+    sampled = ("d.jsonl", "--method", method, "--seed", "7", "--shard-documents", "2")
+    for out in ("out.parquet", "out.jsonl", "out"):
+        result = link(*sampled, "--out", out)
+        assert result.exit_code == 0, result.stderr
+    assert link(*sampled, "--out", "lines", "--format", "jsonl").exit_code == 0
+    assert rows("out.parquet") == rows("out.jsonl") == rows("out")
+    assert rows("out") == rows("lines/part-000000.jsonl") + rows("lines/part-000001.jsonl")
+    assert files() == {"d.jsonl", "out.parquet", "out.jsonl", "out", "lines"}
+
+
+def test_parquet_names_index_model_and_options(link: Link, index: Path, checkpoint: Path) -> None:
+    assert link("d.jsonl", "--out", "out.parquet", "-k", "2").exit_code == 0
+    metadata = pq.read_schema("out.parquet").metadata
+    assert metadata[b"genret.index_digest"].decode() == (index / "CURRENT").read_text().strip()
+    assert metadata[b"genret.index_version"] == metadata[b"genret.index_digest"]
+    assert metadata[b"genret.model"].decode() == str(checkpoint)
+    assert metadata[b"genret.model_fingerprint"].startswith(b"xxh3:")
+    options = json.loads(metadata[b"genret.options"])
+    assert (options["k"], options["method"], options["min_logprob"]) == (2, "beam", None)
+
+
+def test_summary_as_json_is_alone_on_stdout(link: Link, index: Path) -> None:
+    result = link("d.jsonl", "--out", "out.jsonl", "--json", "--min-logprob", "0")
+    assert result.exit_code == 0
+    summary = json.loads(result.stdout)
+    assert summary.pop("seconds") >= 0
+    assert summary.pop("model_fingerprint").startswith("xxh3:")
+    assert len(summary.pop("key")) == 32
+    assert summary == {
+        "num_documents": 3,
+        "num_mentions": 3,
+        "num_linked": 0,
+        "num_nil": 3,
+        "num_failed": 0,
+        "num_cached": 0,
+        "num_unproven": 0,
+        "num_bad_documents": 0,
+        "num_rows": 3,
+        "num_shards": 1,
+        "num_resumed": 0,
+        "was_complete": False,
+        "index_digest": (index / "CURRENT").read_text().strip(),
+        "out": "out.jsonl",
+    }
+    assert [row["entity_id"] for row in rows("out.jsonl")] == [None] * 3
+    assert [row["nil_reason"] for row in rows("out.jsonl")] == ["min_logprob"] * 3
+
+
+def test_mentions_without_an_entity_can_be_left_out(link: Link) -> None:
+    result = link("d.jsonl", "--out", "out.jsonl", "--min-logprob", "0", "--drop-nil")
+    assert "3 documents, 3 mentions: 0 linked, 3 NIL" in result.stderr
+    assert rows("out.jsonl") == []
+
+
+def test_names_of_the_index_are_found(link: Link, tmp_path: Path) -> None:
+    Path("t.txt").write_text("We saw Paris, Texas and the Amazon River.", encoding="utf-8")
+    result = link("t.txt", "--out", "out.jsonl")
+    assert result.exit_code == 0, result.stderr
+    assert [row["mention"] for row in rows("out.jsonl")] == ["Paris, Texas", "Amazon River"]
+    assert {row["mention_source"] for row in rows("out.jsonl")} == {"found"}
+    assert list((tmp_path / "cache" / "genret").iterdir())
+    result = link("t.txt", "--out", "some.jsonl", "--min-chars", "12", "--cache-dir", str(tmp_path / "other"))
+    assert [row["mention"] for row in rows("some.jsonl")] == ["Paris, Texas", "Amazon River"]
+    assert list((tmp_path / "other").iterdir())
+    named = link("t.txt", "--out", "named.jsonl", "--candidates", "named", "--case", "sensitive")
+    assert named.exit_code == 0, named.stderr
+    assert [row["entity_id"] for row in rows("named.jsonl")] == ["Q5", "Q8"]
+
+
+def test_the_cache_is_in_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert default_cache_dir() == Path("/caches/genret")
+    monkeypatch.setenv("HOME", "/home/me")
+    for odd in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", odd)
+        assert default_cache_dir() == Path("/home/me/.cache/genret")
+
+
+def test_a_filter_applies_to_every_mention(link: Link) -> None:
+    assert link("d.jsonl", "--out", "out.parquet", "--filter", "kind = 'river'").exit_code == 0
+    found = rows("out.parquet")
+    assert len(found) == 3
+    assert {row["entity_id"] for row in found} <= {"Q7", "Q8"}
+    options = json.loads(pq.read_schema("out.parquet").metadata[b"genret.options"])
+    assert options["filter"] == "kind = 'river'"
+
+
+def test_a_filter_that_does_not_fit_the_index_writes_nothing(link: Link) -> None:
+    result = link("d.jsonl", "--out", "out.jsonl", "--filter", "year > 3")
+    assert result.exit_code == 2
+    assert "--filter: at character 1: unknown column 'year'; the index has: entity_id, kind, title" in (
+        result.stderr
+    )
+    assert files() == {"d.jsonl"}
+
+
+def test_mentions_that_the_model_gives_too_little_are_nil(link: Link) -> None:
+    sampled = ("d.jsonl", "--method", "disc", "--seed", "3")
+    assert link(*sampled, "--out", "all.jsonl").exit_code == 0
+    masses = [row["mass"] for row in rows("all.jsonl")]
+    assert all(0.0 < mass < 1.0 for mass in masses)
+    assert len(set(masses)) == 3
+    least = sorted(masses)[1]
+    result = link(*sampled, "--out", "some.parquet", "--min-mass", repr(least))
+    assert result.exit_code == 0, result.stderr
+    assert "3 mentions: 2 linked, 1 NIL" in result.stderr
+    for row, before in zip(rows("some.parquet"), rows("all.jsonl"), strict=True):
+        withheld = before["mass"] < least
+        assert row["nil_reason"] == ("abstained" if withheld else None)
+        assert row["mass"] == before["mass"]
+        assert row["entity_id"] == (None if withheld else before["entity_id"])
+        assert row["candidates"] == ([] if withheld else before["candidates"])
+    options = json.loads(pq.read_schema("some.parquet").metadata[b"genret.options"])
+    assert options["min_mass"] == least
+
+
+def test_links_are_proven_where_that_is_asked_for(link: Link) -> None:
+    narrow = ("d.jsonl", "--beam-size", "1", "--aggregate", "max")
+    assert link(*narrow, "--out", "narrow.jsonl").exit_code == 0
+    assert link(*narrow, "--exact", "--out", "exact.parquet").exit_code == 0
+    assert not all(row["certified"] for row in rows("narrow.jsonl"))
+    for row in rows("exact.parquet"):
+        assert row["certified"]
+        assert row["score"] == row["candidates"][0]["score"] <= row["logprob"]
+    options = json.loads(pq.read_schema("exact.parquet").metadata[b"genret.options"])
+    assert (options["exact"], options["exact_budget"], options["aggregate"]) == (True, None, "max")
+
+
+def test_what_could_not_be_proven_is_told(link: Link) -> None:
+    narrow = ("d.jsonl", "--beam-size", "1", "--exact", "--exact-budget", "0")
+    unproven = link(*narrow, "--out", "out.jsonl")
+    assert unproven.exit_code == 0
+    count = sum(not row["certified"] for row in rows("out.jsonl"))
+    assert count > 0
+    assert f" ({count} list{'s' * (count > 1)} not proven exact) in " in unproven.stderr
+
+
+def test_gzip_and_folders(link: Link) -> None:
+    Path("d.jsonl.gz").write_bytes(gzip.compress(TEXT.encode()))
+    Path("in").mkdir()
+    Path("in/d.jsonl").write_text(TEXT)
+    for name in ("d.jsonl", "d.jsonl.gz", "in"):
+        assert link(name, "--out", f"{name}.out").exit_code == 0
+    columns = ("mention", "entity_id", "logprob", "start_byte", "end_byte")
+    first, *others = [
+        [[row[c] for c in columns] for row in rows(f"{n}.out")] for n in ("d.jsonl", "d.jsonl.gz", "in")
+    ]
+    assert all(other == first for other in others)
+    assert len(first) == 3
+
+
+def test_existing_output_needs_overwrite(link: Link) -> None:
+    Path("out.jsonl").write_text("mine")
+    result = link("d.jsonl", "--out", "out.jsonl")
+    assert result.exit_code == 2
+    assert "Error: --out: out.jsonl exists already; replace it with --overwrite" in result.stderr
+    assert Path("out.jsonl").read_text() == "mine"
+    assert link("d.jsonl", "--out", "out.jsonl", "--overwrite").exit_code == 0
+    assert len(rows("out.jsonl")) == 3
+    assert files() == {"d.jsonl", "out.jsonl"}
+
+
+def test_a_complete_run_says_so_and_another_one_is_refused(link: Link) -> None:
+    assert link("d.jsonl", "--out", "out").exit_code == 0
+    again = link("d.jsonl", "--out", "out")
+    assert (again.exit_code, again.stderr) == (
+        0,
+        "out is complete already: 3 documents, 3 mentions: 3 linked, 0 NIL\n",
+    )
+    assert json.loads(link("d.jsonl", "--out", "out", "--json").stdout)["was_complete"] is True
+    refused = link("d.jsonl", "--out", "out", "-k", "2")
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "Error: out: holds another run: k was 5, is now 2. "
+        "Choose another --out, or begin anew with --overwrite\n",
+    )
+    assert link("d.jsonl", "--out", "out", "-k", "2", "--overwrite").exit_code == 0
+
+
+def test_a_run_goes_on_where_it_was(link: Link) -> None:
+    cut = ("d.jsonl", "--out", "out", "--shard-documents", "1")
+    planned = link(*cut, "--dry-run")
+    size = Path("d.jsonl").stat().st_size
+    assert (planned.exit_code, planned.stdout) == (0, f"3 documents of {size} bytes in 3 shards -> out\n")
+    assert files() == {"d.jsonl"}
+    assert link(*cut).exit_code == 0
+    Path("out/_shards/000001.json").unlink()
+    planned = link(*cut, "--dry-run")
+    assert planned.stdout.endswith("in 3 shards; 2 are done, 1 would be linked -> out\n")
+    assert json.loads(link(*cut, "--dry-run", "--json").stdout)["num_done"] == 2
+    result = link(*cut)
+    assert (result.exit_code, " s (2 of 3 shards were done before) -> out" in result.stderr) == (0, True)
+    assert "out is complete already" in link(*cut, "--dry-run").stdout
+
+
+def test_quiet_says_nothing(link: Link) -> None:
+    result = link("d.jsonl", "--out", "out", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_bad_rows(link: Link) -> None:
+    Path("d.jsonl").write_text(TEXT + "nonsense\n" + '{"text": "Paris"}\n')
+    result = link("d.jsonl", "--out", "out.jsonl")
+    assert result.exit_code == 1
+    assert "Error: d.jsonl, line 4: " in result.stderr
+    assert result.stderr.endswith(
+        "(bad document 1, 0 allowed; allow more with --max-bad-rows, which leaves them out)\n"
+    )
+    assert files() == {"d.jsonl"}
+    result = link("d.jsonl", "--out", "out.jsonl", "--max-bad-rows", "1")
+    assert result.exit_code == 0
+    assert "warning: d.jsonl, line 4: " in result.stderr
+    assert "4 documents, 4 mentions: 4 linked, 0 NIL; 1 bad document left out in " in result.stderr
+    assert [row["row"] for row in rows("out.jsonl")] == [1, 2, 3, 5]
+
+
+def test_mention_that_is_too_long_is_one_failed_row(link: Link) -> None:
+    Path("d.jsonl").write_text(json.dumps(document("$" * 400, "$" * 400)) + "\n" + TEXT)
+    result = link("d.jsonl", "--out", "out.jsonl")
+    assert result.exit_code == 0
+    assert "warning: d.jsonl, line 1" in result.stderr
+    assert "4 mentions: 3 linked, 1 NIL, 1 failed" in result.stderr
+    first, *others = rows("out.jsonl")
+    assert (first["nil_reason"], "too long" in first["error"]) == ("error", True)
+    assert [row["error"] for row in others] == [None] * 3
+
+
+def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
+    Path("d.jsonl").write_text('{"text": ""}\n{"text": "no such name", "mentions": []}\n')
+    for out in ("out.jsonl", "out.parquet"):
+        assert link("d.jsonl", "--out", out).exit_code == 0
+        assert rows(out) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "out.csv"], "--out: must be a folder, or end in .parquet or .jsonl, got 'out.csv'"),
+        (["--out", "o", "-k", "0"], "--k: must be in [1, 1000], got 0"),
+        (["--out", "o", "--top-k", "1000000"], "--k: must be in [1, 1000], got 1000000"),
+        (["--out", "o", "-k", "many"], "Invalid value for '-k'"),
+        (["--out", "o", "--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
+        (["--out", "o", "--method", "x"], "Invalid value for '--method'"),
+        (["--out", "o", "--filter", "kind ="], "--filter: at character 7: expected a value, got the end"),
+        (["--out", "o", "--min-mass", "0.2"], "--min-mass: needs the method disc, got the method beam"),
+        (
+            ["--out", "o", "--method", "disc", "--min-mass", "nan"],
+            "--min-mass: must be in [0, 1], got nan",
+        ),
+        (["--out", "o", "--adaptive"], "--adaptive: needs the method disc, got the method"),
+        (["--out", "o", "--min-chars", "0"], "--min-chars: must be an integer of at least 1, got 0"),
+        (["--out", "o", "--shard-documents", "0"], "--shard-documents: must be at least 1, got 0"),
+        (["--out", "o", "--ray-address", "auto"], "--ray-address: needs --runner ray"),
+        (["--out", "o.jsonl", "--format", "parquet"], "--format: must be jsonl for 'o.jsonl'"),
+        ([], "Missing option '--out'"),
+    ],
+)
+def test_wrong_usage_exits_with_2_before_a_model_is_loaded(
+    link: Link, arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    result = link("d.jsonl", *arguments, model=tmp_path / "absent" / "model")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert files() == {"d.jsonl"}
+
+
+def test_inputs_are_needed(link: Link) -> None:
+    result = link("--out", "o")
+    assert (result.exit_code, "Missing argument 'INPUTS...'" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.jsonl", "--out", "out.jsonl"], "absent.jsonl"),
+        (["d.jsonl", "--out", "no/out.jsonl"], "no/out.jsonl: cannot be written: there is no folder no\n"),
+    ],
+)
+def test_missing_files_exit_with_1_before_a_model_is_loaded(
+    link: Link, arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    result = link(*arguments, model=tmp_path / "absent" / "model")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert message in result.stderr
+    assert files() == {"d.jsonl"}
+
+
+def test_missing_index_and_model(link: Link, tmp_path: Path) -> None:
+    result = link("d.jsonl", "--out", "out.jsonl", index=tmp_path / "absent")
+    assert (result.exit_code, "absent" in result.stderr) == (1, True)
+    result = link("d.jsonl", "--out", "out.jsonl", model=tmp_path / "absent" / "model")
+    assert result.exit_code == 1
+    assert "neither an existing path nor a valid hub id" in result.stderr
+    assert files() == {"d.jsonl"}
+
+
+def test_ctrl_c_keeps_whole_shards_and_says_so(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Retriever.retrieve_batch
+
+    def interrupted(self: Retriever, requests: Any) -> Any:
+        if any("[Nile]" in request.query for request in requests):
+            raise KeyboardInterrupt
+        return answered(self, requests)
+
+    monkeypatch.setattr(Retriever, "retrieve_batch", interrupted)
+    cut = ("d.jsonl", "--shard-documents", "1", "--batch-size", "1", "--out")
+    result = link(*cut, "out.jsonl")
+    assert result.exit_code == 130
+    assert result.stderr.endswith(
+        "\ninterrupted: 1 of 3 shards are done and kept in out.jsonl.parts: "
+        "the same command goes on from there\n"
+    )
+    assert files() == {"d.jsonl", "out.jsonl.parts"}
+    result = link(*cut[:1], "--out", "other.jsonl")
+    assert result.stderr.endswith("\ninterrupted: other.jsonl: no shard was finished, nothing is kept\n")
+    assert files() == {"d.jsonl", "out.jsonl.parts"}
+    monkeypatch.undo()
+
+
+def test_failure_in_the_middle_leaves_nothing(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Retriever, requests: Any) -> Any:
+        raise ModelError("out of memory")
+
+    monkeypatch.setattr(Retriever, "retrieve_batch", fail)
+    result = link("d.jsonl", "--out", "out.parquet")
+    assert (result.exit_code, result.stderr) == (1, "Error: out of memory\n")
+    assert files() == {"d.jsonl"}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_killed_process_never_shows_a_partial_output(
+    index: Path, checkpoint: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "out.jsonl"
+    (tmp_path / "d.jsonl").write_text(TEXT * 2000)
+    command = [sys.executable, "-m", "service.main", "link", str(tmp_path / "d.jsonl"), "--out", str(out)]
+    options = ["--batch-size", "1", "--cache-entries", "0", "--shard-documents", "10", "--workers", "2"]
+    process = subprocess.Popen(
+        [*command, *options, "--index", str(index), "--model", str(checkpoint), "--device", "cpu"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        deadline = time.monotonic() + 120.0
+        while not list(tmp_path.glob("out.jsonl.parts/_shards/*.json")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.wait(60)
+        assert process.stderr is not None
+        message = process.stderr.read().decode()
+    assert not out.exists()
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert "shards are done and kept in " in message
+        assert not list(tmp_path.rglob("*.tmp"))
+    assert "Traceback" not in message
+
+
+def test_query_takes_both_spellings_too() -> None:
+    names = {name for parameter in query_command.params for name in parameter.opts}
+    assert {"-k", "--k", "--top-k"} <= names
+
+
+def test_help_groups_every_option() -> None:
+    text = CliRunner().invoke(link_command, ["--help"]).output
+    for heading in ("Output:", "Input:", "Index and model:", "Linking:", "Mentions that are found", "Run:"):
+        assert f"\n{heading}" in text
+    assert text.partition("\nOther options:\n")[2].split() == [
+        "--help",
+        "Show",
+        "this",
+        "message",
+        "and",
+        "exit.",
+    ]

@@ -1,0 +1,236 @@
+"""Runs that are killed at any moment go on: no row is lost, none is there twice, little is done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from retrieval.linking.run_error import LinkingRunError
+from tests.index_fixtures import build, character_tokenizer
+from tests.linking_fakes import DELAY_VARIABLE, ROOT, begun, run_command, run_words
+
+NUM_DOCUMENTS = 60
+NUM_SHARDS = 15
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", DELAY_VARIABLE: "0.02"}
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("index"), ["title", "Paris"], character_tokenizer("Paris")).index
+
+
+def write_documents(file: Path, num: int = NUM_DOCUMENTS, **odd: str) -> Path:
+    texts = [odd.get(f"d{i}", f"w{i} w{i}b ?n Xx") for i in range(num)]
+    lines = (json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts))
+    file.write_text("".join(lines))
+    return file
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_documents(tmp_path / "docs.jsonl")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(index: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run_words(write_documents(folder / "docs.jsonl"), folder / "out", index)
+    return parts(folder / "out")
+
+
+def parts(out: Path) -> dict[str, bytes]:
+    """Rows of every part, without the name of the input's folder."""
+    return {
+        part.name: json.dumps(
+            [{**row, "source": Path(row["source"]).name} for row in pq.read_table(part).to_pylist()]
+        ).encode()
+        for part in sorted(out.glob("part-*"))
+    }
+
+
+def start(docs: Path, out: Path, index: Path, workers: int) -> subprocess.Popen[bytes]:
+    """Start a run and wait until it is past the imports."""
+    process = subprocess.Popen(
+        run_command(docs, out, index, workers),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"READY\n"
+    return process
+
+
+def wait_for_shards(process: subprocess.Popen[bytes], out: Path, num: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("_shards/0*.json"))) < num:
+        assert process.poll() is None, process.stderr and process.stderr.read().decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def gone(pids: set[int], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def descendants(process: subprocess.Popen[bytes]) -> set[int]:
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[2]) == process.pid:  # the process group: it has a session of its own
+            found.add(int(stat.parent.name))
+    return found - {process.pid}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kills_at_random_moments_lose_and_double_nothing(
+    workers: int, docs: Path, tmp_path: Path, index: Path, undisturbed: dict[str, bytes]
+) -> None:
+    """Ten kills each of the whole run, with one worker and with two: one run after the other goes on."""
+    chance = random.Random(1000 + workers)
+    out = tmp_path / "out"
+    kills = 0
+    while kills < 10:
+        if (out / "_summary.json").exists():  # it was quicker than the kills: once more from the beginning
+            check(out, undisturbed, workers, kills)
+            out = tmp_path / f"out-{kills}"
+        before = len(begun(out))
+        process = start(docs, out, index, workers)
+        while kills % 4 and process.poll() is None and len(begun(out)) == before:
+            time.sleep(0.005)  # three of four kills come while shards are linked, one before that
+        time.sleep(chance.uniform(0.0, 0.3))
+        kills += process.poll() is None
+        process.kill()
+        with process:
+            process.wait()
+        assert gone({pid for _, pid in begun(out)})
+    run_words(docs, out, index)
+    check(out, undisturbed, workers, kills)
+
+
+def check(out: Path, undisturbed: dict[str, bytes], workers: int, kills: int) -> None:
+    assert parts(out) == undisturbed
+    assert not list(out.rglob("*.tmp"))
+    times = Counter(shard for shard, _ in begun(out))
+    assert set(times) == set(range(NUM_SHARDS))
+    again = sum(n - 1 for n in times.values())
+    assert again <= workers * kills, times  # at most the one shard that every worker was at
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_kill_in_the_middle_costs_what_was_being_done(
+    workers: int, docs: Path, tmp_path: Path, index: Path, undisturbed: dict[str, bytes]
+) -> None:
+    out = tmp_path / "out"
+    process = start(docs, out, index, workers)
+    wait_for_shards(process, out, 5)
+    os.kill(process.pid, signal.SIGKILL)
+    with process:
+        process.wait()
+    assert gone({pid for _, pid in begun(out)})
+    done = len(list(out.glob("_shards/0*.json")))
+    assert 5 <= done < NUM_SHARDS
+    summary = run_words(docs, out, index)
+    assert summary.num_resumed == done
+    check(out, undisturbed, workers, 1)
+
+
+def test_workers_end_with_a_coordinator_that_is_killed(docs: Path, tmp_path: Path, index: Path) -> None:
+    process = start(docs, tmp_path / "out", index, 2)
+    wait_for_shards(process, tmp_path / "out", 3)
+    workers = descendants(process)
+    assert len(workers) >= 2
+    os.kill(process.pid, signal.SIGKILL)
+    with process:
+        process.wait()
+    assert gone(workers, 3.0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_soon_and_leaves_whole_shards(
+    number: signal.Signals, workers: int, docs: Path, tmp_path: Path, index: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(docs, out, index, workers)
+    wait_for_shards(process, out, 3)
+    below = descendants(process)
+    stopped = time.monotonic()
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    with process:
+        process.wait(20)
+        assert process.stderr is not None
+        message = process.stderr.read().decode()
+    assert time.monotonic() - stopped < 5
+    assert gone(below, 3.0)
+    assert not list(out.rglob("*.tmp")) or number == signal.SIGTERM  # which nobody handles here
+    assert message.count("KeyboardInterrupt") == (number == signal.SIGINT), message
+    assert run_words(docs, out, index).num_resumed >= 3
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_what_to_do(tmp_path: Path, index: Path) -> None:
+    docs = write_documents(tmp_path / "docs.jsonl", 24, d17="DIE")
+    with pytest.raises(LinkingRunError) as error:
+        run_words(docs, tmp_path / "out", index, workers=2)
+    assert str(error.value).startswith("a worker died (SIGKILL) as it linked shard 4 (")
+    assert "docs.jsonl from row 17); the system kills a process so when memory runs out" in str(error.value)
+    (note,) = error.value.__notes__
+    done = len(list((tmp_path / "out").glob("_shards/0*.json")))
+    assert note.startswith(f"{done} of 6 shards are done and kept in ")
+    assert note.endswith("the same command goes on from there")
+    with pytest.raises(LinkingRunError, match="a worker died"):
+        run_words(docs, tmp_path / "out", index, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "message"),
+    [
+        ("REFUSE", "InputError", "filter: does not fit the index"),
+        ("BREAK", "ModelError", "the model is broken"),
+    ],
+)
+def test_errors_of_workers_keep_their_kind_and_words(
+    word: str, kind: str, message: str, tmp_path: Path, index: Path
+) -> None:
+    docs = write_documents(tmp_path / "docs.jsonl", 24, d17=word)
+    with pytest.raises(Exception, match=message) as error:
+        run_words(docs, tmp_path / "out", index, workers=2)
+    assert (type(error.value).__name__, str(error.value)) == (kind, message)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_several_workers_write_what_one_does(
+    workers: int, tmp_path: Path, index: Path, docs: Path, undisturbed: dict[str, bytes]
+) -> None:
+    summary = run_words(docs, tmp_path / "out", index, workers=workers)
+    assert parts(tmp_path / "out") == undisturbed
+    assert len({pid for _, pid in begun(tmp_path / "out")}) <= workers
+    assert summary.counts.num_documents == NUM_DOCUMENTS
