@@ -98,7 +98,7 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(_SAMPLE_SECONDS):
-            together = sum(map(resident_bytes, _tree(self._pid)))
+            together = sum(map(resident_bytes, process_tree(self._pid)))
             self.peak_bytes = max(self.peak_bytes, together, peak_bytes(self._pid))
 
     def stop(self) -> None:
@@ -106,7 +106,7 @@ class _Sampler(threading.Thread):
         self.join()
 
 
-def _tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """Return a process and its descendants."""
     found = [pid]
     for parent in found:  # grows while it is walked
