@@ -90,6 +90,12 @@ class LinkTitles:
             for texts in (self._plain, self._spelled)
         )
 
+    def prepare(self) -> None:
+        """Find what every link needs: the tokens that begin a title, and the shortest title."""
+        if len(self):
+            self.shortest(self.start)
+            self.tokens(self.start, self.searcher.vocabulary.root)
+
     def step(self, place: TitlePlace, byte: int) -> TitlePlace | None:
         """The place behind a byte of a title; None where none goes on with it. See `ends` for its end."""
         plain = _narrow(self._plain, place.plain, byte)

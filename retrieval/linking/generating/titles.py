@@ -16,6 +16,9 @@ from retrieval.index.title_order import title_batches
 from retrieval.retriever import Retriever
 from retrieval.types import Entity
 
+# Of more titles than these tokens are found in compiled loops, which take a second or two to compile.
+_MANY_TITLES = 50_000
+
 
 @dataclass(frozen=True, slots=True)
 class IndexTitles:
@@ -65,4 +68,8 @@ def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
         if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
             raise InputError("filter", f"{predicate!r} could not be applied")
         texts = texts.among(allowed.allowed)
-    return IndexTitles(LinkTitles(texts, searcher), index)
+    if len(texts) > _MANY_TITLES:
+        searcher.warm_up()
+    titles = LinkTitles(texts, searcher)
+    titles.prepare()
+    return IndexTitles(titles, index)
