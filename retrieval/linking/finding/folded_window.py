@@ -63,12 +63,18 @@ class FoldedWindow:
                 del places[:done]
 
     def place(self, at: int) -> int | None:
-        """Return the code point of the source at which text[at] begins; None inside a unit."""
+        """Return the code point of the source at which text[at] begins; None where no unit begins there."""
         folded = self._base + at
         unit = bisect_right(self._folded_begins, folded) - 1
         if folded >= self._folded_ends[unit]:
-            return self._ends[unit] + folded - self._folded_ends[unit]
-        return self._begins[unit] if folded == self._folded_begins[unit] else None
+            place = self._ends[unit] + folded - self._folded_ends[unit]
+        elif folded == self._folded_begins[unit]:
+            place = self._begins[unit]
+        else:
+            return None
+        # What is composed already is folded character by character, the marks too.
+        goes_on = place < len(self._source) and is_continuation(self._source[place])
+        return None if goes_on else place
 
     def _add(self, folded_begin: int, folded_end: int, begin: int, end: int) -> None:
         self._folded_begins.append(folded_begin)

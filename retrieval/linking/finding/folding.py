@@ -34,6 +34,9 @@ _MAX_MARKS = 30
 _IGNORED_CLASS = "".join(sorted(IGNORED))
 _WHITE_RUN = re.compile(rf"\s[\s{_IGNORED_CLASS}]+")
 _ALL_ALIKE = list(_ALIKE.items())
+# Blanks other than single ones, and whatever is replaced; "ŉ" has an apostrophe in it.
+_NOT_PLAIN = re.compile(rf"[^\S ]|  |[{_IGNORED_CLASS}{re.escape(''.join(_ALIKE))}ŉ]")
+_PLAIN_CHARS = 300
 _REMOVED = dict.fromkeys(map(ord, IGNORED))
 
 
@@ -74,9 +77,16 @@ def fold_piece(text: str, keep_case: bool = False) -> FoldedPiece:
 
 def fold_name(name: str, keep_case: bool = False) -> str:
     """Return a name as it stands in folded text; with `keep_case`, in the letter case it is written in."""
-    if name.isascii() and name.isprintable() and "  " not in name:
-        return (name if keep_case else name.lower()).strip()
+    if _is_plain(name):  # most names: the same, but faster
+        return (name if keep_case else name.casefold()).strip()
     return fold_piece(name, keep_case).text.strip()
+
+
+def _is_plain(name: str) -> bool:
+    """Whether there is nothing to fold but case; False where finding out could take long."""
+    if _NOT_PLAIN.search(name):
+        return False
+    return name.isascii() or (len(name) <= _PLAIN_CHARS and unicodedata.is_normalized("NFC", name))
 
 
 def _fold_plain(text: str, alike: list[tuple[str, str]], keep_case: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrieval.index.reader import Index
 from retrieval.linking.documents.document import Span
-from retrieval.linking.finding.characters import IGNORED, is_boundary, is_continuation, start_pattern
+from retrieval.linking.finding.characters import IGNORED, is_boundary, start_pattern
 from retrieval.linking.finding.folded_window import FoldedWindow, unit_begin
 from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
 from retrieval.linking.finding.name_policy import NamePolicy
@@ -123,12 +123,12 @@ class MentionFinder:
             names = prefixes(folded[begin : begin + reach])
             if not names or not is_boundary(folded, begin):
                 continue
-            start = _unit_place(text, window, begin)
+            start = window.place(begin)
             if start is None:
                 continue
             for name in reversed(names):
                 behind = begin + len(name)
-                end = _unit_place(text, window, behind) if is_boundary(folded, behind) else None
+                end = window.place(behind) if is_boundary(folded, behind) else None
                 if end is None:
                     continue
                 end = _without_ignored(text, end)
@@ -137,14 +137,6 @@ class MentionFinder:
                     at = behind
                     yield Span(start, end, num_names=num_names), at
                     break
-
-
-def _unit_place(text: str, window: FoldedWindow, at: int) -> int | None:
-    """Return where the unit begins that is text[at] of the window; None where that is inside of one."""
-    place = window.place(at)
-    if place is None or (place < len(text) and is_continuation(text[place])):
-        return None
-    return place
 
 
 def _without_ignored(text: str, end: int) -> int:

@@ -25,6 +25,7 @@ def build_table(index: Index) -> NameTable:
     keys, entities, written = _postings(index, names)
     offsets = np.zeros(len(names) + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=len(names)), out=offsets[1:])
+    del keys  # 8 bytes per name, and the next trie is the largest thing there is
     spellings = marisa_trie.Trie(spelling for _, folded, spelling in _names(index) if spelling != folded)
     return NameTable(
         names=names,

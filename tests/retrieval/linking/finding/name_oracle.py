@@ -96,7 +96,7 @@ def find_by_trying(text: str, names: Sequence[Sequence[str]], policy: Policy) ->
             spellings.setdefault(plain(form), set()).add(plain(form, keep_case=True))
     found = []
     start = 0
-    longest = max(len(form) for forms in names for form in forms)
+    longest = max(len(plain(form)) for forms in names for form in forms)
     while start < len(text):
         # Blanks and invisible characters make a mention longer than its name.
         extra = sum(c.isspace() or goes_on(c) for c in text[start:])

@@ -53,16 +53,16 @@ def look_up(text: str, titles: list[str]) -> Iterator[tuple[int, int, int]]:
 
 
 def test_the_finder_finds_what_a_dictionary_finds() -> None:
-    # Letters and digits at both ends: \b knows no other names.
-    titles = [t for t in wikipedia_titles()[::9] if t[0].isalnum() and t[-1].isalnum() and t.isascii()][
-        :50_000
-    ]
+    # Letters and digits at both ends: \b knows no other names. Short, as texts have few others.
+    titles = [t for t in wikipedia_titles() if t[0].isalnum() and t[-1].isalnum() and len(t) <= 20]
+    titles = [t for t in titles if t.isascii()][::9]
+    assert len(titles) > 40_000
     index = NameIndex([[title] for title in titles])
     finder = MentionFinder(build_table(index), index, FindOptions())  # type: ignore[arg-type]
     text = "\n".join(texts())
     found = [(span.start, span.end, span.num_names) for span in finder.find(text)]
     assert found == list(look_up(text.replace("\n", " "), titles))
-    assert len(found) > 1000
+    assert len(found) > 300
 
 
 def test_titles_are_found_in_their_own_letters() -> None:

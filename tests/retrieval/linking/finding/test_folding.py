@@ -106,6 +106,7 @@ def test_every_unit_folds_to_what_stands_in_its_place(
     while not window.is_whole:
         window.read()
     assert window.text.strip() == fold_name(text)
+    assert fold_piece(text, keep_case=True).text.strip() == fold_name(text, keep_case=True)
     places = [at for at in range(len(window.text) + 1) if window.place(at) is not None]
     begin, end = sorted(data.draw(st.lists(st.sampled_from(places), min_size=2, max_size=2)))
     source = text[window.place(begin) : window.place(end)]
