@@ -31,7 +31,7 @@ class Written:
     Attributes:
         token_ids: Behind the prompt, the end token included; without it the title was cut off.
         row: The row of the index that it is; -1 where it is none, or nobody looked.
-        score: Log-probability of a beam; 0 of a sample.
+        score: Log-probability of a beam; 0 of a sample and of greedy search.
     """
 
     token_ids: tuple[int, ...]
@@ -75,7 +75,7 @@ class GeneratingMethod:
         self._batch_size = batch_size
         self._titles = titles
         self._num_beams = spec.beams
-        self._generator = _Generator(retriever, retriever.model, spec.beams, self.is_constrained)
+        self._generator = Generator(retriever, retriever.model, spec.beams, self.is_constrained)
         self._prompts = QueryPrompts(retriever)
         self._asked = RetrieveRequest("query")
 
@@ -102,7 +102,7 @@ class GeneratingMethod:
         """Return what the titles name, best first, every entity once."""
         ranked: dict[str, RankedEntity] = {}
         for title in titles:
-            logprob = None if self._num_beams is None else title.score
+            logprob = title.score if (self._num_beams or 1) > 1 else None
             for entity in self._named(title, 1.0 if logprob is None else logprob, logprob):
                 ranked.setdefault(entity.entity_id, entity)
         return tuple(ranked.values())[: self._k]
@@ -131,7 +131,7 @@ class GeneratingMethod:
         return text.removeprefix(rendering.prefix.strip()).removesuffix(rendering.suffix.strip())
 
 
-class _Generator:
+class Generator:
     """Calls `generate` for batches of prompts.
 
     Args:
@@ -166,7 +166,8 @@ class _Generator:
         with _own_generation_config(pretrained, self._config(room)), torch.no_grad():
             out = pretrained.generate(**inputs, logits_processor=[] if processor is None else [processor])
         rows = [-1] * len(out.sequences) if processor is None else processor.rows(out.sequences).tolist()
-        scores = [0.0] * len(rows) if self._num_beams is None else out.sequences_scores.tolist()
+        # One beam is greedy search, which returns no scores.
+        scores = out.sequences_scores.tolist() if beams > 1 else [0.0] * len(rows)
         sequences = [self._cut(ids) for ids in out.sequences[:, num_before:].tolist()]
         written = [Written(*it) for it in zip(sequences, rows, scores, strict=True)]
         return [written[at : at + beams] for at in range(0, len(written), beams)]
@@ -205,6 +206,8 @@ class _Generator:
                 "length_penalty": 0.0,
                 "early_stopping": "never",
             }
+            if self._num_beams == 1:  # greedy search takes no settings of beams
+                how = {"do_sample": False}
         if self._model.is_encoder_decoder:
             how["decoder_start_token_id"] = self._model.decoder_prompt[0]
         make: Any = GenerationConfig  # untyped
@@ -213,7 +216,7 @@ class _Generator:
             max_new_tokens=room,
             eos_token_id=self._end,
             pad_token_id=self._end,
-            output_scores=self._num_beams is not None,
+            output_scores=(self._num_beams or 1) > 1,
             return_dict_in_generate=True,
         )
         return config

@@ -1,0 +1,86 @@
+"""transformers' `generate` on a model that the service decodes with: the same as on an untouched one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+
+from decoding.hf_model import HFLanguageModel
+from retrieval.evaluation.methods.generated import Generator
+from retrieval.evaluation.methods.method import make_method
+from retrieval.evaluation.types import LabelledQuery
+from retrieval.retriever import Retriever
+from tests.checkpoints import make_checkpoint, make_index
+
+LOADERS = {"llama": AutoModelForCausalLM, "bart": AutoModelForSeq2SeqLM}
+ALPHA = 1e-4  # of each statistical test, seeded
+
+
+@pytest.fixture(scope="module", params=list(LOADERS))
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp(request.param) / request.param, request.param)
+
+
+@pytest.fixture
+def retriever(checkpoint: Path, tmp_path: Path) -> Retriever:
+    return Retriever.open(make_index(tmp_path, checkpoint), checkpoint)
+
+
+def test_greedy_search_writes_what_an_untouched_model_writes(checkpoint: Path, retriever: Retriever) -> None:
+    assert isinstance(retriever.model, HFLanguageModel)
+    untouched = LOADERS[checkpoint.name].from_pretrained(checkpoint).eval()
+    prompts = torch.tensor([[2, 7, 9, 11, 13], [2, 30, 31, 32, 4]])
+    retriever.warm_up()
+    for mask in (torch.ones_like(prompts), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])):
+        settings = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+        ours = retriever.model.pretrained.generate(prompts, **settings)  # type: ignore[operator]
+        assert torch.equal(ours, untouched.generate(prompts, **settings))
+
+
+def test_settings_of_the_checkpoint_have_no_say(retriever: Retriever) -> None:
+    assert isinstance(retriever.model, HFLanguageModel)
+    method = make_method("unconstrained:4", retriever, 10, 4)
+    queries = [LabelledQuery("q", "the prince of denmark")]
+    (before,) = method.answer(queries, 0, lambda _: None)
+    pretrained = retriever.model.pretrained
+    theirs = GenerationConfig(no_repeat_ngram_size=1, forced_bos_token_id=40, repetition_penalty=9.0)  # type: ignore[no-untyped-call]
+    pretrained.generation_config = theirs
+    (after,) = method.answer(queries, 0, lambda _: None)
+    assert after.entities == before.entities
+    assert pretrained.generation_config is theirs
+
+
+@pytest.mark.statistical
+def test_trie_and_disc_with_one_draw_follow_one_law(retriever: Retriever) -> None:
+    """A chi-square test of homogeneity over 1,500 samples of each."""
+    queries = [LabelledQuery(f"q{i}", "quicksilver") for i in range(1500)]
+    counts = []
+    for name in ("trie", "disc:1"):
+        rankings = make_method(name, retriever, 10, 500).answer(queries, 5, lambda _: None)
+        counts.append(Counter(ranking.entities[0].entity_id for ranking in rankings))
+    seen = [e for e in counts[0] | counts[1] if counts[0][e] + counts[1][e] >= 10]
+    statistic = sum((counts[0][e] - counts[1][e]) ** 2 / (counts[0][e] + counts[1][e]) for e in seen)
+    freedom = len(seen) - 1
+    assert freedom >= 2
+    assert torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)) > ALPHA
+
+
+@pytest.mark.statistical
+def test_free_samples_follow_the_model(retriever: Retriever) -> None:
+    """The first tokens of samples against the softmax of the logits: chi-square over 2,000 samples."""
+    assert isinstance(retriever.model, HFLanguageModel)
+    prompt = retriever.config.prompt(None).encode(retriever.tokenizer, "denmark")
+    law = torch.softmax(retriever.model.prefill([prompt]).root_logits[0].double(), dim=0)
+    generator = Generator(retriever, retriever.model, None, along_trie=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        written = [titles[0].token_ids[0] for _ in range(4) for titles in generator.write([prompt] * 500)]
+    counts = Counter(written)
+    expected = law * len(written)
+    common = [t for t in range(len(law)) if expected[t] >= 5]
+    statistic = sum((counts[t] - float(expected[t])) ** 2 / float(expected[t]) for t in common)
+    assert torch.special.gammaincc(torch.tensor((len(common) - 1) / 2), torch.tensor(statistic / 2)) > ALPHA

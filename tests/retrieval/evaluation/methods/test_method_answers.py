@@ -1,0 +1,181 @@
+"""Methods on tiny models of both kinds: what they may answer, in which order, and from which seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from retrieval.errors import InputError
+from retrieval.evaluation.methods.method import MethodMaker, make_method
+from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.retriever import Retriever
+from retrieval.types import Mention
+from tests.checkpoints import make_checkpoint, make_index
+from tests.evaluation_fixtures import mention_set, query_set
+from tests.fakes import likely_titles
+
+CONSTRAINED = (
+    "trie",
+    "disc:1",
+    "disc:3",
+    "disc:2x2",
+    "disc:2/4",
+    "disc:2+adaptive",
+    "disc:2+top:5",
+    "beam",
+    "beam:2",
+    "exact",
+    "shortlist",
+    "shortlist:1",
+    "bm25",
+)
+FREE = ("unconstrained", "unconstrained:1", "unconstrained:4")
+QUERIES = (*query_set().queries, *mention_set().queries)
+
+
+@pytest.fixture(scope="module", params=["llama", "bart"])
+def retriever(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Retriever]:
+    folder = tmp_path_factory.mktemp(request.param)
+    checkpoint = make_checkpoint(folder / "model", request.param)
+    with Retriever.open(make_index(folder, checkpoint), checkpoint) as opened:
+        yield opened
+
+
+def answer(
+    retriever: Retriever,
+    name: str,
+    queries: tuple[LabelledQuery, ...] = QUERIES,
+    seed: int = 0,
+    batch_size: int = 4,
+    report: Callable[[int], None] = lambda _: None,
+) -> list[Ranking]:
+    return make_method(name, retriever, k=10, batch_size=batch_size).answer(queries, seed, report)
+
+
+def answered(rankings: list[Ranking]) -> list[tuple[str, ...]]:
+    return [tuple(entity.entity_id for entity in ranking.entities) for ranking in rankings]
+
+
+@pytest.mark.parametrize("name", [*CONSTRAINED, *FREE])
+def test_one_ranking_per_query_in_order(retriever: Retriever, name: str) -> None:
+    counts: list[int] = []
+    rankings = answer(retriever, name, report=counts.append)
+    assert [ranking.query_id for ranking in rankings] == [query.query_id for query in QUERIES]
+    assert counts == sorted(counts)
+    assert counts[-1] == len(QUERIES)
+    for ranking in rankings:
+        assert ranking.error is None
+        assert ranking.seconds > 0
+        scores = [entity.score for entity in ranking.entities]
+        assert scores == sorted(scores, reverse=True)
+        assert len({entity.entity_id for entity in ranking.entities}) == len(ranking.entities) <= 10
+
+
+@pytest.mark.parametrize("name", CONSTRAINED)
+def test_constrained_methods_answer_what_exists(retriever: Retriever, name: str) -> None:
+    method = make_method(name, retriever, k=10, batch_size=4)
+    assert method.is_constrained
+    for seed in range(3):
+        for ranking in method.answer(QUERIES, seed, lambda _: None):
+            for entity in ranking.entities:
+                known = retriever.index.entity_by_id(entity.entity_id)
+                assert known is not None
+                assert known.title == entity.title
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_free_text_counts_only_as_a_title_or_an_alias(retriever: Retriever, name: str) -> None:
+    maker = MethodMaker(retriever, 10, 4)
+    method = maker.make(name)
+    assert not method.is_constrained
+    num_invalid = 0
+    for seed in range(3):
+        for ranking in method.answer(QUERIES, seed, lambda _: None):
+            for entity in ranking.entities:
+                if entity.is_valid:
+                    assert retriever.index.entity_by_id(entity.entity_id) is not None
+                else:
+                    num_invalid += 1
+                    assert maker.titles.named(entity.title) == []
+                    assert entity.entity_id == f"invalid:{entity.title}"
+    assert num_invalid  # a random model writes no titles, so that there was something to look at
+
+
+@pytest.mark.parametrize("name", [*CONSTRAINED, *FREE])
+def test_a_seed_gives_one_answer(retriever: Retriever, name: str) -> None:
+    method = make_method(name, retriever, k=10, batch_size=4)
+    passes = [answered(method.answer(QUERIES, seed, lambda _: None)) for seed in (0, 0, 1, 2, 3)]
+    assert passes[0] == passes[1]
+    if not method.is_random:
+        assert all(found == passes[0] for found in passes)
+    elif name != "disc:2/4":  # whose lists hold nearly all that exists
+        assert any(found != passes[0] for found in passes[2:])
+
+
+@pytest.mark.parametrize("name", ["disc:2", "disc:2/4", "beam", "exact", "shortlist", "bm25"])
+def test_batches_change_no_answer(retriever: Retriever, name: str) -> None:
+    alone = answered(answer(retriever, name, batch_size=1))
+    together = answered(answer(retriever, name, batch_size=len(QUERIES)))
+    backwards = answered(answer(retriever, name, QUERIES[::-1], batch_size=3))
+    assert alone == together == backwards[::-1]
+
+
+def test_queries_draw_independently(retriever: Retriever) -> None:
+    same = tuple(LabelledQuery(f"q{i}", "the prince of denmark") for i in range(40))
+    assert len(set(answered(answer(retriever, "disc:1", same)))) > 1
+
+
+@pytest.mark.parametrize("name", ["unconstrained", "trie", "disc:2", "beam", "shortlist", "bm25"])
+def test_long_queries_lose_their_end_and_empty_ones_are_errors(retriever: Retriever, name: str) -> None:
+    long = "prince of denmark " * 500
+    queries = (
+        LabelledQuery("short", "prince of denmark"),
+        LabelledQuery("long", long),
+        LabelledQuery("marked", "x" * 5000, Mention("x" * 5000, left="a " * 5000, right="b " * 5000)),
+        LabelledQuery("empty", " "),
+    )
+    rankings = answer(retriever, name, queries)
+    assert [ranking.query_id for ranking in rankings] == ["short", "long", "marked", "empty"]
+    assert [ranking.error for ranking in rankings[:3]] == [None, None, None]
+    if name == "bm25":  # nothing is asked of a model, so nothing is wrong with no words
+        assert (rankings[3].entities, rankings[3].error) == ((), None)
+    else:
+        assert rankings[3].error == "query: must not be empty"
+
+
+def test_a_cut_query_is_the_longest_beginning_that_fits(retriever: Retriever) -> None:
+    from retrieval.evaluation.methods.prompts import QueryPrompts
+    from retrieval.limits import Limits
+    from retrieval.types import RetrieveRequest
+
+    limit = Limits.of(retriever.model).prompt_tokens(retriever.trie.max_depth)
+    assert limit is not None
+    text = "the quick brown fox " * 100
+    asked = QueryPrompts(retriever).ask(LabelledQuery("q", text), RetrieveRequest("?"))
+    assert text.startswith(asked.request.query)
+    assert len(asked.prompt) == limit
+
+
+def test_a_shortlist_holds_what_bm25_proposes(retriever: Retriever) -> None:
+    proposed = make_method("bm25", retriever, k=3, batch_size=4).answer(QUERIES, 0, lambda _: None)
+    listed = answer(retriever, "shortlist:3")
+    for wide, narrow in zip(answered(proposed), answered(listed), strict=True):
+        assert set(narrow) == set(wide)
+
+
+def test_mentions_are_asked_by_their_template(retriever: Retriever) -> None:
+    mention = mention_set().queries[0].mention
+    assert mention is not None
+    (linked,) = retriever.link([mention], k=10)
+    ours = answered(answer(retriever, "beam", mention_set().queries[:1]))
+    assert ours == [tuple(candidate.entity_id for candidate in linked.candidates)]
+
+
+def test_generate_needs_a_model_of_transformers(retriever: Retriever) -> None:
+    fake = Retriever(retriever.index, likely_titles(retriever.index), retriever.tokenizer, retriever.config)
+    assert len(answer(fake, "disc:2")) == len(answer(fake, "bm25")) == len(QUERIES)
+    with pytest.raises(InputError, match="'trie' needs a model of transformers"):
+        make_method("trie", fake, 10, 4)
