@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from decoding.answering.answer import Answer
 from decoding.answering.choosing import decide
 from decoding.answering.feed import Feed, Rows
-from decoding.answering.speculation import LONGEST_PASS, Drafter, Stretch
+from decoding.answering.speculation import LONGEST_PASS, Drafter, Proposer, Stretch
 from decoding.answering.verdict import commit, points_of
 
 
@@ -20,16 +20,16 @@ class AnswerBatch:
     Args:
         answers: None of them begun.
         feed: The model behind the prompts, just run.
-        drafter: The draft model, likewise.
+        drafter: Proposes tokens: the draft model, just run, or whatever knows what may come.
     """
 
-    def __init__(self, answers: Sequence[Answer], feed: Feed, drafter: Drafter | None) -> None:
+    def __init__(self, answers: Sequence[Answer], feed: Feed, drafter: Proposer | None) -> None:
         self._answers = list(answers)
         self._feed = feed
         self._drafter = drafter
         for answer in answers:
             answer.forwards = 1
-            answer.draft_forwards = int(drafter is not None)
+            answer.draft_forwards = int(isinstance(drafter, Drafter))
             answer.write_forced()
 
     @property

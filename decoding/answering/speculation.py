@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -65,6 +66,21 @@ class Stretch:
     def readable(self, end: int) -> list[int]:
         """Its tokens for the model to read: an end token, after state `end`, is chosen and never read."""
         return self.tokens[:-1] if self.steps and self.state == end else self.tokens
+
+
+class Proposer(Protocol):
+    """Proposes what may follow the answers of a batch."""
+
+    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Stretch]:
+        """Propose what may come next; nothing for answers that are over.
+
+        Args:
+            answers: Of all queries.
+            wanted: For which of them something is to be proposed. Length Q.
+        """
+
+    def select(self, queries: Sequence[int]) -> Proposer:
+        """A proposer for some of the queries, in that order."""
 
 
 class Drafter:

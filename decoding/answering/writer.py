@@ -14,7 +14,7 @@ from decoding.answering.batch import AnswerBatch
 from decoding.answering.feed import Feed
 from decoding.answering.params import AnswerParams
 from decoding.answering.results import AnswerText
-from decoding.answering.speculation import Drafter
+from decoding.answering.speculation import Drafter, Proposer
 from decoding.answering.speller import Speller
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError, PromptTooLongError
@@ -32,6 +32,7 @@ def write_answers(
     prefix: PromptPrefix | None = None,
     speller: Speller | None = None,
     draft: LanguageModel | None = None,
+    proposer: Proposer | None = None,
     cancel: Sequence[CancelToken | None] | None = None,
 ) -> list[AnswerText | DecodingError]:
     """Write one answer per query.
@@ -48,6 +49,7 @@ def write_answers(
         speller: The tokenizer, for forced spans; None goes without, save where only one token is allowed.
         draft: A smaller model of the same tokenizer, which proposes tokens. The law of the answers is the
             same with and without it, and greedy answers are.
+        proposer: Proposes tokens without a model, to greedy queries alone; not together with `draft`.
         cancel: Polled before every round; a cancelled query leaves the batch, the others go on. Length Q.
 
     Returns:
@@ -58,6 +60,8 @@ def write_answers(
     Raises:
         ValueError: the arguments do not fit each other.
     """
+    if draft is not None and proposer is not None:
+        raise ValueError("draft and proposer exclude each other")
     each = [params] * len(prompts) if isinstance(params, AnswerParams) else list(params)
     if cancel is not None and len(cancel) != len(prompts):
         raise ValueError(f"cancel must have one entry per query ({len(prompts)}), got {len(cancel)}")
@@ -73,7 +77,9 @@ def write_answers(
         tokens = {query: token for query in answers if cancel and (token := cancel[query]) is not None}
         chosen = [prompts[query] for query in answers]
         feed = Feed(model.prefill_chains(chosen, prefix), len(chosen))
-        drafter = None if draft is None else Drafter(draft, chosen, model.vocab_size)
+        drafter = None if proposer is None else proposer.select(list(answers))
+        if draft is not None:
+            drafter = Drafter(draft, chosen, model.vocab_size)
         batch = AnswerBatch(list(answers.values()), feed, drafter)
         while True:
             for query, token in tokens.items():

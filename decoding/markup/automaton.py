@@ -100,6 +100,11 @@ class AnnotationAutomaton:
         spot = self._spots[state]
         return spot.kind == _OUTSIDE and spot.at == len(self._text)
 
+    def copied(self, state: int) -> int | None:
+        """Bytes of the text that are written, None inside of a link."""
+        spot = self._spots[state]
+        return spot.at if spot.kind == _OUTSIDE else None
+
     def written(self, state: int) -> int:
         """Bytes of the text that are written."""
         return self._spots[state].at

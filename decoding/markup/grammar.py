@@ -60,6 +60,15 @@ class AnnotationGrammar:
         """The state behind the end token, which no bytes lead to."""
         return 1
 
+    @property
+    def copy(self) -> bytes:
+        """The text without links, as it is spelled."""
+        return self._automaton.text
+
+    def copied(self, state: int) -> int | None:
+        """Bytes of `copy` that are written, None inside of a link."""
+        return None if state == self.finished else self._automaton.copied(_inner(state))
+
     def mask(self, state: int) -> NDArray[np.uint32]:
         """Tokens that may come next, by reference: bit t % 32 of word t // 32 is token t.
 

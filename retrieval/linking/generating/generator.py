@@ -208,7 +208,8 @@ class MentionGenerator:
         budget = most if room is None else min(most, room)
         if grammar.tokens_to_finish(grammar.start) > budget:
             return None
-        return WindowJob(prompt, grammar, budget, self._seed(text))
+        copy = self._spell(grammar.copy) or []
+        return WindowJob(prompt, grammar, budget, self._seed(text), tuple(copy))
 
     def _write(self, batch: Sequence[_Window]) -> None:
         """Write a batch and put its links where they belong."""

@@ -16,6 +16,7 @@ from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.language_model import LanguageModel, PromptPrefix
+from decoding.markup.copying import CopyProposer
 from decoding.markup.grammar import AnnotationGrammar
 from decoding.params import BeamParams, DiscParams
 from retrieval.errors import ModelError
@@ -31,12 +32,14 @@ class WindowJob:
         grammar: What may be written.
         max_tokens: Most tokens, end token included; enough for the window without links.
         seed: Of this window.
+        copy: Tokens of the text itself, as it is spelled; none where that is not known.
     """
 
     prompt: list[int]
     grammar: AnnotationGrammar
     max_tokens: int
     seed: int
+    copy: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,10 @@ def _write_chains(
         for job in jobs
     ]
     prompts, grammars = [job.prompt for job in jobs], [job.grammar for job in jobs]
-    answers = write_answers(model, prompts, grammars, params, prefix=prefix, speller=speller)
+    proposer = CopyProposer(grammars, [job.copy for job in jobs]) if options.method == "greedy" else None
+    answers = write_answers(
+        model, prompts, grammars, params, prefix=prefix, speller=speller, proposer=proposer
+    )
     return [
         WrittenWindow(answer.token_ids, answer.token_logprobs)
         if isinstance(answer, AnswerText)
