@@ -1,0 +1,197 @@
+"""What is shown of a run: counts, rates and the time left, in a new run and in one that goes on."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.errors import GenretError, IndexChecksumError, InputError, MissingExtraError, SourceError
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.progress import Lines, Progress, Warnings, describe, duration, sentence
+from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.runners.choice import RunnerOptions, choose_runner
+from retrieval.linking.runners.local import InProcessRunner, LocalRunner
+from retrieval.linking.runners.local_process import Failure, Increments
+
+
+def counts(documents: int, mentions: int = 0) -> LinkCounts:
+    return LinkCounts(num_documents=documents, num_mentions=mentions, num_linked=mentions)
+
+
+def progress(resumed: int = 0, reported: int = 0, recorded: int = 0, begun: float | None = 100.0) -> Progress:
+    return Progress(
+        num_documents=1000,
+        num_shards=10,
+        done_shards=(resumed + recorded) // 100,
+        resumed=counts(resumed, 2 * resumed),
+        recorded=counts(resumed + recorded, 2 * (resumed + recorded)),
+        reported=counts(reported, 2 * reported),
+        resumed_shards=resumed // 100,
+        begun=begun,
+    )
+
+
+def test_a_line_says_where_a_new_run_is() -> None:
+    assert describe(progress(reported=250, recorded=200), 110.0) == (
+        "250/1,000 documents, 2/10 shards, 25.0 docs/s, 50.0 mentions/s: 500 linked, 0 NIL, 30 s left"
+    )
+
+
+def test_what_was_done_before_counts_as_done_and_not_as_speed() -> None:
+    resumed = progress(resumed=900, reported=10)
+    assert resumed.counts.num_documents == 910
+    assert resumed.rates(110.0) == (1.0, 2.0)
+    assert resumed.seconds_left(110.0) == pytest.approx(90.0)
+
+
+def test_nothing_is_foreseen_before_anything_is_done() -> None:
+    assert progress(resumed=500).seconds_left(150.0) is None
+    assert progress(begun=None).rates(150.0) == (0.0, 0.0)
+    assert describe(progress(resumed=500, begun=None), 150.0) == (
+        "500/1,000 documents, 5/10 shards: 1,000 linked, 0 NIL"
+    )
+
+
+def test_split_documents_are_foreseen_by_shards() -> None:
+    split = Progress(1, 50, 10, LinkCounts(), LinkCounts(), counts(1), is_split=True, begun=0.0)
+    assert split.seconds_left(20.0) == pytest.approx(80.0)
+
+
+@given(
+    resumed=st.integers(0, 9).map(lambda n: 100 * n),
+    parts=st.lists(st.integers(0, 100), max_size=9),
+    seconds=st.floats(0.1, 1e5),
+)
+def test_the_time_left_is_never_negative_and_ends_at_zero(
+    resumed: int, parts: list[int], seconds: float
+) -> None:
+    done = min(sum(parts), 1000 - resumed)
+    at = progress(resumed=resumed, reported=done)
+    left = at.seconds_left(100.0 + seconds)
+    assert at.counts.num_documents == resumed + done
+    if done:
+        assert left is not None
+        assert left >= 0
+        assert (left == 0) == (resumed + done == 1000)
+        assert left == pytest.approx(seconds * (1000 - resumed - done) / done)
+
+
+def test_shards_that_were_reported_twice_are_not_more_than_there_are() -> None:
+    twice = progress(reported=1500, recorded=900)
+    assert twice.counts.num_documents == 1000
+    assert twice.seconds_left(110.0) == 0
+
+
+def test_lines_come_every_few_seconds() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    lines = Lines(stream, lambda: now[0])
+    for second in range(21):
+        now[0] = float(second)
+        lines.show(progress(reported=second, begun=0.0))
+    assert len(stream.getvalue().splitlines()) == 4
+    lines.planning(5_000_000)
+    now[0] = 30.0
+    lines.planning(7_000_000)
+    assert stream.getvalue().endswith("reading the inputs: 7 MB\n")
+    lines.warn("line 3: no")
+    assert stream.getvalue().endswith("warning: line 3: no\n")
+
+
+def test_warnings_come_to_an_end() -> None:
+    written: list[str] = []
+    warnings = Warnings(written.append)
+    for i in range(1000):
+        warnings.add(f"line {i}")
+    assert len(written) == 51
+    assert written[-1].startswith("further warnings are not shown")
+
+
+def test_totals_in_words() -> None:
+    assert sentence(counts(1, 1)) == "1 document, 1 mention: 1 linked, 0 NIL"
+    full = LinkCounts(2000, 5000, 3000, 2000, 10, 700, 3, 1, 5000)
+    assert sentence(full) == (
+        "2,000 documents, 5,000 mentions: 3,000 linked, 2,000 NIL, 10 failed, 700 cached "
+        "(3 lists not proven exact); 1 bad document left out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (61, "1 min 01 s"), (3599, "59 min 59 s"), (7380, "2 h 03 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("filter", "is none"),
+        SourceError("x: gone"),
+        MissingExtraError("ray", "ray"),
+        IndexChecksumError("rows", "differs"),
+        LinkingRunError("taken"),
+    ],
+)
+def test_errors_survive_being_sent(error: GenretError) -> None:
+    back = Failure.of(error).error()
+    assert isinstance(back, GenretError)
+    assert str(back) == str(error)
+    if not isinstance(error, LinkingRunError):
+        assert type(back) is type(error)
+    if isinstance(error, InputError):
+        assert isinstance(back, InputError)
+        assert (back.field, back.message) == (error.field, error.message)
+
+
+def test_defects_of_workers_come_with_their_traceback() -> None:
+    try:
+        raise ZeroDivisionError("nothing to divide")
+    except ZeroDivisionError as error:
+        back = Failure.of(error).error()
+    assert type(back) is RuntimeError
+    assert "test_link_progress.py" in str(back)
+    assert "ZeroDivisionError: nothing to divide" in str(back)
+
+
+def test_increments_add_up() -> None:
+    sent: list[LinkCounts] = []
+    increments = Increments(sent.append)
+    for documents in (1, 1, 5, 9):
+        increments.report(counts(documents, 3 * documents))
+    total = LinkCounts()
+    for grown in sent:
+        total.add(grown)
+    assert (total, len(sent)) == (counts(9, 27), 3)
+
+
+@pytest.mark.parametrize(
+    ("workers", "shards", "device", "kind"),
+    [
+        (None, 1, "cpu", InProcessRunner),
+        (1, 9, "cpu", InProcessRunner),
+        (3, 9, "cpu", LocalRunner),
+        (3, 1, "cpu", InProcessRunner),
+        (None, 9, "cuda", InProcessRunner),
+        (2, 9, "cuda", LocalRunner),
+    ],
+)
+def test_there_are_no_more_workers_than_work(
+    workers: int | None, shards: int, device: str, kind: type
+) -> None:
+    options = RunnerOptions(num_workers=workers)
+    assert type(choose_runner(options, shards, device, lambda counts: None)) is kind
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"name": "spark"}, "runner"), ({"num_workers": 0}, "workers"), ({"address": "auto"}, "ray_address")],
+)
+def test_runners_are_checked(options: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError) as error:
+        RunnerOptions(**options)  # type: ignore[arg-type]
+    assert error.value.field == field
