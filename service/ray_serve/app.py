@@ -24,7 +24,7 @@ def build(args: Mapping[str, Any]) -> Any:
         InputError: neither or both are given.
         ConfigurationError: the settings are wrong; all of it is named.
     """
-    return application(_config(args), {})
+    return application(configuration_of(args), {})
 
 
 def application(config: ServerConfig, options: Mapping[str, Any]) -> Any:
@@ -41,7 +41,13 @@ def application(config: ServerConfig, options: Mapping[str, Any]) -> Any:
     return serve.deployment(name=DEPLOYMENT, **options)(GenretReplica).bind(config)
 
 
-def _config(args: Mapping[str, Any]) -> ServerConfig:
+def configuration_of(args: Mapping[str, Any]) -> ServerConfig:
+    """Return the configuration that the arguments of `build` name.
+
+    Raises:
+        InputError: neither or both are given.
+        ConfigurationError: the settings are wrong; all of it is named.
+    """
     given = sorted(set(args) & {"settings", "config"})
     if len(given) != 1 or len(args) != 1:
         raise InputError("args", f"must have either settings or config, got {sorted(args)}")

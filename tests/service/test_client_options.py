@@ -53,6 +53,15 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
         ({"token": "line\n"}, "token: must be"),
         ({"token": "é"}, "token: must be"),
         ({"keepalive_s": 1}, "keepalive_s: must be at least 10 seconds, got 1"),
+        ({"metadata": (("Upper", "x"),)}, "metadata: a name is made of a-z 0-9 . _ -, does not begin"),
+        ({"metadata": (("grpc-timeout", "x"),)}, "metadata: a name is made of a-z"),
+        ({"metadata": (("data-bin", "x"),)}, "metadata: a name is made of a-z"),
+        ({"metadata": (("authorization", "x"),)}, "metadata: 'authorization' is sent by the client itself"),
+        (
+            {"metadata": (("application", "\u00e9"),)},
+            "metadata: the value of 'application' must be printable",
+        ),
+        ({"metadata": (("application", " x"),)}, "metadata: the value of 'application' must be printable"),
         ({"max_reply_bytes": 1}, "max_reply_bytes: must be in [1024, 2147483647], got 1"),
     ],
 )

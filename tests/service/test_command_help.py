@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from index_builder.cli import build_command
+from service.commands.serve_options import SettingOption
 from service.main import COMMANDS, cli
 
 # Their options are settled with their own rooms; what is said of them here does not hold for them yet.
@@ -50,7 +51,9 @@ def test_an_option_says_what_it_does_its_default_and_its_variable(
     told = record[1]
     assert "default: " in told or "required]" in told or option.is_flag, told
     longest = max(option.opts, key=len)
-    variable = f"GENRET_{context.info_name}_{longest.lstrip('-')}".upper().replace("-", "_")
+    # What is deployed on Ray is what `serve` serves, by the same variables.
+    of = "serve" if isinstance(option, SettingOption) else context.info_name
+    variable = f"GENRET_{of}_{longest.lstrip('-')}".upper().replace("-", "_")
     assert f"env var: {variable}" in told, told
 
 

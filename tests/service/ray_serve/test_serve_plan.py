@@ -1,0 +1,118 @@
+"""What is deployed on Ray Serve is checked before anything starts, and can be written as Serve's own file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from retrieval.errors import InputError
+from service.configuration.config import IndexSpec, QueueLimits, ServerConfig
+from service.configuration.resolve import ConfigurationError
+from service.configuration.sections import AuthConfig, HttpConfig, MetricsConfig, TlsConfig
+from service.main import cli
+from service.ray_serve.app import configuration_of
+from service.ray_serve.deployment import SERVICER_FUNCTION, ServePlan
+
+CONFIG = ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "two words"}, "name: must be made of A-Z a-z 0-9 . _ -, got 'two words'"),
+        ({"num_replicas": 0}, "num_replicas: must be at least 1, got 0"),
+        ({"num_cpus": -1.0}, "num_cpus: must be at least 0, got -1"),
+        ({"num_gpus": float("nan")}, "num_gpus: must be at least 0, got nan"),
+        ({"http_port": 0}, "http_proxy_port: must be in [1, 65535], got 0"),
+    ],
+)
+def test_what_is_out_of_range_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ServePlan(CONFIG, **changes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"port": 0}, "port: Ray must be told a port"),
+        ({"http": HttpConfig(port=8080)}, "http_port: is not served behind Ray Serve's proxy"),
+        ({"metrics": MetricsConfig(port=9000)}, "metrics_port: replicas of one node cannot share a port"),
+        ({"tls": TlsConfig(Path("c"), Path("k"))}, "tls_cert: Serve's proxy ends the connection"),
+        (
+            {"insecure": False},
+            "insecure: Serve's proxies listen on all addresses of their nodes",
+        ),
+    ],
+)
+def test_settings_that_a_proxy_would_drop_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ServePlan(replace(CONFIG, **changes))
+    assert message in str(caught.value)
+
+
+def test_replicas_take_more_calls_than_their_queue_so_that_it_is_they_who_refuse() -> None:
+    assert ServePlan(CONFIG).deployment_options()["max_ongoing_requests"] == 1024
+    long = replace(CONFIG, queue=QueueLimits(max_requests=5000))
+    assert ServePlan(long).deployment_options()["max_ongoing_requests"] == 10_000
+
+
+def test_what_replicas_read_is_known(tmp_path: Path) -> None:
+    config = replace(CONFIG, auth=AuthConfig(tmp_path / "tokens"))
+    assert ServePlan(config).paths() == {
+        "/indexes/titles": "the index",
+        str(tmp_path / "tokens"): "the token file",
+    }
+
+
+def test_the_file_says_what_is_deployed_and_gives_the_same_configuration_back() -> None:
+    yaml = pytest.importorskip("yaml")
+    runner = CliRunner()
+    arguments = ["deploy-ray", "titles=/indexes/titles", "--insecure", "--print-config"]
+    arguments += ["--num-replicas", "3", "--num-gpus", "0.5", "--port", "7000", "--max-queue-size", "64"]
+    result = runner.invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    told = yaml.safe_load(result.output)
+    assert told["grpc_options"] == {"port": 7000, "grpc_servicer_functions": [SERVICER_FUNCTION]}
+    (application,) = told["applications"]
+    assert application["import_path"] == "service.ray_serve.app:build"
+    (deployment,) = application["deployments"]
+    assert deployment["num_replicas"] == 3
+    assert deployment["ray_actor_options"] == {"num_cpus": 1.0, "num_gpus": 0.5}
+    config = configuration_of(application["args"])
+    assert config == replace(CONFIG, port=7000, queue=QueueLimits(max_requests=64))
+
+
+def test_a_file_of_settings_can_be_named_instead(tmp_path: Path) -> None:
+    file = tmp_path / "genret.toml"
+    file.write_text('[server]\ninsecure = true\n[indexes.titles]\npath = "/indexes/titles"\n')
+    assert configuration_of({"config": str(file)}) == CONFIG
+
+
+@pytest.mark.parametrize("args", [{}, {"settings": "", "config": "f"}, {"setings": ""}])
+def test_other_arguments_are_refused(args: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="must have either settings or config"):
+        configuration_of(args)
+
+
+def test_wrong_settings_are_all_named() -> None:
+    with pytest.raises(ConfigurationError, match="2 settings are wrong"):
+        configuration_of({"settings": "[server]\nport = -1\n[batch]\nmax_size = 0\n"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x=/x"], "--insecure: Serve's proxies listen on all addresses"),
+        (["x=/x", "--insecure", "--num-replicas", "0"], "--num-replicas: must be at least 1, got 0"),
+        ([], "name an index"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_usage_errors(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, ["deploy-ray", *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
