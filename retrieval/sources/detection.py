@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -101,7 +102,7 @@ def _delimited(
 
 def inner_suffix(path: str | Path) -> str:
     """Return the suffix that says what is inside, in lower case: ".tsv" of "a.TSV.gz"."""
-    inner = Path(str(path))
-    if inner.suffix.lower() in _COMPRESSION_SUFFIXES:
-        inner = inner.with_suffix("")
-    return inner.suffix.lower()
+    stem, suffix = os.path.splitext(path)
+    if suffix.lower() in _COMPRESSION_SUFFIXES:
+        suffix = os.path.splitext(stem)[1]
+    return suffix.lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class FileState:
         if is_read_once(path):
             return None
         try:
-            status = Path(path).stat()
+            status = os.stat(path)
         except FileNotFoundError:
             raise SourceError(f"{path}: no such file") from None
         except OSError as error:

@@ -6,6 +6,7 @@ name. What the bytes mean is not known here.
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 import tempfile
@@ -279,7 +280,7 @@ def is_read_once(path: str | Path) -> bool:
     if str(path) == STDIN:
         return True
     try:
-        mode = Path(path).stat().st_mode
+        mode = os.stat(path).st_mode
     except OSError:  # whoever opens it says what is wrong
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
