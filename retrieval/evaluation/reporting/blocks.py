@@ -51,7 +51,7 @@ class Cell:
 
     Attributes:
         text: What stands there.
-        note: What stands there in small print, such as an interval.
+        note: What stands there in small print, such as an interval; a line each.
         is_best: Whether it is the best of its column.
     """
 

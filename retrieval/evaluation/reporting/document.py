@@ -19,7 +19,7 @@ from retrieval.evaluation.reporting.blocks import (
 )
 from retrieval.evaluation.reporting.comparison import Figure, MethodFigures, SetComparison, Settings
 from retrieval.evaluation.reporting.overview import Overview, OverviewRow
-from retrieval.evaluation.reporting.wording import COLUMNS, describe_methods, describe_metric
+from retrieval.evaluation.reporting.wording import ABOUT_LISTS, COLUMNS, describe_methods, describe_metric
 
 _SIGNIFICANT = 0.05
 _NOTHING = Cell("–")
@@ -74,7 +74,7 @@ def make_document(
         blocks += [drawn[f"set-{name}"]] if f"set-{name}" in drawn else []
     methods = dict.fromkeys(m.method for c in comparisons for m in c.methods)
     metrics = dict.fromkeys(name for c in comparisons for name in c.metrics)
-    blocks += [Heading(2, "The methods"), Terms(describe_methods(list(methods)))]
+    blocks += [Heading(2, "The methods"), Paragraph(ABOUT_LISTS), Terms(describe_methods(list(methods)))]
     blocks += [
         Heading(2, "The columns"),
         Terms(tuple((name, describe_metric(name)) for name in metrics)),
@@ -95,6 +95,7 @@ def _filled(text: str, facts: Facts, settings: Settings) -> str:
         num_resamples=settings.num_resamples,
         baseline=settings.baseline,
         batch_size=facts.batch_size,
+        least_p=f"{2 / (settings.num_resamples + 1):.2g}",
     )
 
 
@@ -200,7 +201,7 @@ def _overview_table(overview: Overview) -> Table:
     def cells(row: OverviewRow) -> tuple[Cell, ...]:
         figures = [Cell(_number(v), is_best=v == best[n]) for n, v in row.figures.items()]
         figures.append(Cell(_number(row.mean), is_best=row.mean == best_mean))
-        gain = _NOTHING if row.gain is None else Cell(f"{row.gain:+.1%}".replace("%", " %"))
+        gain = _NOTHING if row.gain is None else Cell(f"{row.gain:+.1%}".replace("%", " %").replace("-", "−"))
         time = _NOTHING if row.milliseconds is None else Cell(_milliseconds(row.milliseconds))
         total = _NOTHING if row.seconds is None else Cell(f"{row.seconds:,.1f}")
         return (Cell(f"`{row.method}`"), *figures, gain, Cell(_share(row.invalid)), time, total)
@@ -227,7 +228,7 @@ def _figure_cell(figure: Figure, best: float) -> Cell:
         return _NOTHING
     note = f"[{interval.low:.3f}, {interval.high:.3f}]"
     if figure.spread is not None:
-        note += f" ±{figure.spread:.3f}"
+        note += f"\n±{figure.spread:.3f}"
     return Cell(_number(interval.value), note, is_best=interval.value == best)
 
 

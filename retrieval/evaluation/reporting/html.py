@@ -73,8 +73,8 @@ def _cell(cell: Cell) -> str:
 
 
 def _inner(cell: Cell) -> str:
-    note = f"<small>{_text(cell.note)}</small>" if cell.note else ""
-    return _text(cell.text) + note
+    notes = "".join(f"<small>{_text(line)}</small>" for line in cell.note.splitlines())
+    return _text(cell.text) + notes
 
 
 def _text(text: str) -> str:

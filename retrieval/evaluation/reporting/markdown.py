@@ -60,7 +60,7 @@ def _row(cells: list[str]) -> str:
 
 def _cell(cell: Cell) -> str:
     text = f"**{_text(cell.text)}**" if cell.is_best else _text(cell.text)
-    return f"{text} <sub>{_text(cell.note)}</sub>" if cell.note else text
+    return f"{text} <sub>{_text(' '.join(cell.note.splitlines()))}</sub>" if cell.note else text
 
 
 def _text(text: str) -> str:

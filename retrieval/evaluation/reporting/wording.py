@@ -39,6 +39,13 @@ _DISC = (
     "model would answer if it knew which titles exist. Here with"
 )
 
+ABOUT_LISTS = (
+    "Methods that draw one sample (`unconstrained` and `disc:K` without a number of samples, `trie`) "
+    "answer with one title per query; beams, shortlists, BM25 and `disc:K/SAMPLES` answer with a list. "
+    "Metrics that look beyond the first answer favour lists: between the two kinds, compare Success@1, or "
+    "F1 of mentions, which looks at the first answer alone."
+)
+
 COLUMNS = (
     (
         "± and brackets",
@@ -54,7 +61,8 @@ COLUMNS = (
     (
         "p",
         "Two-sided p-value of that difference, adjusted for the number of methods compared on the set "
-        "(Holm): below 0.05, all differences so marked hold together with 95 % confidence.",
+        "(Holm): below 0.05, all differences so marked hold together with 95 % confidence. Before the "
+        "adjustment it is at least {least_p}, for it comes from that many resamples.",
     ),
     (
         "invalid",
@@ -99,8 +107,8 @@ def _describe(spec: MethodSpec) -> str:
             )
             return (
                 f"The model writes freely ({how}, by transformers' `generate`). What it wrote counts if it "
-                "is exactly a title or an alias of the index; otherwise it is an invalid answer. "
-                "Papers call this vanilla decoding."
+                "is exactly a title or an alias of the index; otherwise it is an invalid answer. Papers "
+                "call this vanilla decoding."
             )
         case "trie":
             return (

@@ -1,0 +1,207 @@
+"""The report as Markdown and as HTML: everything is said, nothing is taken for markup or fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.evaluation.intervals import Interval
+from retrieval.evaluation.reporting.blocks import (
+    Cell,
+    Code,
+    Drawing,
+    Heading,
+    Paragraph,
+    Points,
+    Table,
+    Terms,
+)
+from retrieval.evaluation.reporting.comparison import Settings, compare
+from retrieval.evaluation.reporting.document import Facts, make_document
+from retrieval.evaluation.reporting.html import to_html
+from retrieval.evaluation.reporting.markdown import to_markdown
+from retrieval.evaluation.reporting.overview import make_overview
+from retrieval.evaluation.reporting.plots import Point, draw
+from retrieval.evaluation.reporting.results import to_json
+from retrieval.evaluation.reporting.wording import describe_methods, describe_metric
+from retrieval.evaluation.types import LabelledSet, MethodRun, RankedEntity, Ranking
+from tests.evaluation_fixtures import mention_set, query_set
+
+METHODS = (
+    "unconstrained",
+    "trie",
+    "disc:1",
+    "disc:2x2/4+top:50",
+    "beam:10",
+    "exact",
+    "shortlist",
+    "bm25",
+    "run:a.run",
+)
+FACTS = Facts("Evaluation of <an> index", 64, (("index", "a | b"),), "genret evaluate --out 'a b'")
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"]).filter(lambda c: c != "`"), min_size=1, max_size=30
+)
+
+
+class Reader(HTMLParser):
+    """Collects the text of a page, and checks that elements close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def runs_on(labelled: LabelledSet) -> list[MethodRun]:
+    rankings = tuple(
+        Ranking(query.query_id, (RankedEntity("Q1", "Hamlet", 1.0),), 0.002) for query in labelled.queries
+    )
+    return [MethodRun(name, labelled.name, rankings, 1.0, None, name != "unconstrained") for name in METHODS]
+
+
+@pytest.fixture(scope="module")
+def report() -> list[object]:
+    sets = [query_set(), mention_set()]
+    settings = Settings("trie", num_resamples=200)
+    comparisons = compare(sets, [run for s in sets for run in runs_on(s)], settings)
+    overview = make_overview(comparisons, "trie")
+    drawings = [Drawing(name, "<svg></svg>", "caption") for name in ("overview", "set-asked", "set-marked")]
+    return list(make_document(FACTS, settings, comparisons, overview, drawings))
+
+
+def test_every_method_and_every_column_is_explained(report: list[object]) -> None:
+    terms = {term for block in report if isinstance(block, Terms) for term, _ in block.items}
+    tables = [block for block in report if isinstance(block, Table)]
+    assert len(tables) == 3
+    assert {f"`{name}`" for name in METHODS} <= terms
+    known = {*terms, "method", "Δ to trie", "ms per query", "mean", "mean against trie", "seconds in all"}
+    columns = {name for table in tables[1:] for name in table.header}
+    assert columns <= known
+    assert all(len(row) == len(table.header) for table in tables for row in table.rows)
+    assert sum(isinstance(block, Drawing) for block in report) == 3
+
+
+def test_a_page_stands_alone(report: list[object]) -> None:
+    page = to_html(report)  # type: ignore[arg-type]
+    reader = read(page)
+    assert reader.links == []
+    assert "<script" not in page
+    assert "url(" not in page
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+    text = "".join(reader.texts)
+    assert "Evaluation of <an> index" in text
+    assert FACTS.command in text
+
+
+def test_markdown_says_the_same(report: list[object]) -> None:
+    text = to_markdown(report)  # type: ignore[arg-type]
+    assert text.startswith("# Evaluation of \\<an\\> index\n")
+    for name in METHODS:
+        assert f"| `{name}` |" in text
+    for name in ("overview", "set-asked", "set-marked"):
+        assert f"(plots/{name}.svg)" in text
+    widths = {}
+    for line in text.splitlines():
+        if line.startswith("|"):
+            widths.setdefault(len(re.findall(r"(?<!\\)\|", line)), line)
+    assert len(widths) <= 3  # one width per table
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4))
+def test_html_shows_any_text_as_it_is(texts: list[str]) -> None:
+    blocks = [
+        Heading(1, texts[0]),
+        Paragraph(texts[0]),
+        Points(tuple(texts)),
+        Terms(tuple((text, text) for text in texts)),
+        Code(texts[0]),
+        Table(texts[0], tuple(texts), (tuple(Cell(text, text) for text in texts),)),
+    ]
+    shown = read(to_html(blocks)).texts
+    for text in texts:
+        assert text in shown
+
+
+@given(TEXTS, TEXTS)
+def test_markdown_tables_keep_their_columns(first: str, second: str) -> None:
+    table = to_markdown(
+        [Table("caption", (first, "`x`"), ((Cell(second, first), Cell("`a|b`", is_best=True)),))]
+    )
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(lines) == 3
+    for line in lines:
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 3
+
+
+def test_results_are_json_without_nan(report: list[object]) -> None:
+    nan = float("nan")
+    labelled = query_set()
+    comparisons = compare([labelled], runs_on(labelled), Settings("trie", num_resamples=200))
+    document = to_json(FACTS, Settings("trie"), comparisons, None)
+    document["extra"] = None
+    text = json.dumps(document, allow_nan=False)
+    assert [m["method"] for m in json.loads(text)["sets"][0]["methods"]] == list(METHODS)
+    assert nan not in json.loads(text)["sets"][0]["methods"][0]["metrics"]["nDCG@10"].values()
+
+
+def test_what_disc_is_is_said_once() -> None:
+    said = dict(describe_methods(["disc:2", "trie", "disc:3/8+adaptive"]))
+    assert said["`disc:2`"].startswith("DISC.")
+    assert said["`disc:3/8+adaptive`"].startswith("As `disc:2`: up to 3 draws")
+    assert "8 samples" in said["`disc:3/8+adaptive`"]
+
+
+@pytest.mark.parametrize("name", ["nDCG@10", "R@5(KILT)", "F1(InKB)", "AP", "RR@3", "RBP(p=0.8)"])
+def test_every_metric_has_words(name: str) -> None:
+    assert describe_metric(name).endswith(".")
+
+
+def test_a_drawing_names_every_method_and_takes_the_colour_of_the_page() -> None:
+    points = [
+        Point(name, 2.0 * (i + 1), Interval(0.1 * i, 0.1 * i - 0.05, 0.1 * i + 0.05), 0.1 * i)
+        for i, name in enumerate([*METHODS, "disc:2", "disc:3"])
+    ]
+    svg = draw(points, "nDCG@10")
+    root = ElementTree.fromstring(svg)
+    assert "viewBox" in root.attrib
+    assert "width" not in root.attrib
+    texts = {"".join(element.itertext()).strip() for element in root.iter() if element.tag.endswith("}text")}
+    assert {point.method for point in points} <= texts
+    assert "nDCG@10" in texts
+    assert "currentColor" in svg
+    assert "#010203" not in svg
+    on_paper = draw(points, "nDCG@10", "#ffffff")
+    assert "currentColor" not in on_paper
+    assert draw(points, "nDCG@10") == svg  # the same figures give the same file
+
+
+def test_a_drawing_of_one_point_without_interval() -> None:
+    ElementTree.fromstring(draw([Point("bm25", 0.2, None, 0.5)], "mean"))
