@@ -117,6 +117,7 @@ class MentionRows:
             known = [question for question in left if self._named.is_settled(question.named)]
             window.settle(known, self._named.answers(known))
             left = [question for question in left if not self._named.is_settled(question.named)]
+            report(counts)
         left.sort(key=lambda question: len(question.request.query))
         for at in range(0, len(left), self._batch_size):
             batch = left[at : at + self._batch_size]
