@@ -96,7 +96,7 @@ def connected(
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(
-            "ray_address", f"no Ray cluster can be used at {address!r}: {_why(error)}"
+            "ray_address", f"no Ray cluster can be used at {address!r}: {reason_not_joined(error)}"
         ) from error
     try:
         yield address == "local"
@@ -104,7 +104,7 @@ def connected(
         ray.shutdown()  # the actors of a driver that leaves end with it
 
 
-def _why(error: BaseException) -> str:
+def reason_not_joined(error: BaseException) -> str:
     """Say why a cluster could not be joined; what Ray raises says only that it could not."""
     causes: list[str] = []
     seen: BaseException | None = error

@@ -116,3 +116,13 @@ def test_mistakes_on_the_command_line_are_usage_errors(arguments: list[str], mes
     result = CliRunner().invoke(cli, ["deploy-ray", *arguments])
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_the_file_to_start_from_fits_what_is_deployed() -> None:
+    yaml = pytest.importorskip("yaml")
+    file = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
+    written = yaml.safe_load(file.read_text(encoding="utf-8"))
+    planned = ServePlan(CONFIG, num_replicas=2).serve_config({})
+    for told in (written, planned):
+        told["applications"][0].pop("args")
+    assert written == planned

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 HERE = Path(__file__).parent
-_ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[4]
 
 
 def script_environment(home: Path) -> dict[str, str]:
@@ -14,7 +14,7 @@ def script_environment(home: Path) -> dict[str, str]:
     return {
         **os.environ,
         "HOME": str(home),
-        "PYTHONPATH": str(_ROOT),
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "RAY_AUTH_MODE": "token",  # as of a cluster that `ray.init` starts; who joins one must say so
         "RAY_USAGE_STATS_ENABLED": "0",

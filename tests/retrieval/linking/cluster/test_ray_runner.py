@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.retrieval.linking.cluster.cluster_scripts import HERE, script_environment
+from tests.retrieval.linking.cluster.cluster_scripts import HERE, ROOT, script_environment
 from tests.retrieval.linking.cluster.fake_shard_worker import a_job, parts_of, runs_of
 
 pytest.importorskip("ray")
@@ -76,9 +78,7 @@ def several(
         "plain": (6, {"seconds": 0.8}),
         "refused": (3, {"refuse": "the index is another one"}),
         "failed": (4, {"fail_at": 1}),
-        "bug": (4, {"bug_at": 2}),
-        "deadly": (2, {"always_die_at": 1}),
-        "recorded": (2, {"die_when_recorded": 1}),
+        "deadly": (2, {"always_die_at": 1, "die_when_recorded": 0}),
         "gone": (2, {}),
     }
     arguments, folders = [], {}
@@ -112,12 +112,6 @@ def test_a_failed_shard_ends_the_run_in_the_workers_words(several: Several) -> N
     assert runs_of(folder).count(1) == 1
 
 
-def test_a_bug_in_a_worker_brings_its_traceback(several: Several) -> None:
-    done = several["bug"][1]
-    assert (done["error"], done["text"]) == ("ZeroDivisionError", "a bug")
-    assert "fake_shard_worker.py" in done["notes"][0]
-
-
 def test_a_shard_that_kills_its_workers_is_named(several: Several) -> None:
     folder, done = several["deadly"]
     assert done["error"] == "LinkingRunError"
@@ -126,8 +120,8 @@ def test_a_shard_that_kills_its_workers_is_named(several: Several) -> None:
 
 
 def test_a_shard_whose_worker_died_behind_its_record_is_not_linked_again(several: Several) -> None:
-    folder, done = several["recorded"]
-    assert sorted(done["shards"]) == [0, 1] == runs_of(folder)
+    folder, _ = several["deadly"]
+    assert runs_of(folder).count(0) == 1
 
 
 def test_an_input_that_a_node_does_not_see_is_refused_before_anything_is_linked(several: Several) -> None:
@@ -136,6 +130,45 @@ def test_an_input_that_a_node_does_not_see_is_refused_before_anything_is_linked(
     assert f"does not see the input {folder / 'docs.txt'}" in done["text"]
     assert "folders that all nodes share" in done["text"]
     assert runs_of(folder) == []
+
+
+@pytest.mark.slow
+def test_rows_are_those_of_a_run_in_one_process(cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    address, environment = cluster
+    genret = [sys.executable, "-m", "service.main"]
+    index, documents = tmp_path / "index", tmp_path / "docs.jsonl"
+    catalogue = ROOT / "data" / "catalogue.tsv"
+    titles = [line.split("\t")[1] for line in catalogue.read_text(encoding="utf-8").splitlines()[1:41]]
+    texts = [{"id": str(n), "text": f"A page about {title}, and more."} for n, title in enumerate(titles)]
+    documents.write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
+    ask = [
+        *genret,
+        "link",
+        str(documents),
+        "--index",
+        str(index),
+        "--shard-documents",
+        "10",
+        "--device",
+        "cpu",
+    ]
+    commands = (
+        [*genret, "build", str(catalogue), "--out", str(index)],
+        [*ask, "--out", str(tmp_path / "alone"), "--workers", "1"],
+        [*ask, "--out", str(tmp_path / "ray"), "--workers", "2", "--runner", "ray", "--ray-address", address],
+    )
+    for command in commands:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+    alone, ray = (
+        pa.concat_tables(pq.read_table(part) for part in sorted((tmp_path / name).glob("part-*")))
+        for name in ("alone", "ray")
+    )
+    assert ray.num_rows >= 40
+    assert ray.drop_columns(["logprob", "score", "probability", "candidates"]) == alone.drop_columns(
+        ["logprob", "score", "probability", "candidates"]
+    )
+    assert ray["logprob"].to_pylist() == pytest.approx(alone["logprob"].to_pylist(), abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.fault

@@ -1,0 +1,160 @@
+"""What a run on Ray is made of, without a cluster."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrieval.errors import GenretError, IndexChecksumError, InputError, SourceError
+from retrieval.linking.counts import LinkCounts
+from retrieval.linking.output.record import ShardRecord, write_record
+from retrieval.linking.runners.ray_actor import Progress, recorded, sendable
+from retrieval.linking.runners.ray_cluster import (
+    RayResources,
+    choose_resources,
+    reason_not_joined,
+    what_is_missing,
+)
+from retrieval.linking.runners.ray_runner import RayRunner, absolute_job, absolute_shard
+from tests.retrieval.linking.cluster.fake_shard_worker import a_job, record_at, some_shards
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_workers": 0}, "workers: must be at least 1, got 0"),
+        ({"num_cpus": 0.0}, "num_cpus: must be above 0, got 0"),
+        ({"num_gpus": -1.0}, "num_gpus: must be at least 0, got -1"),
+        ({"num_retries": -1}, "num_retries: must be at least 0, got -1"),
+    ],
+)
+def test_numbers_out_of_range_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        RayRunner(**arguments)
+    assert str(caught.value) == message
+
+
+def test_nothing_to_do_starts_nothing(tmp_path: Path) -> None:
+    assert list(RayRunner(address="nowhere:1").run(a_job(tmp_path), [])) == []
+
+
+@pytest.mark.parametrize(
+    "error", [SourceError("docs.txt, line 3: broken"), GenretError("text")], ids=["source", "base"]
+)
+def test_an_error_travels_as_it_is(error: GenretError) -> None:
+    sent = pickle.loads(pickle.dumps(sendable(error)))
+    assert (type(sent), str(sent)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("k", "must be 1"), IndexChecksumError("a", "differs")], ids=["input", "checksum"]
+)
+def test_an_error_that_cannot_travel_keeps_its_text(error: GenretError) -> None:
+    sent = pickle.loads(pickle.dumps(sendable(error)))
+    assert isinstance(sent, GenretError)
+    assert str(sent) == str(error)
+
+
+def test_a_bug_takes_its_traceback_along() -> None:
+    try:
+        raise ZeroDivisionError("a bug")
+    except ZeroDivisionError as error:
+        sent = pickle.loads(pickle.dumps(sendable(error)))
+    assert (type(sent), str(sent)) == (ZeroDivisionError, "a bug")
+    assert "test_ray_parts.py" in sent.__notes__[0]
+
+
+def test_a_node_says_what_it_does_not_see(tmp_path: Path) -> None:
+    there, gone = tmp_path / "index", tmp_path / "gone"
+    there.mkdir()
+    probe = tmp_path / "._run.json.probe.1.tmp"
+    probe.write_text("content")
+    seen = {str(there): "the index"}
+    assert what_is_missing(seen, str(probe), "content") is None
+    assert what_is_missing(seen, None, "") is None
+    assert what_is_missing({**seen, str(gone): "the input"}, str(probe), "content") == (
+        f"does not see the input {gone}"
+    )
+    for other in (str(probe), str(tmp_path / "nowhere" / "probe.tmp")):
+        told = what_is_missing(seen, other, "other content")
+        assert told is not None
+        assert "does not see the output folder" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == [probe.name, "index"]
+
+
+def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = a_job(tmp_path)
+    worker = replace(job.worker, index="index", model="hub/name", cache_dir="cache")
+    made = absolute_job(replace(job, out="out", worker=worker))
+    assert (made.out, made.worker.index) == (str(tmp_path / "out"), str(tmp_path / "index"))
+    assert (made.worker.model, made.worker.cache_dir) == ("hub/name", str(tmp_path / "cache"))
+    shard = some_shards(tmp_path, 1)[0]
+    relative = replace(shard, files=(replace(shard.files[0], path="docs.txt"),))
+    assert absolute_shard(relative) == shard
+
+
+def test_a_record_counts_for_its_run_and_its_shard_and_with_its_part(tmp_path: Path) -> None:
+    job, (shard, other) = a_job(tmp_path), some_shards(tmp_path, 2)
+    assert recorded(job, shard) is None
+    part = tmp_path / "out" / "part"
+    part.write_text("rows")
+    record = ShardRecord(0, job.key, shard.digest, part.name, 4, LinkCounts())
+    write_record(record_at(tmp_path, 0), record)
+    assert recorded(job, shard) == record
+    assert recorded(job, other) is None
+    assert recorded(replace(job, key="another run"), shard) is None
+    assert recorded(job, replace(shard, digest="another input")) is None
+    part.write_text("cut")
+    assert recorded(job, shard) is None
+    part.unlink()
+    assert recorded(job, shard) is None
+
+
+def test_progress_counts_tries_and_gives_counts_once() -> None:
+    progress = Progress()
+    assert [progress.begin(3), progress.begin(3), progress.begin(4)] == [1, 2, 1]
+    progress.add(LinkCounts(num_mentions=2))
+    progress.add(LinkCounts(num_mentions=3, num_linked=1))
+    assert progress.take() == LinkCounts(num_mentions=5, num_linked=1)
+    assert progress.take() == LinkCounts()
+
+
+class _Ray:
+    def __init__(self, **there: float) -> None:
+        self.there = there
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.there
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "chosen"),
+    [
+        ({"CPU": 8}, (None, 2.0, None, True), RayResources(4, 2.0, 0.0)),
+        ({"CPU": 8, "GPU": 2}, (None, 1.0, None, True), RayResources(2, 1.0, 1.0)),
+        ({"CPU": 8, "GPU": 2}, (None, 1.0, None, False), RayResources(8, 1.0, 0.0)),
+        ({"CPU": 8, "GPU": 2}, (None, 1.0, 0.5, True), RayResources(4, 1.0, 0.5)),
+        ({"CPU": 8}, (3, 1.0, None, True), RayResources(3, 1.0, 0.0)),
+        ({}, (None, 1.0, None, True), RayResources(1, 1.0, 0.0)),
+    ],
+    ids=["cpus", "gpus", "gpus that are not wanted", "halves of gpus", "asked for", "nothing yet"],
+)
+def test_workers_are_as_many_as_fit(there: dict[str, float], asked: Any, chosen: RayResources) -> None:
+    assert choose_resources(_Ray(**there), *asked) == chosen
+
+
+def test_more_workers_than_fit_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert choose_resources(_Ray(CPU=2), 5, 1.0, None, False).num_workers == 5
+    assert "5 workers were asked for and 2 fit" in caplog.text
+
+
+def test_a_missing_token_is_told_from_other_reasons() -> None:
+    error = ConnectionError("Failed to connect to Ray cluster at h:1")
+    assert reason_not_joined(error) == "Failed to connect to Ray cluster at h:1"
+    error.__cause__ = RuntimeError("AuthenticationError: InvalidAuthToken")
+    assert "RAY_AUTH_MODE=token" in reason_not_joined(error)
