@@ -15,7 +15,8 @@ class FindOptions:
 
     Attributes:
         case: "sensitive": as the index writes it; "insensitive": in any letter case; "smart": in any letter
-            case where the text has a capital letter or a digit, else only names written in lower case.
+            case where the text has a capital letter, the pronoun "I" aside, or a digit, else only names
+            written in lower case.
         min_chars: Shorter names are not looked for.
         max_entities: Names that more entities have than this are not looked for; None: all are.
         max_short_entities: The same for names of one word with at most 3 characters.

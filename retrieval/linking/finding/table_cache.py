@@ -15,7 +15,10 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,8 @@ _TABLE_FILE = "table.json"
 _TRIES = ("names", "spellings")
 _ARRAYS: dict[str, type[np.generic]] = {"offsets": np.int64, "entities": np.int32, "written": np.uint8}
 _ATTEMPTS = 10
+# No table takes this long to make.
+_LEFTOVER_SECONDS = 24 * 3600
 
 
 class _UnusableTableError(Exception):
@@ -59,15 +64,29 @@ def open_table(index: Index, cache_dir: Path) -> NameTable:
         if table is not None:
             return table
         cache_dir.mkdir(parents=True, exist_ok=True)
-        # The lock only saves work: without it, the last to finish would be the one that is kept.
-        with FileLock(cache_dir / f".{folder.name}.lock"):
+        with _lock(cache_dir / f".{folder.name}.lock"):
             return _read_or_complain(folder, index) or _make(folder, index)
     except OSError as error:
         where = error.filename or cache_dir
         raise SourceError(f"table of names: {where}: {error.strerror or error}") from error
 
 
+@contextmanager
+def _lock(file: Path) -> Iterator[None]:
+    """Hold a lock while a table is made, so that it is made once; where there are no locks, do without."""
+    lock = FileLock(file)
+    try:
+        lock.acquire()
+    except NotImplementedError:
+        _LOG.warning("table of names: %s cannot be locked; other processes may make the table, too", file)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _make(folder: Path, index: Index) -> NameTable:
+    _remove_leftovers(folder)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _write(made, build_table(index), index.digest)
@@ -89,6 +108,13 @@ def _make(folder: Path, index: Index) -> NameTable:
         raise SourceError(f"table of names: {folder}: was written and cannot be read: {error}") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed have left of this table."""
+    for path in folder.parent.glob(f".{folder.name}-*"):
+        if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(folder: Path) -> None:

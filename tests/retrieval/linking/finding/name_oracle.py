@@ -67,6 +67,10 @@ def kind(character: str) -> str:
     return "other"
 
 
+def in_word(character: str) -> bool:
+    return character.isalnum() or character == "_" or "\u0300" <= character <= "\u036f"
+
+
 def is_free(text: str, at: int) -> bool:
     """Whether a name may begin or end at a place of a text."""
     if at < len(text) and goes_on(text[at]):
@@ -139,6 +143,10 @@ def is_mention(
         return False
     if policy.case == "sensitive":
         return plain(mention, keep_case=True) in spellings[name]
-    if policy.case == "smart" and mention == mention.lower() and not any(c.isdecimal() for c in mention):
+    others = "".join(
+        "i" if c == "I" and not in_word(b) and not in_word(d) else c
+        for b, c, d in zip(f" {mention}"[:-1], mention, f"{mention[1:]} ", strict=True)
+    )
+    if policy.case == "smart" and others == others.lower() and not any(c.isdecimal() for c in mention):
         return any(spelling == spelling.lower() for spelling in spellings[name])
     return True

@@ -18,7 +18,7 @@ from tests.retrieval.linking.finding.name_oracle import NameIndex, Policy, find_
 
 # Changing lengths, combining, decomposed, invisible, blank and line-ending characters of every sort.
 PIECES = [
-    *"abABsS 1_.-'",
+    *"abABsSiI 1_.-'",
     *("–", "’", "ß", "İ", "i\u0307", "é", "e\u0301", "E\u0301", "\u0301", "\u0345", "ǰ", "J\u030c", "ŉ"),
     *("東", "京", "ก", "\u0e31", "ᄀ", "\u1161", "가", "\u00ad", "\u200e", "\u212b", "Å", "Σ", "ς", "ﬁ"),
     *(" ", "  ", "\n", "\r\n", "\r", "\t", "\u00a0", "\n\n", "\r\n\r\n", "\n \n", "\u2029", "\u2028", "\x00"),

@@ -46,7 +46,7 @@ def look_up(text: str, titles: list[str]) -> Iterator[tuple[int, int, int]]:
             name = text[begin:end].lower()
             if name not in count or name in stop_words or re.match(r"\w", text[end:]):
                 continue
-            if re.search(r"[A-Z0-9]", text[begin:end]) or name in lower:
+            if re.search(r"[A-Z0-9]", re.sub(r"\bI\b", "", text[begin:end])) or name in lower:
                 yield begin, end, count[name]
                 at = end
                 break

@@ -115,6 +115,13 @@ def test_smart_case() -> None:
     ]
 
 
+def test_the_pronoun_is_no_capital() -> None:
+    names = [["And I"], ["I'm Alive"], ["World War I"], ["I"], ["I\u0307z"], ["type I"]]
+    text = "and I And I i'm alive I'm alive World War I, world war I, I I\u0307z type I"
+    assert found(names, text, stop_words="none", min_chars=1) == ["And I", "World War I", "I\u0307z"]
+    assert found(names, text, stop_words="none", case="insensitive")[-1] == "type I"
+
+
 def test_sensitive_case() -> None:
     names = [["Apple", "apple"], ["iPhone"], ["Straße"], ["O’Neill"], ["New York"], ["new York City"]]
     text = "apple Apple APPLE iphone iPhone Strasse Straße O'Neill new york New\nYork New York City"

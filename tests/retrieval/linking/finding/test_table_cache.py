@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from retrieval.errors import SourceError
 from retrieval.linking.finding import table_cache
@@ -164,7 +165,7 @@ def test_a_faster_process_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def build_beside_another(index: NameIndex) -> NameTable:
         monkeypatch.setattr(table_cache, "build_table", build_table)
-        monkeypatch.setattr(table_cache, "FileLock", lambda path: multiprocessing.Lock())
+        monkeypatch.setattr(table_cache, "FileLock", lambda path: multiprocessing.Lock())  # one of its own
         open_table(index, tmp_path)  # type: ignore[arg-type]
         return build_table(index)  # type: ignore[arg-type]
 
@@ -172,6 +173,30 @@ def test_a_faster_process_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     table = open_table(index, tmp_path)  # type: ignore[arg-type]
     assert content(table) == content(build_table(index))  # type: ignore[arg-type]
     assert len(folders(tmp_path)) == 1
+
+
+@pytest.mark.fault
+def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    open_table(names_index(), tmp_path / "first")  # type: ignore[arg-type]
+    (folder,) = folders(tmp_path / "first")
+    cache = tmp_path / "cache"
+    for name in ("old", "new"):
+        (cache / f".{folder.name}-{name}").mkdir(parents=True)
+    os.utime(cache / f".{folder.name}-old", (0, 0))
+    open_table(names_index(), cache)  # type: ignore[arg-type]
+    assert {path.name for path in folders(cache)} == {f".{folder.name}-new", folder.name}
+
+
+@pytest.mark.fault
+def test_a_file_system_without_locks_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(lock: FileLock) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    assert len(open_table(names_index(), tmp_path).names) == 6  # type: ignore[arg-type]
+    assert "cannot be locked" in caplog.text
 
 
 def _open_in_process(cache: Path, barrier: object) -> None:
