@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retrieval.errors import GenretError, InputError, SourceError
 from retrieval.index.digests import digest_file
@@ -185,28 +185,33 @@ def _link(
         progress.reported.add(counts)
         display.show(progress)
 
-    missing = plan.missing
+    job, missing = plan.job, plan.missing
     if not missing:
         return progress.recorded
-    chosen = choose_runner(runner, len(missing), plan.job.worker.device, report)
-    messages = chosen.run(plan.job, missing)
+    if runner.name == "local":  # the same files have been verified to see which index it is
+        job = replace(job, worker=replace(job.worker, verify_digests=False))
+    messages = choose_runner(runner, len(missing), job.worker.device, report).run(job, missing)
     try:
         for message in messages:
             if isinstance(message, LinkCounts):
                 report(message)
-                continue
-            progress.recorded.add(message.counts)
-            progress.done_shards += 1
-            for complaint in message.complaints:
-                display.warn(complaint)
-            display.show(progress)
-            _check_limits(progress.recorded, [message], output)
+            else:
+                _record(message, progress, display)
+                _check_limits(progress.recorded, [message], output)
     finally:
         close = getattr(messages, "close", None)
         if close is not None:
             with uninterrupted():
                 close()  # stops the workers
     return progress.recorded
+
+
+def _record(record: ShardRecord, progress: Progress, display: Display) -> None:
+    progress.recorded.add(record.counts)
+    progress.done_shards += 1
+    for complaint in record.complaints:
+        display.warn(complaint)
+    display.show(progress)
 
 
 def _progress(plan: RunPlan) -> Progress:
