@@ -14,6 +14,8 @@ from retrieval.errors import InputError
 from retrieval.linking.contexts import MentionContexts
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import Document, Span
+from retrieval.linking.generating.generator import MentionGenerator
+from retrieval.linking.generating.options import GenerateOptions
 from retrieval.linking.linker import DocumentLinker
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from tests.checkpoints import make_checkpoint, make_index
@@ -241,3 +243,23 @@ def _fits(retriever: Retriever, mention: Mention) -> bool:
     except InputError:
         return False
     return True
+
+
+def test_generated_rows_are_the_links_that_the_generator_writes(retriever: Retriever) -> None:
+    texts = ("Hamlet met 🦁 Paris.", "", "é Nile")
+    documents = [Document("f", row, f"d{row}", text) for row, text in enumerate(texts, 1)]
+    rows, counts = linked(retriever, documents, mentions="generated", beam_size=2, k=1)
+    generator = MentionGenerator(retriever, GenerateOptions(method="beam", beam_size=2))
+    expected = [
+        (row, link.start, link.end, link.mention, link.entities[0].entity_id, link.title)
+        for row, links in enumerate(generator.annotate(texts), 1)
+        for link in links
+    ]
+    assert expected
+    columns = ("row", "start", "end", "mention", "entity_id", "title")
+    assert [tuple(row[column] for column in columns) for row in rows] == expected
+    for row in rows:
+        encoded = texts[row["row"] - 1].encode()
+        assert encoded[row["start_byte"] : row["end_byte"]].decode() == row["mention"]
+    assert counts.num_documents == 3
+    assert counts.num_mentions == counts.num_linked == len(rows)
