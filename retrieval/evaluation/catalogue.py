@@ -25,6 +25,11 @@ class IndexTitles:
     def __init__(self, index: Index) -> None:
         self._index = index
 
+    def known(self, entity_ids: Sequence[str]) -> set[str]:
+        """Return those of the ids that the index has."""
+        numbers = self._index.entities.numbers(entity_ids).tolist()
+        return {i for n, i in zip(numbers, entity_ids, strict=True) if n >= 0}
+
     def entities(self, entity_ids: Sequence[str]) -> dict[str, Entity]:
         """Return those of the entities that the index has, by their ids."""
         numbers = self._index.entities.numbers(entity_ids).tolist()

@@ -91,7 +91,7 @@ def check_valid(run: MethodRun, titles: IndexTitles) -> None:
     if not run.is_constrained:
         return
     answered = list({entity.entity_id for ranking in run.rankings for entity in ranking.entities})
-    known = set(titles.entities(answered))
+    known = titles.known(answered)
     for ranking in run.rankings:
         for entity in ranking.entities:
             if entity.entity_id not in known:

@@ -114,7 +114,8 @@ class GeneratingMethod:
         for number in numbers:
             entity = index.entity(number)
             yield RankedEntity(entity.entity_id, entity.title, score, logprob)
-        if not numbers and not self._generator.was_cut(title):
+        # A text that does not end is no title; a title for which there is no room is no answer at all.
+        if not numbers and not (self.is_constrained and self._generator.was_cut(title)):
             text = normalize(self._text(title))
             yield RankedEntity(INVALID + text, text, score, logprob)
 
@@ -127,7 +128,9 @@ class GeneratingMethod:
     def _text(self, title: Written) -> str:
         """Return what was written, without what stands around every title."""
         rendering = self._retriever.index.rendering
-        text = self._retriever.tokenizer.decode(title.token_ids[:-1]).strip()
+        # The end token need not be a special one, which decoding leaves out.
+        written = title.token_ids if self._generator.was_cut(title) else title.token_ids[:-1]
+        text = self._retriever.tokenizer.decode(written).strip()
         return text.removeprefix(rendering.prefix.strip()).removesuffix(rendering.suffix.strip())
 
 

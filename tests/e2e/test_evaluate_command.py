@@ -1,0 +1,212 @@
+"""`genret evaluate` from the command line to the report, on tiny models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from retrieval.evaluation.methods.lexical import LexicalMethod
+from retrieval.evaluation.types import LabelledQuery, Ranking
+from service.main import cli
+from tests.checkpoints import make_checkpoint, make_index
+from tests.evaluation_fixtures import write_mentions, write_queries
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("--method", "trie", "--method", "disc:2", "--method", "bm25", "--resamples", "100")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, an index and two labelled sets."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    checkpoint = make_checkpoint(folder / "model", "bart")
+    make_index(folder, checkpoint)
+    write_queries(folder / "asked.jsonl")
+    write_mentions(folder / "marked.jsonl")
+    return folder
+
+
+def evaluate(
+    place: Path, out: Path, *arguments: str, sets: Sequence[str] = ("queries", "mentions")
+) -> Result:
+    files = {
+        "queries": f"asked=queries:{place / 'asked.jsonl'}",
+        "mentions": f"mentions:{place / 'marked.jsonl'}",
+    }
+    command = [
+        "evaluate",
+        "--index",
+        str(place / "index"),
+        "--model",
+        str(place / "model"),
+        "--out",
+        str(out),
+    ]
+    for name in sets:
+        command += ["--set", files.get(name, name)]
+    return CliRunner().invoke(cli, [*command, *arguments])
+
+
+def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    done = evaluate(place, out, "--resamples", "100", "--seeds", "2", "--format", "json")
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    assert results["out"] == str(out)
+    assert [s["name"] for s in results["sets"]] == ["asked", "marked"]
+    methods = [
+        "unconstrained",
+        "trie",
+        "disc:1",
+        "disc:2",
+        "disc:3",
+        "disc:4",
+        "beam:10",
+        "shortlist",
+        "bm25",
+    ]
+    for labelled in results["sets"]:
+        assert [m["method"] for m in labelled["methods"]] == methods
+        for method in labelled["methods"]:
+            assert method["is_constrained"] == (method["method"] != "unconstrained")
+            if method["is_constrained"]:
+                assert method["rates"]["invalid"] == 0
+            assert len(method["seeds"]) == (0 if method["method"] in ("beam:10", "shortlist", "bm25") else 2)
+    on_disk = json.loads((out / "results.json").read_text())
+    assert {**on_disk, "out": str(out)} == results
+    assert "genret evaluate" in (out / "report.md").read_text()
+    assert (out / "report.html").read_text().count("<svg") == 3
+    assert sorted(file.name for file in (out / "plots").iterdir()) == [
+        "overview.svg",
+        "set-asked.svg",
+        "set-marked.svg",
+    ]
+    assert len(list((out / "runs" / "asked").glob("*.run"))) == 6 * 2 + 3
+    assert "30/30 marked bm25: 4/4" in done.stderr
+
+
+def test_what_was_done_is_gone_on_with(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    first = evaluate(place, out, *QUICK, "--no-plots", sets=["queries"])
+    assert first.exit_code == 0, first.output
+    assert not (out / "plots").exists()
+    kept = (out / "runs" / "asked" / "disc-2.seed0.jsonl").read_bytes()
+    refused = evaluate(place, out, *QUICK, sets=["queries"])
+    assert refused.exit_code == 1
+    assert "--resume" in refused.stderr
+    again = evaluate(place, out, *QUICK, "--method", "beam", "--resume", "--no-plots")
+    assert again.exit_code == 0, again.output
+    assert (out / "runs" / "asked" / "disc-2.seed0.jsonl").read_bytes() == kept
+    assert "disc:2" not in "".join(line for line in again.stderr.splitlines() if " asked " in line)
+    assert first.stdout.splitlines()[1].split()[:2] == again.stdout.splitlines()[1].split()[:2]
+
+
+def test_another_index_is_refused_by_its_digest(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    assert evaluate(place, out, "--method", "bm25", "--no-plots", sets=["queries"]).exit_code == 0
+    other = make_index(tmp_path / "other", place / "model", "title\nOne\nTwo\n")
+    command = [
+        "evaluate",
+        "--index",
+        str(other),
+        "--model",
+        str(place / "model"),
+        "--out",
+        str(out),
+        "--resume",
+    ]
+    command += ["--set", f"asked=queries:{place / 'asked.jsonl'}", "--method", "bm25", "--no-plots"]
+    refused = CliRunner().invoke(cli, command)
+    assert refused.exit_code == 1
+    assert "holds an evaluation of something else: index: was" in refused.stderr
+
+
+def test_an_interruption_loses_the_running_method_alone(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> list[Ranking]:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "report"
+    with monkeypatch.context() as patch:
+        patch.setattr(LexicalMethod, "answer", stop)
+        stopped = evaluate(place, out, *QUICK, "--no-plots", sets=["queries"])
+    assert stopped.exit_code == 130
+    assert "interrupted" in stopped.stderr
+    assert "--resume goes on" in stopped.stderr
+    assert not (out / "report.html").exists()
+    assert evaluate(place, out, *QUICK, "--no-plots", "--resume", sets=["queries"]).exit_code == 0
+    assert (out / "report.html").exists()
+
+
+def test_an_answer_that_cannot_be_fails_loudly(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = LexicalMethod.answer
+
+    def broken(
+        self: LexicalMethod, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+    ) -> list[Ranking]:
+        rankings = answer(self, queries, seed, report)
+        wrong = tuple(replace(entity, entity_id="Atlantis") for entity in rankings[0].entities)
+        return [replace(rankings[0], entities=wrong), *rankings[1:]]
+
+    monkeypatch.setattr(LexicalMethod, "answer", broken)
+    failed = evaluate(place, tmp_path / "report", "--method", "bm25", "--no-plots", sets=["queries"])
+    assert failed.exit_code == 1
+    assert "bm25 on asked, query q1" in failed.stderr
+    assert "which the index lacks" in failed.stderr
+    assert not (tmp_path / "report" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sets", "message"),
+    [
+        (("--method", "disk:2"), ["queries"], "--method: expected one of"),
+        (("--method", "run:none.run"), ["queries"], "--method: 'run:none.run': there is no file none.run"),
+        (("--baseline", "beam"), ["queries"], "--baseline: must be one of the methods"),
+        (("--metric", "nDGC@10"), ["queries"], "--metric:"),
+        (("--metric", ""), ["queries"], "--metric:"),
+        ((), ["beer:x"], "--set: must be [NAME=]FORMAT:PATH"),
+        ((), ["queries", "asked=queries:other.jsonl"], "--set: two sets are called 'asked'"),
+        ((), ["..=queries:x.jsonl"], "--set: a name must not begin with a dot"),
+        (("--limit", "0"), ["queries"], "--limit"),
+        (("--seeds", "0"), ["queries"], "--seeds"),
+        (("--batch-size", "0"), ["queries"], "--batch-size"),
+    ],
+)
+def test_mistakes_name_the_option(
+    place: Path, tmp_path: Path, arguments: tuple[str, ...], sets: list[str], message: str
+) -> None:
+    refused = evaluate(place, tmp_path / "report", *arguments, sets=sets)
+    assert refused.exit_code == 2
+    assert message in refused.stderr.replace("'--", "--")
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_missing_set_and_a_foreign_folder_are_refused(place: Path, tmp_path: Path) -> None:
+    missing = evaluate(place, tmp_path / "report", *QUICK, sets=[f"queries:{tmp_path / 'none.jsonl'}"])
+    assert missing.exit_code == 1
+    assert "none.jsonl" in missing.stderr
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-mother.txt").write_text("dear")
+    foreign = evaluate(place, tmp_path / "letters", *QUICK, sets=["queries"])
+    assert foreign.exit_code == 1
+    assert "holds other files" in foreign.stderr
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from service.main import cli; cli(['evaluate', '--help'], standalone_mode=False); "
+        "print([n for n in ('torch', 'bm25s', 'matplotlib', 'ir_measures') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "--baseline METHOD" in done.stdout

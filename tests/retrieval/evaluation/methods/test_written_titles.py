@@ -1,0 +1,89 @@
+"""What a text that a model wrote without a constraint names, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from retrieval.evaluation.catalogue import IndexTitles
+from retrieval.evaluation.methods.generated import Generator, Written
+from retrieval.evaluation.methods.method import make_method
+from retrieval.evaluation.types import LabelledQuery, RankedEntity
+from retrieval.retriever import Retriever
+from tests.checkpoints import make_checkpoint, make_index
+
+QUERY = [LabelledQuery("q", "anything")]
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    folder = tmp_path_factory.mktemp("written")
+    checkpoint = make_checkpoint(folder / "model", "bart")
+    with Retriever.open(make_index(folder, checkpoint), checkpoint) as opened:
+        yield opened
+
+
+def named(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, texts: Sequence[str], ends: bool = True
+) -> tuple[RankedEntity, ...]:
+    """What an unconstrained method makes of texts, written one letter a token as no row of the index is."""
+    end = (retriever.index.end_token_id,) if ends else ()
+    letters = [[t for letter in text for t in retriever.tokenizer.encode_text(letter)] for text in texts]
+    written = [Written((*tokens, *end), -1, -float(rank)) for rank, tokens in enumerate(letters)]
+    monkeypatch.setattr(Generator, "write", lambda _, prompts: [written] * len(prompts))
+    method = make_method(f"unconstrained:{max(2, len(texts))}", retriever, 10, 4)
+    (ranking,) = method.answer(QUERY, 0, lambda _: None)
+    return ranking.entities
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" Hamlet", ["Q1"]),
+        ("Hamlet", ["Q1"]),
+        (" The  Scottish Play ", ["Q2"]),
+        (" Amazon", ["Q8", "Q9"]),
+        (" Quicksilver", ["Q10", "Q11"]),
+        (" Maria Sk\u0142odowska", ["Q12"]),
+        (" hamlet", ["invalid:hamlet"]),
+        (" Hamle", ["invalid:Hamle"]),
+        ("", ["invalid:"]),
+    ],
+)
+def test_text_is_looked_up_after_the_text_policy(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, text: str, expected: list[str]
+) -> None:
+    assert [e.entity_id for e in named(retriever, monkeypatch, [text])] == expected
+
+
+def test_text_without_an_end_is_no_title(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [e.entity_id for e in named(retriever, monkeypatch, [" Hamlet"], ends=False)] == ["invalid:Hamlet"]
+
+
+def test_several_texts_rank_their_entities_once(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = named(retriever, monkeypatch, [" Mercury", " nothing", " Quicksilver", " Hamlet"])
+    assert [e.entity_id for e in found] == ["Q10", "invalid:nothing", "Q11", "Q1"]
+    assert [e.score for e in found] == [0.0, -1.0, -2.0, -3.0]
+    assert [e.logprob for e in found] == [0.0, -1.0, -2.0, -3.0]
+
+
+def test_tokens_of_a_row_need_no_text(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = retriever.index
+    rows = [[Written(index.row_token_ids(rank), -1, 0.0)] for rank in range(index.num_rows)]
+    for rank, row in enumerate(rows):
+        monkeypatch.setattr(Generator, "write", lambda _, prompts, row=row: [row] * len(prompts))
+        (ranking,) = make_method("unconstrained", retriever, 10, 4).answer(QUERY, 0, lambda _: None)
+        expected = [index.entity(number).entity_id for number in index.entities_of(rank)]
+        assert [e.entity_id for e in ranking.entities] == expected
+
+
+def test_titles_come_before_aliases(retriever: Retriever) -> None:
+    titles = IndexTitles(retriever.index)
+    for rank in range(retriever.index.num_rows):
+        text = retriever.index.surface(rank)
+        assert sorted(titles.named(f" {text} ")) == retriever.index.entities_of(rank)
+    assert titles.known(["Q3", "Q99", "Q1"]) == {"Q1", "Q3"}
+    assert titles.entities(["Q3", "Q99"])["Q3"].title == "Othello"
