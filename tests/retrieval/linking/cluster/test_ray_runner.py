@@ -171,17 +171,19 @@ def test_rows_are_those_of_a_run_in_one_process(cluster: tuple[str, dict[str, st
     assert ray["logprob"].to_pylist() == pytest.approx(alone["logprob"].to_pylist(), abs=1e-4, nan_ok=True)
 
 
+def busy_workers(folder: Path) -> list[int]:
+    """Return the processes that are at a shard."""
+    finished = set(parts_of(folder))
+    begun = [path.name.split("-") for path in (folder / "out").glob("begun-*")]
+    return [int(pid) for _, shard, pid, _ in begun if int(shard) not in finished]
+
+
 @pytest.mark.fault
 def test_a_killed_worker_loses_nothing(cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:
-    a_job(tmp_path, seconds=0.5)
+    a_job(tmp_path, seconds=1.0)
     driver = start(cluster, str(tmp_path), "8")
-    wait_until(lambda: len(parts_of(tmp_path)) >= 2)
-    finished = set(parts_of(tmp_path))
-    begun = {
-        name.split("-")[1]: name.split("-")[2] for name in os.listdir(tmp_path / "out") if "begun" in name
-    }
-    busy = [int(pid) for shard, pid in begun.items() if int(shard) not in finished]
-    os.kill(busy[0], signal.SIGKILL)
+    wait_until(lambda: len(parts_of(tmp_path)) >= 2 and bool(busy_workers(tmp_path)))
+    os.kill(busy_workers(tmp_path)[0], signal.SIGKILL)
     (done,) = outcome(driver)
     assert sorted(done["shards"]) == list(range(8)) == parts_of(tmp_path)
     assert len(runs_of(tmp_path)) <= 9  # one shard was begun again
