@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from retrieval import Mention, Retriever
 from retrieval.errors import InputError
+from retrieval.linking import link_documents
 from retrieval.linking.contexts import MentionContexts
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import Document, Span
@@ -263,3 +264,19 @@ def test_generated_rows_are_the_links_that_the_generator_writes(retriever: Retri
         assert encoded[row["start_byte"] : row["end_byte"]].decode() == row["mention"]
     assert counts.num_documents == 3
     assert counts.num_mentions == counts.num_linked == len(rows)
+
+
+def test_texts_are_linked_by_the_names_of_the_index(retriever: Retriever) -> None:
+    texts = ["Quicksilver 🦁 of PARIS, Texas", "", "the\r\nNile and the  amazon river"]
+    counts = LinkCounts()
+    rows = list(link_documents(retriever, texts, LinkOptions(candidates="named"), counts=counts))
+    found = [(row["doc_id"], row["mention"], row["method"], row["surface"]) for row in rows]
+    assert [entry[:3] for entry in found] == [
+        ("documents:1", "Quicksilver", "beam"),
+        ("documents:1", "PARIS, Texas", "name"),
+        ("documents:3", "Nile", "name"),
+    ]
+    assert [row["entity_id"] for row in rows[1:]] == ["Q5", "Q7"]
+    assert {c["entity_id"] for c in rows[0]["candidates"]} == {"Q10", "Q11"}
+    assert [entry[3] for entry in found[1:]] == ["Paris, Texas", "Nile"]
+    assert (counts.num_documents, counts.num_mentions, counts.num_linked) == (3, 3, 3)
