@@ -59,6 +59,10 @@ class AnnotationAutomaton:
         pieces = [spelled_text(character.encode()) for character in text]
         self._text = b"".join(pieces)
         self._places = [*itertools.accumulate(map(len, pieces), initial=0)]
+        self._longest_mention = max(
+            (self._places[last] - self._places[begin] for begin, last in enumerate(self._bounds.last_close)),
+            default=0,
+        )
         self._characters = {place: number for number, place in enumerate(self._places)}
         start = _Spot(_OUTSIDE, 0, 0, 0)
         self._spots = [start]
@@ -132,8 +136,8 @@ class AnnotationAutomaton:
 
     @property
     def longest_detour(self) -> int:
-        """No way out of a link that begins with a title, or with the brackets before it, takes more bytes."""
-        return 2 + self._titles.longest if len(self._titles) else 0
+        """No way out of a link takes more bytes."""
+        return self._longest_mention + 2 + self._titles.longest if len(self._titles) else 0
 
     def tokens(self, state: int, node: TokenNode) -> tuple[set[int], NDArray[np.uint32] | None]:
         """The tokens below a node of the vocabulary's trie that may come; many of them as a packed mask."""

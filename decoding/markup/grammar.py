@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,6 +47,8 @@ class AnnotationGrammar:
         check_writable(spelled_text(text.encode()) + (_MARKS if len(titles) else b""), self.vocabulary)
         self._automaton = AnnotationAutomaton(text, titles, rules)
         self._copying = _fewest_from(self._automaton.text, self.vocabulary.root)
+        # The most that any place from one on takes: a cut within a character may cost a token more.
+        self._most_copying = [*itertools.accumulate(reversed(self._copying), max)][::-1]
         self._masks: dict[int, NDArray[np.uint32]] = {}
         self._moves: dict[tuple[int, int], int] = {}
         self._detours: dict[int, int] = {}
@@ -146,11 +149,14 @@ class AnnotationGrammar:
         return self.tokens_to_finish(state) <= tokens
 
     def most_tokens_to_finish(self, state: int) -> int | None:
-        """No allowed token leads to a state where `tokens_to_finish` is more; every token writes a byte."""
+        """No allowed token leads to a state where `tokens_to_finish` is more.
+
+        A bound that costs little: what is left of a mention or of a title takes no more tokens than bytes.
+        """
         if state == self.finished:
             return 0
-        left = len(self._automaton.text) - self._automaton.written(_inner(state))
-        return left + self._automaton.longest_detour + 1
+        automaton = self._automaton
+        return automaton.longest_detour + self._most_copying[automaton.written(_inner(state))] + 1
 
     def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
         """Those of `tokens(state)` behind which fewer than `left` tokens can finish. Shape: (n,), int64."""

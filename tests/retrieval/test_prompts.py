@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import (
+    ANNOTATE,
     BUILT_IN,
     FEW_SHOT,
     JSON_ANSWER,
@@ -125,7 +126,8 @@ def test_malformed_template(fields: dict[str, Any], message: str) -> None:
 
 def test_unknown_template_lists_the_known_ones() -> None:
     with pytest.raises(
-        InputError, match=r"unknown template 'x'; known: \['few-shot', 'json', 'mention', 'plain'\]"
+        InputError,
+        match=r"unknown template 'x'; known: \['annotate', 'few-shot', 'json', 'mention', 'plain'\]",
     ):
         CheckpointConfig().prompt("x")
     assert CheckpointConfig().prompt(None) is PLAIN
@@ -155,7 +157,7 @@ def test_config_round_trip(tmp_path: Path, config: CheckpointConfig) -> None:
 def test_built_in_templates_stay_beside_the_checkpoints_own(tmp_path: Path) -> None:
     checkpoint_config().save(tmp_path)
     loaded = CheckpointConfig.load(tmp_path)
-    assert set(loaded.prompts) == {"plain", "mention", "few-shot", "json"}
+    assert set(loaded.prompts) == {"plain", "mention", "few-shot", "json", "annotate"}
     assert loaded.prompt("plain").prefix == QUERY
     assert loaded.rendering == Rendering(prefix=" ", end_token=END)
 
@@ -263,3 +265,20 @@ def test_answers_are_asked_for_in_the_words_a_checkpoint_was_taught_or_in_built_
     assert replace(taught, answer_prompt="json").answer_template(None) is JSON_ANSWER
     with pytest.raises(InputError, match="prompt: unknown template 'x'; known: "):
         taught.answer_template("x")
+
+
+def test_texts_with_links_have_a_template_of_their_own(tmp_path: Path) -> None:
+    assert CheckpointConfig().annotate_template(None) is ANNOTATE
+    assert CheckpointConfig().annotate_template("plain") is PLAIN
+    own = PromptTemplate(name="own", prefix="<q>")
+    taught = CheckpointConfig(prompts={"own": own}, default_prompt="own", mention_prompt="own")
+    assert taught.annotate_template(None) is own
+    chosen = replace(taught, prompts={**taught.prompts, "links": replace(own, name="links")})
+    chosen = replace(chosen, annotate_prompt="links")
+    chosen.save(tmp_path)
+    assert CheckpointConfig.load(tmp_path).annotate_template(None).name == "links"
+    with pytest.raises(InputError, match="unknown template 'x'"):
+        taught.annotate_template("x")
+    (tmp_path / "genret.json").write_text('{"format_version": 1, "annotate_prompt": "x"}')
+    with pytest.raises(ModelError, match="annotate_prompt: unknown template 'x'"):
+        CheckpointConfig.load(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from retrieval.linking.generating.options import GenerateOptions
 from retrieval.linking.generating.window_reader import WindowReader
 from retrieval.linking.generating.windows import cut_windows, halves
 from retrieval.linking.generating.writing import WindowJob, WrittenWindow, write_windows
-from retrieval.prompt_encoder import PromptEncoder
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
@@ -34,6 +32,8 @@ _WRITTEN_PER_TOKEN = 1.5
 _LEAST_TOKENS = 8
 # Most tokens of what is written where the model has positions without end: so many per token, and some more.
 _MOST_PER_TOKEN, _MOST_AND = 8, 256
+# Most documents that are held until those before them are written.
+_MOST_WAITING = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +96,7 @@ class MentionGenerator:
         self._speller = Speller(self._spell, self._vocabulary)
         self._template = retriever.config.annotate_template(self.options.prompt)
         self._limits = Limits.of(retriever.model)
-        self._prompts = PromptEncoder(self._tokenizer, self._model.vocab_size, self._limits.prompt_tokens(1))
+        self._num_shared = len(self._template.shared_tokens(self._tokenizer))
         self._titles = open_titles(retriever, self.options.filter)
         self._rules = MentionRules(
             self.options.max_mention_chars, self.options.max_mentions, self.options.word_boundaries
@@ -133,25 +133,35 @@ class MentionGenerator:
         `Document.text`. Windows of several documents share forwards; documents are read as they are needed.
         """
         waiting: deque[_Work] = deque()
-        windows = self._windows(documents, waiting)
-        while batch := list(itertools.islice(windows, self.options.batch_size)):
-            self._write(batch)
+        batch: list[_Window] = []
+        for window in self._windows(documents, waiting):
+            if window is not None:
+                batch.append(window)
+            # Documents without windows must not pile up behind one that has some.
+            if len(batch) >= self.options.batch_size or len(waiting) >= _MOST_WAITING:
+                self._write(batch)
+                batch = []
             while waiting and waiting[0].is_over:
                 work = waiting.popleft()
                 yield work.document, work.result
+        self._write(batch)
         for work in waiting:
             yield work.document, work.result
 
     def _windows(
         self, documents: Iterable[Document | BadDocument], waiting: deque[_Work]
-    ) -> Iterator[_Window]:
-        """Yield the windows of all documents, which are put into `waiting` as they are begun."""
+    ) -> Iterator[_Window | None]:
+        """Yield the windows of all documents, and None behind each document.
+
+        Documents are put into `waiting` as they are begun.
+        """
         for document in documents:
             work = _Work(document)
             waiting.append(work)
             if isinstance(document, Document):
                 yield from self._windows_of(work, document)
             work.is_cut = True
+            yield None
 
     def _windows_of(self, work: _Work, document: Document) -> Iterator[_Window]:
         cut = cut_windows(
@@ -216,8 +226,7 @@ class MentionGenerator:
         live = [window for window in batch if window.work.error is None]
         if not live:
             return
-        shared = self._prompts.num_shared(self._template)
-        prefix = self._prefixes.before(live[0].job.prompt, shared)
+        prefix = self._prefixes.before(live[0].job.prompt, self._num_shared)
         jobs = [window.job for window in live]
         outcomes = write_windows(self._model, jobs, self.options, prefix, self._speller)
         for window, outcome in zip(live, outcomes, strict=True):

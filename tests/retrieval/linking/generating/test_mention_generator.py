@@ -235,3 +235,21 @@ def test_logprobs_are_those_of_plain_forwards(small: Retriever, method: str) -> 
         ]
         assert link.logprob == pytest.approx(sum(expected[number] for number in inside), abs=1e-3)
         assert link.start >= 7
+
+
+def test_documents_without_windows_do_not_pile_up(small: Retriever) -> None:
+    generator = MentionGenerator(small, GenerateOptions(batch_size=1024))
+    read = 0
+
+    def documents() -> Iterator[Document]:
+        nonlocal read
+        for number in range(9000):
+            read += 1
+            yield Document("a", number + 1, str(number), "" if number else "Nile")
+
+    most = 0
+    for number, (document, _) in enumerate(generator.annotate_documents(documents())):
+        assert document.row == number + 1
+        most = max(most, read - number)
+    assert read == 9000
+    assert most <= 4096
