@@ -37,6 +37,7 @@ _ALL_ALIKE = list(_ALIKE.items())
 # Blanks other than single ones, and whatever is replaced; "ŉ" has an apostrophe in it.
 _NOT_PLAIN = re.compile(rf"[^\S ]|  |[{_IGNORED_CLASS}{re.escape(''.join(_ALIKE))}ŉ]")
 _PLAIN_CHARS = 300
+_SHORT_UNIT_CHARS = 8
 _REMOVED = dict.fromkeys(map(ord, IGNORED))
 
 
@@ -65,7 +66,8 @@ def fold_piece(text: str, keep_case: bool = False) -> FoldedPiece:
     for match in pattern.finditer(text):
         begin, end = match.span()
         plain = _fold_plain(text[done:begin], alike, keep_case)
-        odd = _fold_unit(match.group(), keep_case)
+        fold = _fold_short_unit if end - begin <= _SHORT_UNIT_CHARS else _fold_unit
+        odd = fold(match.group(), keep_case)
         length += len(plain)
         units.append((length, length + len(odd), begin, end))
         length += len(odd)
@@ -105,6 +107,11 @@ def _fold_unit(unit: str, keep_case: bool) -> str:
     if len(rest) <= _MAX_MARKS + 1:
         rest = unicodedata.normalize("NFC", rest)
     return blank + _fold_plain(rest, _ALL_ALIKE, keep_case)
+
+
+@lru_cache(maxsize=4096)
+def _fold_short_unit(unit: str, keep_case: bool) -> str:
+    return _fold_unit(unit, keep_case)  # a text has few different ones
 
 
 def _replacements(characters: set[str]) -> list[tuple[str, str]]:

@@ -57,9 +57,11 @@ class NamePolicy:
             return True
         if self._case == "sensitive":
             return self._table.is_written(key, name, mention)
-        if _DIGIT.search(mention):
-            return True
-        others = _PRONOUN.sub("", mention)
-        if others != others.lower():
+        if _has_capital(mention) or _DIGIT.search(mention):
             return True
         return self._table.has_lower_case(key)
+
+
+def _has_capital(mention: str) -> bool:
+    others = _PRONOUN.sub("", mention) if "I" in mention else mention
+    return others != others.lower()
