@@ -99,17 +99,13 @@ def draw(points: Sequence[Point], metric: str, background: str | None = None) ->
         _draw_points(axes, points)
         canvas.draw()  # places are known from here on
         _label_points(axes, points)
+        colour = background or "none"
+        axes.set_facecolor(colour)
         file = io.StringIO()
-        figure.savefig(
-            file, format="svg", transparent=background is None, facecolor=background, metadata={"Date": None}
-        )
+        figure.savefig(file, format="svg", facecolor=colour, metadata={"Date": None})
     svg = file.getvalue()[file.getvalue().index("<svg") :]
-    svg = re.sub(
-        r'(<svg[^>]*?) width="[^"]*"',
-        r"\1",
-        re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1),
-        count=1,
-    )
+    for size in ("width", "height"):  # as wide as the page; the view box keeps the proportions
+        svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
     svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', system-ui, sans-serif")
     return svg.replace(_INK, "currentColor" if background is None else "#1b1f24")
 

@@ -28,7 +28,8 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 caption { text-align: left; color: var(--faint); padding: 0 0 .5rem; position: sticky; left: 0; }
 th, td { padding: .4rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; vertical-align: top; }
-thead th { border-bottom: 2px solid var(--line); vertical-align: bottom; font-weight: 600; }
+thead th { border-bottom: 2px solid var(--line); vertical-align: bottom; font-weight: 600;
+  white-space: normal; min-width: 4.2rem; }
 th[scope="row"], thead th:first-child { text-align: left; position: sticky; left: 0;
   background: var(--page); font-weight: 600; }
 td small, th small { display: block; color: var(--faint); font-size: .8em; font-weight: 400; }
@@ -40,7 +41,7 @@ figcaption { color: var(--faint); font-size: .9rem; position: sticky; left: 0; }
   :root { --ink: #000; --faint: #444; --page: #fff; --line: #bbb; --shade: #f5f5f5; --best: #e3f1e6; }
   body { font-size: 10pt; } main { max-width: none; padding: 0; }
   .scroll { overflow: visible; } table { font-size: 7.5pt; } th, td { padding: .2rem .3rem; }
-  figure svg { min-width: 0; }
+  thead th, figure svg { min-width: 0; }
   figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
 }
 """

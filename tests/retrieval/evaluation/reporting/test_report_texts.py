@@ -198,8 +198,10 @@ def test_a_drawing_names_every_method_and_takes_the_colour_of_the_page() -> None
     assert "nDCG@10" in texts
     assert "currentColor" in svg
     assert "#010203" not in svg
+    assert "#ffffff" not in svg  # it lies on the page, whatever its colour
     on_paper = draw(points, "nDCG@10", "#ffffff")
     assert "currentColor" not in on_paper
+    assert "#ffffff" in on_paper
     assert draw(points, "nDCG@10") == svg  # the same figures give the same file
 
 
