@@ -267,6 +267,6 @@ def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: 
         return
     parts = [plan.target.folder / record.part for record in records]
     with appearing(file) as staging:
-        merge_parts(staging, plan.target.output_format, part_metadata(plan.job), parts)
+        merge_parts(staging, plan.target.output_format, part_metadata(plan.job), parts, file)
         # Before the file appears: a run that is killed in between finds none such, and merges again.
         folder.complete({**summary, "file": file.name, "file_digest": digest_file(staging)})

@@ -87,7 +87,7 @@ class ShardWorker:
         staging = temporary_name(part)
         try:
             rows = self._linker.link(self._documents(shard, bad), counts, complain, report)
-            counts.num_rows = write_part(staging, self._job.output_format, self._metadata, rows)
+            counts.num_rows = write_part(staging, self._job.output_format, self._metadata, rows, part)
             with writing(part):
                 num_bytes, digest = staging.stat().st_size, digest_file(staging)
                 publish(staging, part)

@@ -17,7 +17,13 @@ _GROUP_BYTES = 32 << 20  # of Arrow data: many small parts make a file of few ro
 _READ_ROWS = 1 << 13
 
 
-def merge_parts(path: Path, output_format: str, metadata: Mapping[str, str], parts: Sequence[Path]) -> None:
+def merge_parts(
+    path: Path,
+    output_format: str,
+    metadata: Mapping[str, str],
+    parts: Sequence[Path],
+    shown: Path | None = None,
+) -> None:
     """Write the rows of all parts to one file.
 
     Args:
@@ -25,29 +31,30 @@ def merge_parts(path: Path, output_format: str, metadata: Mapping[str, str], par
         output_format: "parquet" or "jsonl".
         metadata: Kept in the schema of a Parquet file.
         parts: Part files of that format, in order.
+        shown: What errors call the file, where it is written under another name; None: `path`.
 
     Raises:
         SourceError: a part cannot be read, or the file cannot be written.
     """
     if output_format == "parquet":
-        _merge_parquet(path, metadata, parts)
+        with writing(shown or path):
+            _merge_parquet(path, metadata, parts)
         return
-    with writing(path), path.open("wb") as merged:
+    with writing(shown or path), path.open("wb") as merged:
         for part in parts:
             with _reading(part), part.open("rb") as file:
                 while chunk := file.read(1 << 20):
-                    with writing(path):
+                    with writing(shown or path):
                         merged.write(chunk)
 
 
 def _merge_parquet(path: Path, metadata: Mapping[str, str], parts: Sequence[Path]) -> None:
-    with writing(path):
-        sink = ParquetSink(path, metadata)
-        try:
-            for table in _tables(parts):
-                sink.write_table(table)
-        finally:
-            sink.close()
+    sink = ParquetSink(path, metadata)
+    try:
+        for table in _tables(parts):
+            sink.write_table(table)
+    finally:
+        sink.close()
 
 
 def _tables(parts: Sequence[Path]) -> Iterator[pa.Table]:

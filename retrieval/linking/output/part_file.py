@@ -76,7 +76,11 @@ class JsonLinesSink:
 
 
 def write_part(
-    path: Path, output_format: str, metadata: Mapping[str, str], batches: Iterable[Sequence[Row]]
+    path: Path,
+    output_format: str,
+    metadata: Mapping[str, str],
+    batches: Iterable[Sequence[Row]],
+    shown: Path | None = None,
 ) -> int:
     """Write rows in bounded memory.
 
@@ -85,6 +89,7 @@ def write_part(
         output_format: "parquet" or "jsonl".
         metadata: Kept in the schema of a Parquet file.
         batches: Rows of `SCHEMA`; how they are batched does not show in the file.
+        shown: What errors call the file, where it is written under another name; None: `path`.
 
     Returns:
         How many rows were written.
@@ -93,16 +98,16 @@ def write_part(
         SourceError: the disk is full, or fails.
         Exception: whatever `batches` raises.
     """
-    num_rows = 0
-    with writing(path):
+    num_rows, shown = 0, shown or path
+    with writing(shown):
         sink: _Sink = ParquetSink(path, metadata) if output_format == "parquet" else JsonLinesSink(path)
     closed = False
     try:
         for group in _groups(batches):
-            with writing(path):
+            with writing(shown):
                 sink.write(group)
             num_rows += len(group)
-        with writing(path):
+        with writing(shown):
             closed = True
             sink.close()
     finally:
