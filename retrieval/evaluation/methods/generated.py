@@ -158,8 +158,19 @@ class Generator:
 
     def write(self, prompts: Sequence[Sequence[int]]) -> list[list[Written]]:
         """Return the titles that are written behind every prompt, best first."""
-        rooms = [self._limits.room(len(prompt)) for prompt in prompts]
-        room = min([self._longest, *(room for room in rooms if room is not None)])
+        # A long prompt must not take the room of others: where it matters, like rooms go together.
+        groups: dict[int, list[int]] = {}
+        for i, prompt in enumerate(prompts):
+            room = self._limits.room(len(prompt))
+            groups.setdefault(self._longest if room is None else min(room, self._longest), []).append(i)
+        written: dict[int, list[Written]] = {}
+        for room, members in groups.items():
+            titles = self._write([prompts[i] for i in members], room)
+            written.update(zip(members, titles, strict=True))
+        return [written[i] for i in range(len(prompts))]
+
+    def _write(self, prompts: Sequence[Sequence[int]], room: int) -> list[list[Written]]:
+        """Return titles of at most `room` tokens behind every prompt."""
         inputs, num_before = self._inputs(prompts)
         processor = None
         if self._trie is not None:

@@ -84,3 +84,23 @@ def test_free_samples_follow_the_model(retriever: Retriever) -> None:
     common = [t for t in range(len(law)) if expected[t] >= 5]
     statistic = sum((counts[t] - float(expected[t])) ** 2 / float(expected[t]) for t in common)
     assert torch.special.gammaincc(torch.tensor((len(common) - 1) / 2), torch.tensor(statistic / 2)) > ALPHA
+
+
+def test_a_long_prompt_takes_no_room_from_others(tmp_path: Path) -> None:
+    """A decoder-only model of 64 positions: behind the longest prompt there is no room for long titles."""
+    checkpoint = make_checkpoint(tmp_path / "llama", "llama", max_positions=64)
+    long = "A title with far more tokens than a long prompt leaves room for"
+    index = make_index(tmp_path, checkpoint, f"title\n{long}\n")
+    with Retriever.open(index, checkpoint) as retriever:
+        assert isinstance(retriever.model, HFLanguageModel)
+        assert 32 < retriever.index.max_row_tokens < 60
+        generator = Generator(retriever, retriever.model, None, along_trie=True)
+        ((near,), (far,)) = generator.write([[2, 4], [5] * 40])
+        assert near.row == 0
+        assert not generator.was_cut(near)
+        assert far.row == -1
+        assert generator.was_cut(far)
+        queries = [LabelledQuery("near", "a"), LabelledQuery("far", "word " * 30)]
+        method = make_method("trie", retriever, 10, 2)
+        found = [r.entities for r in method.answer(queries, 0, lambda _: None)]
+        assert [len(entities) for entities in found] == [1, 0]  # no room is no answer, and no invalid one

@@ -107,7 +107,8 @@ def test_free_text_counts_only_as_a_title_or_an_alias(retriever: Retriever, name
 @pytest.mark.parametrize("name", [*CONSTRAINED, *FREE])
 def test_a_seed_gives_one_answer(retriever: Retriever, name: str) -> None:
     method = make_method(name, retriever, k=10, batch_size=4)
-    passes = [answered(method.answer(QUERIES, seed, lambda _: None)) for seed in (0, 0, 1, 2, 3)]
+    seeds = (0, 0, 1, 2, 3) if method.is_random else (0, 0, 1)
+    passes = [answered(method.answer(QUERIES, seed, lambda _: None)) for seed in seeds]
     assert passes[0] == passes[1]
     if not method.is_random:
         assert all(found == passes[0] for found in passes)
