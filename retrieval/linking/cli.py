@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,7 +45,7 @@ def link_command(
     reading: Values,
     model: Values,
     linking: Values,
-    find: tuple[FindOptions, str],
+    find: tuple[FindOptions, Path | None],
     run: Values,
 ) -> None:
     """Link the mentions in INPUTS, documents as JSON Lines, Parquet, text or folders of these.

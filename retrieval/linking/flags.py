@@ -27,11 +27,18 @@ from retrieval.linking.options import (
 _DTYPES = ["auto", "float32", "bfloat16", "float16", "float64"]
 
 
-def default_cache_dir() -> Path:
-    """Return where tables of names are kept: `genret` in the user's folder for caches."""
+def default_cache_dir() -> Path | None:
+    """Return where tables of names are kept: `genret` in the user's folder for caches.
+
+    None for a user without a home, as in some containers: the table is then kept in memory.
+    """
     given = os.environ.get("XDG_CACHE_HOME", "")
-    # By the XDG specification a relative path there is to be ignored.
-    return (Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()) / "genret"
+    if os.path.isabs(given):  # by the XDG specification a relative path there is to be ignored
+        return Path(given) / "genret"
+    try:
+        return Path("~/.cache/genret").expanduser()
+    except RuntimeError:
+        return None
 
 
 output_flags = flag_group(
@@ -161,7 +168,7 @@ mention_flags = flag_group(
             show_default="genret in $XDG_CACHE_HOME, else in ~/.cache",
         ),
     ],
-    lambda values: (_find(values), str(values["cache_dir"] or default_cache_dir())),
+    lambda values: (_find(values), values["cache_dir"] or default_cache_dir()),
 )
 linking_flags = flag_group(
     "linking",
@@ -351,11 +358,12 @@ def link_options(find: FindOptions, values: Values, drop_nil: bool) -> LinkOptio
     return LinkOptions(find=find, keep_nil=not drop_nil, **values)
 
 
-def worker_options(values: Values, cache_dir: str) -> WorkerOptions:
+def worker_options(values: Values, cache_dir: Path | None) -> WorkerOptions:
     """Return how workers compute, as the options of the command say.
 
     Raises:
         InputError: an option is out of range; it is named.
     """
     given = dict(values)
-    return WorkerOptions(num_threads=given.pop("threads"), cache_dir=cache_dir, **given)
+    cache = None if cache_dir is None else str(cache_dir)
+    return WorkerOptions(num_threads=given.pop("threads"), cache_dir=cache, **given)

@@ -177,6 +177,12 @@ def test_the_cache_is_in_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("XDG_CACHE_HOME", odd)
         assert default_cache_dir() == Path("/home/me/.cache/genret")
 
+    def nobody(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    assert default_cache_dir() is None
+
 
 def test_a_filter_applies_to_every_mention(link: Link) -> None:
     assert link("d.jsonl", "--out", "out.parquet", "--filter", "kind = 'river'").exit_code == 0
