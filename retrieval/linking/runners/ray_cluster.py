@@ -48,6 +48,8 @@ def import_ray() -> Any:
     # Read when ray is imported or started: no counting of uses, and no lines about what Ray may do one day.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A thread of Ray Data's that outlives the connection would otherwise start a cluster of its own.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of its C++ core, which writes to the terminal
     try:
         import ray

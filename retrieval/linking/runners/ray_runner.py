@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError
+from retrieval.interruption import uninterrupted
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.shard import Shard
 from retrieval.linking.options import LinkJob
@@ -44,6 +45,7 @@ _PROGRESS_EVERY_S = 0.5
 DEFAULT_RETRIES = 3
 # The next shard waits at the actor while one is linked: it is not begun, so nothing of it can be lost.
 _SHARDS_AT_AN_ACTOR = 2
+_STOP_SECONDS = 20.0
 
 
 class RayRunner:
@@ -94,8 +96,7 @@ class RayRunner:
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
         """Yield the record of every shard as it ends, in any order, and counts in between; see `Runner`.
 
-        Closing the iterator leaves the cluster, which ends the actors; where the process was connected
-        before, they end with the shards they are at.
+        Closing the iterator ends the actors, and leaves the cluster unless the process was connected before.
 
         Raises:
             GenretError: a worker refused or failed, a node does not see the files, or Ray is not there.
@@ -138,7 +139,38 @@ class RayRunner:
         )
         linked.context.enable_progress_bars = False
         linked.context.print_on_execution_start = False
+        linked.context.custom_execution_callback_classes = [StopOnRequest]
         return linked
+
+
+class StopOnRequest:
+    """Ends the execution of a dataset from another thread: Ray Data asks at every step of its loop.
+
+    A class and not an object, as Ray makes the object; it sends the class along to the nodes, by name.
+
+    Attributes:
+        requested: Set to end what this process executes.
+    """
+
+    requested = threading.Event()
+
+    def before_execution_starts(self, executor: Any) -> None:
+        """Nothing."""
+
+    def on_execution_step(self, executor: Any) -> None:
+        """End it, if that was asked for.
+
+        Raises:
+            InterruptedError: it was.
+        """
+        if self.requested.is_set():
+            raise InterruptedError("the run was stopped")
+
+    def after_execution_succeeds(self, executor: Any) -> None:
+        """Nothing."""
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None:
+        """Nothing."""
 
 
 def absolute_job(job: LinkJob) -> LinkJob:
@@ -176,8 +208,8 @@ def _needed(job: LinkJob, shards: Sequence[Shard]) -> dict[str, str]:
 def _streamed(ray: Any, blocks: Any, progress: Any) -> Iterator[Outcome | LinkCounts]:
     """Yield outcomes as blocks come, and counts while none comes."""
     results: queue.Queue[Outcome | BaseException | None] = queue.Queue()
-    stopped = threading.Event()
-    reader = threading.Thread(target=_read, args=(blocks, results, stopped), name="ray-outcomes", daemon=True)
+    StopOnRequest.requested.clear()
+    reader = threading.Thread(target=_read, args=(blocks, results), name="ray-outcomes", daemon=True)
     reader.start()
     try:
         while True:
@@ -192,12 +224,12 @@ def _streamed(ray: Any, blocks: Any, progress: Any) -> Iterator[Outcome | LinkCo
                 raise _said(ray, result) from result
             yield result
     finally:
-        stopped.set()
+        StopOnRequest.requested.set()
+        with uninterrupted():
+            reader.join(_STOP_SECONDS)  # Ray's core must not be taken down under its threads
 
 
-def _read(
-    blocks: Any, results: queue.Queue[Outcome | BaseException | None], stopped: threading.Event
-) -> None:
+def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> None:
     """Read the blocks as they are ready, up to the first failure.
 
     In a thread, as waiting for the next one cannot be interrupted. Left early, the iterator ends the actors.
@@ -207,7 +239,7 @@ def _read(
             outcomes = [pickle.loads(bytes(sent)) for sent in block[OUTCOME_COLUMN]]
             for outcome in outcomes:
                 results.put(outcome)
-            if stopped.is_set() or any(isinstance(outcome, Failure) for outcome in outcomes):
+            if any(isinstance(outcome, Failure) for outcome in outcomes):
                 return
         results.put(None)
     except BaseException as error:  # raised where the results are read
