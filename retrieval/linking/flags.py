@@ -196,7 +196,6 @@ linking_flags = flag_group(
         flag(
             "-k",
             "--k",
-            "--top-k",
             key="k",
             type=int,
             default=5,

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 @click.command("query")
 @click.argument("queries", nargs=-1)
-@click.option(
-    "-k", "--k", "--top-k", "k", type=int, default=10, help="Candidates wanted, at most 1000.", **SHOWN
-)
+@click.option("-k", "--k", "k", type=int, default=10, help="Candidates wanted, at most 1000.", **SHOWN)
 @click.option(
     "--method",
     type=click.Choice(["beam", "disc"]),

@@ -21,7 +21,6 @@ from retrieval import Mention, Retriever
 from retrieval.errors import ModelError
 from retrieval.linking.cli import link_command
 from retrieval.linking.flags import default_cache_dir
-from service.commands.query import query_command
 from tests.checkpoints import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -345,7 +344,7 @@ def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
     [
         (["--out", "out.csv"], "--out: must be a folder, or end in .parquet or .jsonl, got 'out.csv'"),
         (["--out", "o", "-k", "0"], "--k: must be in [1, 1000], got 0"),
-        (["--out", "o", "--top-k", "1000000"], "--k: must be in [1, 1000], got 1000000"),
+        (["--out", "o", "--k", "1000000"], "--k: must be in [1, 1000], got 1000000"),
         (["--out", "o", "-k", "many"], "Invalid value for '-k'"),
         (["--out", "o", "--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
         (["--out", "o", "--method", "x"], "Invalid value for '--method'"),
@@ -467,11 +466,6 @@ def test_killed_process_never_shows_a_partial_output(
         assert "shards are done and kept in " in message
         assert not list(tmp_path.rglob("*.tmp"))
     assert "Traceback" not in message
-
-
-def test_query_takes_both_spellings_too() -> None:
-    names = {name for parameter in query_command.params for name in parameter.opts}
-    assert {"-k", "--k", "--top-k"} <= names
 
 
 def test_help_groups_every_option() -> None:
