@@ -11,7 +11,8 @@ import os
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,8 @@ class RayRunner:
             )
             progress = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Progress).remote()
             blocks = self._dataset(ray, job, shards, resources, progress)
-            yield from _checked(_streamed(ray, blocks, progress), shards)
+            with closing(_streamed(ray, blocks, progress)) as results:  # ended here, not when it is collected
+                yield from _checked(results, shards)
 
     def _local_cpus(self, num_cpus: float) -> float:
         """Return what a cluster that is started here says it has: room for the workers asked for."""
@@ -205,7 +207,7 @@ def _needed(job: LinkJob, shards: Sequence[Shard]) -> dict[str, str]:
     return needed
 
 
-def _streamed(ray: Any, blocks: Any, progress: Any) -> Iterator[Outcome | LinkCounts]:
+def _streamed(ray: Any, blocks: Any, progress: Any) -> Generator[Outcome | LinkCounts, None, None]:
     """Yield outcomes as blocks come, and counts while none comes."""
     results: queue.Queue[Outcome | BaseException | None] = queue.Queue()
     StopOnRequest.requested.clear()

@@ -202,3 +202,15 @@ def test_a_killed_driver_is_followed_by_one_that_does_the_rest(
     assert parts_of(tmp_path) == list(range(8))
     assert len(done["shards"]) <= 5
     assert len(runs_of(tmp_path)) <= 10  # at most one shard per worker was begun again
+
+
+def test_an_interrupted_driver_ends_its_workers(cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    a_job(tmp_path, seconds=0.5)
+    driver = start(cluster, str(tmp_path), "50")
+    wait_until(lambda: len(busy_workers(tmp_path)) == 2)
+    driver.send_signal(signal.SIGINT)
+    _, error = driver.communicate(timeout=PATIENCE_S)
+    assert driver.returncode == -signal.SIGINT, error
+    assert error.rstrip().endswith("KeyboardInterrupt")
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in busy_workers(tmp_path)))
+    assert len(parts_of(tmp_path)) < 50
