@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from retrieval.errors import IndexMismatchError, SourceError
 from retrieval.index.digests import digest_file
 from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.corpus import read_shard
 from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.documents.shard import Shard
 from retrieval.linking.finding.finder import SpanFinder, open_finder
@@ -25,6 +24,7 @@ from retrieval.linking.output.record import ShardRecord, write_record
 if TYPE_CHECKING:
     from retrieval.index.reader import Index
     from retrieval.linking.documents.document import Span
+    from retrieval.linking.documents.reading import CorpusReader
     from retrieval.retriever import Retriever
 
 __all__ = ["ShardLinker", "ShardRecord", "ShardWorker", "part_metadata"]
@@ -46,7 +46,9 @@ class ShardLinker(Protocol):
 
 
 class ShardWorker:
-    """Opens index, model and finder once and links shards, one at a time. Caches are all it keeps.
+    """Opens index, model and finder once and links shards, one at a time.
+
+    It keeps caches, and the input file read last open: the next shard mostly goes on in it.
 
     Args:
         job: What to do; comes from the coordinator, maybe from another machine.
@@ -59,6 +61,7 @@ class ShardWorker:
     def __init__(self, job: LinkJob, linker: ShardLinker | None = None) -> None:
         self._job = job
         self._retriever: Retriever | None = None
+        self._reader: CorpusReader | None = None
         self._linker = self._open(job) if linker is None else linker
         self._metadata = part_metadata(job)
 
@@ -110,7 +113,10 @@ class ShardWorker:
         return record
 
     def close(self) -> None:
-        """Release the index. Idempotent."""
+        """Release the index and the input file. Idempotent."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         if self._retriever is not None:
             self._retriever.close()
             self._retriever = None
@@ -144,8 +150,12 @@ class ShardWorker:
 
     def _documents(self, shard: Shard, bad: list[str]) -> Iterator[Document | BadDocument]:
         """Yield the documents of a shard; what is none is added to `bad`."""
+        from retrieval.linking.documents.reading import CorpusReader  # loads pyarrow
+
+        if self._reader is None:
+            self._reader = CorpusReader(self._job.corpus)
         allowed = self._job.max_bad_documents
-        for document in read_shard(self._job.corpus, shard):
+        for document in self._reader.read(shard):
             if isinstance(document, BadDocument):
                 bad.append(str(document))
                 if allowed is not None and len(bad) > allowed:
