@@ -1,0 +1,155 @@
+"""docs/linking.md: its commands and its Python run and print what it says, and its tables are the code's."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from retrieval.defaults import default_model_dir
+from retrieval.errors import ModelError
+from retrieval.linking.cli import link_command
+from retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
+from retrieval.linking.documents.files import ENDINGS
+from retrieval.linking.options import MENTION_SOURCES, LinkJob, LinkOptions, WorkerOptions
+from retrieval.linking.output.layout import is_ours
+from retrieval.linking.rows import CANDIDATE, NIL_REASONS, SCHEMA
+from retrieval.linking.shard_worker import part_metadata
+from retrieval.text import Rendering, TextTokenizer
+from service.main import cli
+
+ROOT = Path(__file__).resolve().parents[4]
+PAGE = (ROOT / "docs" / "linking.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.M | re.S)
+
+
+def section(heading: str) -> str:
+    """Return the text below a heading, up to the next one."""
+    (found,) = re.findall(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", PAGE, flags=re.M | re.S)
+    return str(found)
+
+
+def table(text: str) -> list[list[str]]:
+    """Return the cells of the rows of a table."""
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def test_the_table_of_columns_is_the_schema() -> None:
+    rows = table(section("Output"))
+    assert [row[0].strip("`") for row in rows] == SCHEMA.names
+    for (_, kind, _), field in zip(rows, SCHEMA, strict=True):
+        assert kind == ("list" if pa.types.is_list(field.type) else str(field.type))
+    (of_candidates,) = [text for name, _, text in rows if name == "`candidates`"]
+    fields = re.findall(r"`(\w+)`", of_candidates.split("structs of")[1])
+    assert fields == [CANDIDATE.field(place).name for place in range(CANDIDATE.num_fields)]
+
+
+def test_the_reasons_for_nil_are_all_there_in_order() -> None:
+    assert [row[0] for row in table(section("When a mention is NIL"))] == [
+        f"`{name}`" for name in NIL_REASONS
+    ]
+
+
+def test_every_source_of_mentions_is_there() -> None:
+    rows = table(section("Where mentions come from"))
+    assert [re.findall(r"`(\w+)`", row[0])[0] for row in rows] == list(MENTION_SOURCES)
+
+
+def test_every_flag_of_the_page_is_one_of_the_command() -> None:
+    flags = {name for option in link_command.params for name in (*option.opts, *option.secondary_opts)}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
+    assert named
+    assert named - flags == {"--help"}
+
+
+def test_formats_units_and_defaults_are_those_of_the_code() -> None:
+    text = section("Input")
+    for endings in ENDINGS.values():
+        for ending in endings:
+            assert f"`{ending}`" in text
+    assert f"--input-format {INPUT_FORMATS[-1]}" in text
+    for unit in SPAN_UNITS:
+        assert f"`{unit}`" in text
+    corpus = CorpusOptions(("documents.jsonl",))
+    assert f"`--shard-documents` documents ({corpus.shard_documents:,})" in PAGE
+    assert f"`--shard-chars` characters ({corpus.shard_chars:,})" in PAGE
+    assert f"candidates kept, {LinkOptions().k}, and" in PAGE
+    worker = WorkerOptions("sample.index")
+    assert f"of them: {worker.cache_entries:,} with {LinkOptions().k} candidates" in PAGE
+    assert f"`--batch-size` together: {worker.batch_size} suits" in PAGE
+
+
+def test_the_names_in_the_output_are_those_of_the_code() -> None:
+    for name in re.findall(r"^links/([\w.-]+)(?:/[\w.-]+)?  +", PAGE, flags=re.M):
+        assert is_ours(name)
+    job = LinkJob(CorpusOptions(("documents.jsonl",)), LinkOptions(), WorkerOptions("sample.index"), "links")
+    metadata = {f"genret.{name}" for name in part_metadata(job)}
+    assert set(re.findall(r"`(genret\.\w+)`", PAGE)) == metadata
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader stands: the sample index, and the documents of the page."""
+    try:
+        checkpoint = default_model_dir()
+    except ModelError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("reader")
+    rendering = Rendering.of_checkpoint(checkpoint)
+    assert rendering is not None
+    options = BuildOptions(out=folder / "sample.index", rendering=rendering)
+    build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)
+    (documents,) = [text for language, text in BLOCKS if language == "json"]
+    (folder / "documents.jsonl").write_text(documents, encoding="utf-8", newline="")
+    return folder
+
+
+def told(command: str) -> str:
+    """Return what a command says, without times, and without progress, which a terminal writes over."""
+    result = CliRunner().invoke(cli, shlex.split(command)[1:], prog_name="genret")
+    lines = [line for line in result.output.splitlines() if not re.match(r"[\d,]+/[\d,]+ documents", line)]
+    return without_times("\n".join(lines))
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"\d+\.\d s\b", "TIME", text)
+
+
+@pytest.mark.slow
+def test_commands_and_python_print_what_the_page_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names: dict[str, object] = {}
+    num_run = 0
+    for place, (language, text) in enumerate(BLOCKS):
+        if language == "console":
+            for command, said in re.findall(r"^\$ (genret .*)\n((?:(?!\$ ).*\n)*)", text, flags=re.M):
+                assert told(command) == without_times(said.rstrip("\n")), command
+                num_run += 1
+        if language == "python":
+            if "import pandas" in text and importlib.util.find_spec("pandas") is None:
+                continue
+            capsys.readouterr()
+            exec(compile(text, f"linking.md, block {place}", "exec"), names)
+            assert capsys.readouterr().out == BLOCKS[place + 1][1]
+            num_run += 1
+    assert num_run >= 7
+
+
+@pytest.mark.slow
+def test_the_error_of_the_page_is_what_a_bad_line_gives(folder: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "documents.jsonl"
+    bad.write_text('{"text": "Paris"}\n{"text": 5}\n', encoding="utf-8")
+    command = f"genret link {bad} --index {folder / 'sample.index'} --out {tmp_path / 'bad'} --workers 1"
+    (expected,) = [text for language, text in BLOCKS if language == "" and text.startswith("Error")]
+    assert told(command).replace(str(bad), bad.name) == expected.rstrip("\n")
