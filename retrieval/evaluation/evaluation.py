@@ -35,6 +35,7 @@ from retrieval.retriever import Retriever
 from retrieval.sources.digests import digest_file
 
 _PAPER = "#ffffff"
+_MOST_WARM_UP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,8 @@ def evaluate(
     identity = _identity(plan, retriever, sets)
     store = RunStore(plan.out, identity, plan.resume)
     comparisons = _compared(plan, sets, methods, store, maker.titles)
-    overview = make_overview(comparisons, plan.compared_with) if len(sets) > 1 else None
+    confidence = _settings(plan).confidence
+    overview = make_overview(comparisons, plan.compared_with, confidence) if len(sets) > 1 else None
     facts = Facts(
         title=f"Evaluation of the index {retriever.name}",
         batch_size=plan.batch_size,
@@ -161,7 +163,7 @@ def _compared(
     seeds = range(plan.seed, plan.seed + plan.num_seeds)
     tasks = plan_tasks(sets, methods, seeds)
     with Reporter(tasks) as reporter:
-        runs = run_tasks(tasks, store, titles, reporter.report)
+        runs = run_tasks(tasks, store, titles, reporter.report, min(plan.batch_size, _MOST_WARM_UP))
         reporter.say(f"{len(runs)} runs are done; resampling")
     return compare(sets, runs, _settings(plan))
 

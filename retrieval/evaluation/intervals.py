@@ -56,7 +56,7 @@ def bootstrap(
     _check(metric, groups, num_resamples, confidence)
     sums = _group_sums(metric, groups)
     figures = np.concatenate([_figure(metric, s) for s in _resampled([sums], num_resamples, seed)[0]])
-    return Interval(metric.value, *_percentiles(figures, confidence))
+    return Interval(metric.value, *percentiles(figures, confidence))
 
 
 def paired_bootstrap(
@@ -73,6 +73,10 @@ def paired_bootstrap(
     the resamples on either side of 0, those at 0 on both, one more counted on either side. It is never 0 and
     at most 1, and but for that one more it is below 1 - confidence where the interval leaves 0 out.
 
+    Few queries cannot show what the bootstrap then claims: resamples of two differences of one sign are all
+    of that sign. So the p-value is also never below 2 ** (1 - m), where the two differ in m groups: the least
+    that a test by exchange of the two in every group (a sign-flip test) can give.
+
     Raises:
         InputError: as `bootstrap`, or the two are not one metric of one set.
     """
@@ -88,11 +92,51 @@ def paired_bootstrap(
     differences = np.concatenate(
         [_figure(metric, a) - _figure(baseline, b) for a, b in zip(*resampled, strict=True)]
     )
-    low, high = _percentiles(differences, confidence)
+    low, high = percentiles(differences, confidence)
     known = differences[~np.isnan(differences)]
     below, above = int((known <= 0).sum()), int((known >= 0).sum())
-    p_value = min(1.0, 2 * (1 + min(below, above)) / (1 + len(known)))
+    num_different = int(_group_differs(ours, theirs).sum())
+    p_value = max(2 * (1 + min(below, above)) / (1 + len(known)), 2.0 ** (1 - num_different))
+    p_value = min(1.0, p_value)
     return Interval(metric.value - baseline.value, low, high, p_value)
+
+
+def resampled_figures(
+    metric: MetricValues,
+    groups: Sequence[str] | None = None,
+    num_resamples: int = 2000,
+    seed: int | Sequence[int] = 0,
+) -> Floats:
+    """Return the metric of every resample: the same queries for every metric of a set, given one seed.
+
+    For figures over several sets, whose queries are drawn independently: with a seed of its own for each set.
+
+    Returns:
+        NaN where a resample holds no query that the metric has a meaning for. Shape: (num_resamples,).
+
+    Raises:
+        InputError: as `bootstrap`.
+    """
+    _check(metric, groups, num_resamples, 0.5)
+    (blocks,) = _resampled([_group_sums(metric, groups)], num_resamples, seed)
+    return np.concatenate([_figure(metric, sums) for sums in blocks])
+
+
+def percentiles(figures: Floats, confidence: float) -> tuple[float, float]:
+    """Return the ends of the percentile interval of resampled figures; NaN where all of them are."""
+    known = figures[~np.isnan(figures)]
+    if not len(known):
+        return float("nan"), float("nan")
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def num_groups(metric: MetricValues, groups: Sequence[str] | None) -> int:
+    """Return how many queries or documents an interval of the metric rests on: those it has a meaning for."""
+    known = ~np.isnan(metric.per_query)
+    distinct = set() if groups is None else {g for g, k in zip(groups, known, strict=True) if k}
+    return len(distinct) if len(distinct) > 1 else int(known.sum())
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -137,7 +181,13 @@ def _figure(metric: MetricValues, sums: Floats) -> Floats:
     return np.divide(sums[..., 0], number, out=np.full_like(number, np.nan), where=number > 0)
 
 
-def _resampled(tables: Sequence[Floats], num_resamples: int, seed: int) -> list[list[Floats]]:
+def _group_differs(ours: Floats, theirs: Floats) -> npt.NDArray[np.bool_]:
+    """Return for which groups the two are not the same. Shapes: (G, c), (G, c) -> (G,)."""
+    differs: npt.NDArray[np.bool_] = (np.abs(ours - theirs) > 1e-12).any(axis=1)
+    return differs
+
+
+def _resampled(tables: Sequence[Floats], num_resamples: int, seed: int | Sequence[int]) -> list[list[Floats]]:
     """Return, per table, blocks of sums over groups drawn with replacement, the same for all tables.
 
     Args:
@@ -155,20 +205,11 @@ def _resampled(tables: Sequence[Floats], num_resamples: int, seed: int) -> list[
     return blocks
 
 
-def _draws(num_groups: int, num_resamples: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+def _draws(num_groups: int, num_resamples: int, seed: int | Sequence[int]) -> Iterator[npt.NDArray[np.int64]]:
     generator = np.random.default_rng(seed)
     at_once = max(1, _DRAWN_AT_ONCE // num_groups)
     for begin in range(0, num_resamples, at_once):
         yield generator.integers(num_groups, size=(min(at_once, num_resamples - begin), num_groups))
-
-
-def _percentiles(figures: Floats, confidence: float) -> tuple[float, float]:
-    known = figures[~np.isnan(figures)]  # a resample may hold no query that the metric has a meaning for
-    if not len(known):
-        return float("nan"), float("nan")
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(known, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def _check(metric: MetricValues, groups: Sequence[str] | None, num_resamples: int, confidence: float) -> None:

@@ -60,9 +60,20 @@ def plan_tasks(
 
 
 def run_tasks(
-    tasks: Sequence[Task], store: RunStore, titles: IndexTitles, report: Callable[[Progress], None]
+    tasks: Sequence[Task],
+    store: RunStore,
+    titles: IndexTitles,
+    report: Callable[[Progress], None],
+    num_warm_up: int = _WARM_UP_QUERIES,
 ) -> list[MethodRun]:
     """Return what every task came to, in order; what the store has is not done again.
+
+    Args:
+        tasks: What is run.
+        store: Keeps every run.
+        titles: Of the index.
+        report: Gets told how far it is.
+        num_warm_up: Queries that every method answers first, for nothing: best a batch of the usual size.
 
     Raises:
         InvalidAnswerError: a constrained method answered what the index lacks.
@@ -73,7 +84,7 @@ def run_tasks(
         run = store.load(task.labelled, task.method.name, task.seed)
         if run is None:
             if task.method.name not in warm:  # what is made on first use is no query's time
-                _ask(task, _WARM_UP_QUERIES, lambda _: None)
+                _ask(task, num_warm_up, lambda _: None)
                 warm.add(task.method.name)
             run = _run(task, number, len(tasks), report)
             store.save(task.labelled, run)

@@ -57,7 +57,11 @@ class RetrieverMethod:
                 replace(self._asked, seed=query_seed(seed, query.query_id)) if self.is_random else self._asked
             )
 
-        ask = self._ask_shortlist if self._spec.family == "shortlist" else self._ask
+        ask = self._ask
+        if self._spec.family == "shortlist":
+            ask = self._ask_shortlist
+            # A filter that is kept from another pass over the queries would cost this one nothing.
+            self._retriever.filters.clear()
         return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
 
     def _ask(self, batch: Sequence[Asked]) -> list[Answer]:

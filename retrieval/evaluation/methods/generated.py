@@ -88,6 +88,8 @@ class GeneratingMethod:
         """
         if self._generator.is_hopeless:
             return [Ranking(query.query_id, ()) for query in queries]
+        if not self.is_constrained:
+            self._titles.named("")  # the table of titles is made now, and in no query's time
         with torch.random.fork_rng(devices=_devices(self._generator.device)):
             torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}\0{self.name}".encode()) >> 1)
             return answer_in_batches(
@@ -95,7 +97,8 @@ class GeneratingMethod:
             )
 
     def _ask(self, batch: Sequence[Asked]) -> list[Answer]:
-        written = self._generator.write([asked.prompt for asked in batch])
+        # From text to tokens again, as the retriever does it: for all methods that is part of their time.
+        written = self._generator.write([self._prompts.encode(asked.request) for asked in batch])
         return [self._entities(titles) for titles in written]
 
     def _entities(self, titles: Sequence[Written]) -> tuple[RankedEntity, ...]:

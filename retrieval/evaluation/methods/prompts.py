@@ -22,7 +22,7 @@ class Asked:
     Attributes:
         query: As it is labelled.
         request: What the retriever is asked: the text behind its template, cut where it was too long.
-        prompt: The token ids of it.
+        prompt: The token ids of it, by which neighbours in length are found.
     """
 
     query: LabelledQuery
@@ -61,7 +61,15 @@ class QueryPrompts:
             request = self._retriever.mention_request(query.mention, asked)
         template = self._retriever.config.prompt(request.prompt)
         fitted = replace(request, query=self._fitted(template, request.query))
-        return Asked(query, fitted, self._encoder.encode(template, fitted.query))
+        return Asked(query, fitted, self.encode(fitted))
+
+    def encode(self, request: RetrieveRequest) -> list[int]:
+        """Return the token ids of a request's prompt.
+
+        Raises:
+            InputError: there are none, or more than the model takes.
+        """
+        return self._encoder.encode(self._retriever.config.prompt(request.prompt), request.query)
 
     def _fitted(self, template: PromptTemplate, text: str) -> str:
         """Return the longest beginning of a text whose prompt the model takes."""
@@ -89,6 +97,8 @@ def answer_in_batches(
     report: Callable[[int], None],
 ) -> list[Ranking]:
     """Answer queries in batches, neighbours in length together, and return the rankings in their order.
+
+    What is timed of a query is `ask`, which begins with its text; putting queries in order is not.
 
     Args:
         prompts: Makes the requests.

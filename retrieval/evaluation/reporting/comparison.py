@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.evaluation.intervals import Interval, bootstrap, holm, paired_bootstrap
+from retrieval.evaluation.intervals import (
+    Interval,
+    bootstrap,
+    holm,
+    num_groups,
+    paired_bootstrap,
+    resampled_figures,
+)
 from retrieval.evaluation.linking_metrics import micro_average
 from retrieval.evaluation.metrics import DEFAULT_METRICS, MetricValues, mean_value, measure
 from retrieval.evaluation.types import LabelledSet, MethodRun
@@ -83,6 +90,8 @@ class MethodFigures:
         times: None where they are not known (a run of another system).
         difference: Of the leading metric to the baseline, with its p-value; None: it is the baseline.
         adjusted_p: That p-value, adjusted for the methods compared on this set (Holm).
+        resampled: The leading metric of every resample, the same queries for all methods of a set and others
+            for every set: for figures over several sets. Shape: (B,), float64.
     """
 
     method: str
@@ -93,6 +102,7 @@ class MethodFigures:
     times: Times | None
     difference: Interval | None = None
     adjusted_p: float | None = None
+    resampled: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +114,16 @@ class SetComparison:
         primary: The metric that leads.
         metrics: Those shown, the leading one first.
         methods: In the order of the command line.
+        num_resampled: What intervals of the leading metric rest on: so many queries or documents.
+        by_document: Whether documents are resampled and not queries.
     """
 
     labelled: LabelledSet
     primary: str
     metrics: tuple[str, ...]
     methods: tuple[MethodFigures, ...]
+    num_resampled: int
+    by_document: bool
 
 
 def compare(
@@ -122,11 +136,14 @@ def compare(
         MissingExtraError: ir-measures is not installed.
     """
     return tuple(
-        _compare(labelled, [r for r in runs if r.set_name == labelled.name], settings) for labelled in sets
+        _compare(labelled, [r for r in runs if r.set_name == labelled.name], settings, number)
+        for number, labelled in enumerate(sets)
     )
 
 
-def _compare(labelled: LabelledSet, runs: Sequence[MethodRun], settings: Settings) -> SetComparison:
+def _compare(
+    labelled: LabelledSet, runs: Sequence[MethodRun], settings: Settings, number: int
+) -> SetComparison:
     asked = settings.metrics or DEFAULT_METRICS[labelled.kind]
     primary = labelled.primary if settings.metrics is None else settings.metrics[0]
     shown = [name for name in dict.fromkeys([primary, *asked]) if name not in RATES]
@@ -151,9 +168,20 @@ def _compare(labelled: LabelledSet, runs: Sequence[MethodRun], settings: Setting
             figures=figures,
             rates={name: pooled[name].value for name in RATES},
             times=_times(mine),
+            resampled=resampled_figures(
+                pooled[primary], groups, settings.num_resamples, (settings.seed, number)
+            ),
         )
     compared = _with_differences(methods, values, primary, groups, settings)
-    return SetComparison(labelled, primary, tuple(shown), tuple(compared.values()))
+    leading = next(iter(values.values()))[primary]
+    return SetComparison(
+        labelled,
+        primary,
+        tuple(shown),
+        tuple(compared.values()),
+        num_resampled=num_groups(leading, groups),
+        by_document=groups is not None and len(set(groups)) > 1,
+    )
 
 
 def _with_differences(
@@ -186,7 +214,7 @@ def _with_differences(
 
 
 def pool(seeds: Sequence[MetricValues]) -> MetricValues:
-    """Return a metric over several passes of a method: per query the mean, of a micro-average the sums."""
+    """Return a metric over several passes of a method: per query the mean, of counts as well."""
     if len(seeds) == 1:
         return seeds[0]
     name = seeds[0].name
@@ -197,7 +225,8 @@ def pool(seeds: Sequence[MetricValues]) -> MetricValues:
     mean = np.divide(sums, number, out=np.full(len(number), np.nan), where=number > 0)
     if seeds[0].counts is None:
         return MetricValues(name, mean_value(mean), mean)
-    counts: npt.NDArray[np.float64] = np.sum([v.counts for v in seeds if v.counts is not None], axis=0)
+    # Means and not sums: a micro-average is the same, and other methods may have other numbers of seeds.
+    counts: npt.NDArray[np.float64] = np.mean([v.counts for v in seeds if v.counts is not None], axis=0)
     return MetricValues(name, float(micro_average(name, counts.sum(axis=0))), mean, counts)
 
 

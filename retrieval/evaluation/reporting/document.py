@@ -22,6 +22,7 @@ from retrieval.evaluation.reporting.overview import Overview, OverviewRow
 from retrieval.evaluation.reporting.wording import ABOUT_LISTS, COLUMNS, describe_methods, describe_metric
 
 _SIGNIFICANT = 0.05
+_FEW = 30  # percentile intervals of so few are narrower than they say
 _NOTHING = Cell("–")
 
 
@@ -114,23 +115,30 @@ def _lead(comparisons: Sequence[SetComparison]) -> str:
 def _finding(comparison: SetComparison, settings: Settings) -> str:
     """Return in a sentence or two what a set shows."""
     primary = comparison.primary
-    best = max(comparison.methods, key=lambda m: _known(m.figures[primary].interval.value))
-    value = best.figures[primary].interval
+    top = max(_known(m.figures[primary].interval.value) for m in comparison.methods)
+    if top == -math.inf:
+        return f"On {comparison.labelled.name}, {primary} has no meaning for any query."
+    best = [m for m in comparison.methods if m.figures[primary].interval.value == top]
+    value = best[0].figures[primary].interval
+    verb = "has" if len(best) == 1 else "have"
     text = (
-        f"On {comparison.labelled.name}, `{best.method}` is best with {primary} {value.value:.3f} "
+        f"On {comparison.labelled.name}, {_listed(best)} {verb} the highest {primary}, {value.value:.3f} "
         f"[{value.low:.3f}, {value.high:.3f}]."
     )
     if all(m.adjusted_p is None for m in comparison.methods):
         return text
-    better = [
-        f"`{m.method}`" for m in comparison.methods if _differs(m) and m.difference and m.difference.value > 0
-    ]
-    worse = [
-        f"`{m.method}`" for m in comparison.methods if _differs(m) and m.difference and m.difference.value < 0
-    ]
-    text += f" Better than `{settings.baseline}` beyond chance: {', '.join(better) or 'none'};"
-    text += f" worse: {', '.join(worse) or 'none'}."
+    different = [m for m in comparison.methods if _differs(m) and m.difference]
+    better = _listed([m for m in different if m.difference and m.difference.value > 0])
+    worse = _listed([m for m in different if m.difference and m.difference.value < 0])
+    text += (
+        f" Higher than `{settings.baseline}` with an adjusted p below {_SIGNIFICANT}: {better}; "
+        f"lower: {worse}."
+    )
     return text
+
+
+def _listed(methods: Sequence[MethodFigures]) -> str:
+    return ", ".join(f"`{m.method}`" for m in methods) or "none"
 
 
 def _differs(method: MethodFigures) -> bool:
@@ -145,6 +153,13 @@ def _about_set(comparison: SetComparison) -> str:
         "mentions": "mentions in their context",
     }
     text = f"{len(labelled.queries):,} {kinds[labelled.kind]}; the leading metric is {comparison.primary}."
+    units = "documents" if comparison.by_document else "queries"
+    text += f" Intervals rest on {comparison.num_resampled:,} {units}"
+    text += (
+        f": with fewer than {_FEW} they come out too narrow, and should be taken for rough."
+        if comparison.num_resampled < _FEW
+        else "."
+    )
     if labelled.num_missing:
         text += (
             f" {labelled.num_missing:,} relevant answers are not in the index; they count as never found, "
@@ -200,8 +215,9 @@ def _overview_table(overview: Overview) -> Table:
 
     def cells(row: OverviewRow) -> tuple[Cell, ...]:
         figures = [Cell(_number(v), is_best=v == best[n]) for n, v in row.figures.items()]
-        figures.append(Cell(_number(row.mean), is_best=row.mean == best_mean))
-        gain = _NOTHING if row.gain is None else Cell(f"{row.gain:+.1%}".replace("%", " %").replace("-", "−"))
+        ends = "" if math.isnan(row.mean_low) else f"[{row.mean_low:.3f}, {row.mean_high:.3f}]"
+        figures.append(Cell(_number(row.mean), ends, is_best=row.mean == best_mean))
+        gain = _gain_cell(row)
         time = _NOTHING if row.milliseconds is None else Cell(_milliseconds(row.milliseconds))
         total = _NOTHING if row.seconds is None else Cell(f"{row.seconds:,.1f}")
         return (Cell(f"`{row.method}`"), *figures, gain, Cell(_share(row.invalid)), time, total)
@@ -222,6 +238,18 @@ def _overview_table(overview: Overview) -> Table:
     )
 
 
+def _gain_cell(row: OverviewRow) -> Cell:
+    if row.gain is None:
+        return _NOTHING
+    if row.gain_low is None or row.gain_high is None:
+        return Cell(_percent(row.gain))
+    return Cell(_percent(row.gain), f"[{_percent(row.gain_low)}, {_percent(row.gain_high)}]")
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.1%}".replace("%", " %").replace("-", "−")
+
+
 def _figure_cell(figure: Figure, best: float) -> Cell:
     interval = figure.interval
     if math.isnan(interval.value):
@@ -236,6 +264,8 @@ def _difference_cell(method: MethodFigures) -> Cell:
     difference = method.difference
     if difference is None:
         return Cell("baseline")
+    if math.isnan(difference.value):
+        return _NOTHING
     return Cell(f"{difference.value:+.3f}".replace("-", "−"), _signed(difference))
 
 

@@ -41,6 +41,8 @@ def _set(comparison: SetComparison) -> dict[str, Any]:
         "num_missing": labelled.num_missing,
         "num_unjudged": labelled.num_unjudged,
         "primary": comparison.primary,
+        "num_resampled": comparison.num_resampled,
+        "by_document": comparison.by_document,
         "methods": [_method(method) for method in comparison.methods],
     }
 

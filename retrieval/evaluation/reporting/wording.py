@@ -43,26 +43,33 @@ ABOUT_LISTS = (
     "Methods that draw one sample (`unconstrained` and `disc:K` without a number of samples, `trie`) "
     "answer with one title per query; beams, shortlists, BM25 and `disc:K/SAMPLES` answer with a list. "
     "Metrics that look beyond the first answer favour lists: between the two kinds, compare Success@1, or "
-    "F1 of mentions, which looks at the first answer alone."
+    "F1 of mentions, which looks at the first answer alone. Times of `unconstrained` and `trie` are those of "
+    "transformers' `generate`, and all others with a model are those of this engine, which computes what "
+    "the prompts have in common once: `disc:1`, which draws from the same distribution as `trie`, is what "
+    "the times of more draws are to be compared with."
 )
 
 COLUMNS = (
     (
         "± and brackets",
         "`[low, high]` is the {confidence} confidence interval from {num_resamples:,} bootstrap resamples "
-        "of the queries, or of the documents where queries come from documents. `±` is the standard "
-        "deviation over the seeds of a method that draws.",
+        "of the queries, or of the documents where queries come from documents. A method that draws is "
+        "given the mean of its seeds for every query, and the interval is that of these means. `±` is the "
+        "standard deviation over the seeds. Over several sets, queries are resampled within each set: the "
+        "interval speaks of further queries of these sets, not of other sets.",
     ),
     (
         "Δ",
         "The leading metric minus that of `{baseline}` on the same queries, with the interval of a paired "
-        "bootstrap: an interval that does not hold 0 is a difference.",
+        "bootstrap. Intervals are not adjusted for the number of methods; p is.",
     ),
     (
         "p",
         "Two-sided p-value of that difference, adjusted for the number of methods compared on the set "
-        "(Holm): below 0.05, all differences so marked hold together with 95 % confidence. Before the "
-        "adjustment it is at least {least_p}, for it comes from that many resamples.",
+        "(Holm): if no method differed from the baseline, one or more would be below 0.05 in at most about "
+        "5 of 100 such sets. Before the adjustment it is at least {least_p}, for it comes from that many "
+        "resamples, and at least 2 to the power of 1 − m, where two methods differ in m queries or "
+        "documents. Sets are not adjusted for each other.",
     ),
     (
         "invalid",

@@ -69,6 +69,23 @@ def test_trie_and_disc_with_one_draw_follow_one_law(retriever: Retriever) -> Non
     assert torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)) > ALPHA
 
 
+def test_a_title_of_several_entities_names_the_same_ones_in_the_same_order(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    index = make_index(tmp_path, checkpoint, "entity_id\ttitle\nQ3\tAmazon\nQ1\tAmazon\nQ2\tAmazon\n")
+    with Retriever.open(index, checkpoint) as retriever:
+        queries = [LabelledQuery("q", "a river")]
+        named = {
+            name: [
+                e.entity_id
+                for e in make_method(name, retriever, 2, 4).answer(queries, 0, lambda _: None)[0].entities
+            ]
+            for name in ("trie", "disc:1", "disc:3", "beam")
+        }
+        assert len(set(map(tuple, named.values()))) == 1
+        assert len(named["trie"]) == 2
+
+
 @pytest.mark.statistical
 def test_free_samples_follow_the_model(retriever: Retriever) -> None:
     """The first tokens of samples against the softmax of the logits: chi-square over 2,000 samples."""

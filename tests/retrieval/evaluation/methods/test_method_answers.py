@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from retrieval.errors import InputError
 from retrieval.evaluation.methods.method import MethodMaker, make_method
 from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.prompts import PromptTemplate
 from retrieval.retriever import Retriever
 from retrieval.types import Mention
 from tests.checkpoints import make_checkpoint, make_index
@@ -165,6 +167,38 @@ def test_a_shortlist_holds_what_bm25_proposes(retriever: Retriever) -> None:
     listed = answer(retriever, "shortlist:3")
     for wide, narrow in zip(answered(proposed), answered(listed), strict=True):
         assert set(narrow) == set(wide)
+
+
+@pytest.mark.parametrize("name", ["unconstrained", "trie", "disc:1", "beam", "shortlist"])
+def test_the_time_of_a_query_begins_with_its_text(
+    retriever: Retriever, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = make_method(name, retriever, k=10, batch_size=1)
+    encode = PromptTemplate.encode
+
+    def slow(*arguments: object) -> list[int]:
+        time.sleep(0.3)
+        return encode(*arguments)  # type: ignore[arg-type]
+
+    method.answer(QUERIES[:1], 0, lambda _: None)
+    monkeypatch.setattr(PromptTemplate, "encode", slow)
+    assert method.answer(QUERIES[:1], 0, lambda _: None)[0].seconds > 0.3
+
+
+def test_what_free_text_is_looked_up_in_is_made_before_the_clock_runs(retriever: Retriever) -> None:
+    maker = MethodMaker(retriever, 10, 4)
+    maker.make("unconstrained").answer((), 0, lambda _: None)
+    assert {"_titles", "_aliases"} <= set(vars(maker.titles))
+
+
+def test_a_shortlist_pays_for_its_filters_in_every_pass(retriever: Retriever) -> None:
+    retriever.filters.clear()
+    made = []
+    for _ in range(2):
+        before = retriever.filters.stats.misses
+        answer(retriever, "shortlist:3")
+        made.append(retriever.filters.stats.misses - before)
+    assert made[0] == made[1] > 0
 
 
 def test_mentions_are_asked_by_their_template(retriever: Retriever) -> None:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from retrieval.errors import InputError
-from retrieval.evaluation.intervals import bootstrap, holm, paired_bootstrap
+from retrieval.evaluation.intervals import (
+    bootstrap,
+    holm,
+    num_groups,
+    paired_bootstrap,
+    percentiles,
+    resampled_figures,
+)
 from retrieval.evaluation.metrics import MetricValues, mean_value, measure
 from tests.evaluation_sets import random_case
 
@@ -78,9 +85,40 @@ def test_equal_runs_differ_by_nothing() -> None:
 
 
 def test_one_that_is_better_everywhere_is_surely_better() -> None:
-    found = paired_bootstrap(_metric([0.9, 0.8, 1.0, 0.7]), _metric([0.1, 0.2, 0.3, 0.0]), num_resamples=999)
+    found = paired_bootstrap(
+        _metric([0.9, 0.8, 1.0, 0.7] * 4), _metric([0.1, 0.2, 0.3, 0.0] * 4), num_resamples=999
+    )
     assert 0 < found.low < found.value < found.high
     assert found.p_value == pytest.approx(2 / 1000)
+
+
+@pytest.mark.parametrize(("num_queries", "least"), [(1, 1.0), (2, 0.5), (5, 1 / 16), (8, 1 / 128)])
+def test_few_queries_show_no_more_than_a_sign_test(num_queries: int, least: float) -> None:
+    better, worse = _metric([1.0] * num_queries + [0.5] * 40), _metric([0.0] * num_queries + [0.5] * 40)
+    p_value = paired_bootstrap(better, worse, num_resamples=999).p_value
+    assert p_value is not None
+    assert p_value >= stats.binomtest(num_queries, num_queries).pvalue == least
+    alone = paired_bootstrap(_metric([1.0] * num_queries), _metric([0.0] * num_queries), num_resamples=999)
+    assert alone.p_value == least
+
+
+def test_few_documents_show_no_more_either() -> None:
+    better, worse = _metric([1.0] * 60), _metric([0.0] * 60)
+    groups = [f"d{i % 3}" for i in range(60)]
+    assert paired_bootstrap(better, worse, groups, 999).p_value == 0.25
+    assert num_groups(better, groups) == 3
+    assert num_groups(better, ["d"] * 60) == num_groups(better, None) == 60
+    assert num_groups(_metric([1.0, math.nan, 0.0]), None) == 2
+
+
+def test_resamples_are_those_of_the_interval() -> None:
+    metric = _metric(np.random.default_rng(3).random(50))
+    figures = resampled_figures(metric, None, 400, seed=7)
+    assert figures.shape == (400,)
+    found = bootstrap(metric, None, 400, seed=7)
+    assert percentiles(figures, 0.95) == (found.low, found.high)
+    assert not np.array_equal(figures, resampled_figures(metric, None, 400, seed=(7, 1)))
+    assert all(math.isnan(end) for end in percentiles(np.full(3, math.nan), 0.95))
 
 
 def test_the_other_way_round_is_the_mirror_image() -> None:
@@ -208,6 +246,19 @@ def test_p_values_are_small_as_rarely_as_they_should_be() -> None:
         assert p_value is not None
         rejected += p_value < 0.05
     assert rejected <= stats.binom.ppf(1 - 1e-4, 400, 0.08)
+
+
+@pytest.mark.statistical
+def test_p_values_of_few_queries_are_small_as_rarely_as_they_should_be() -> None:
+    """1,000 pairs of 6 queries that do not differ: p below 0.05 in at most what 0.05 allows at alpha 1e-4."""
+    generator = np.random.default_rng(15)
+    rejected = 0
+    for trial in range(1000):
+        one, other = generator.random((2, 6))
+        p_value = paired_bootstrap(_metric(one), _metric(other), num_resamples=400, seed=trial).p_value
+        assert p_value is not None
+        rejected += p_value < 0.05
+    assert rejected <= stats.binom.ppf(1 - 1e-4, 1000, 0.05)
 
 
 def test_an_interval_leaves_0_out_where_the_p_value_is_small() -> None:

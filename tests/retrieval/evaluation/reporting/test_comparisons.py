@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_seeds_are_averaged_per_query_and_their_spread_is_told() -> None:
     assert comparison.methods[0].difference is None
 
 
-def test_counts_of_several_seeds_are_added() -> None:
+def test_counts_of_several_seeds_are_taken_together() -> None:
     marked = mention_set()
     runs = [
         make_run(marked, "disc:1", ["Q4", "Q5", "", ""], seed=0),
@@ -94,6 +95,54 @@ def test_counts_of_several_seeds_are_added() -> None:
     pooled = pool(values)
     assert pooled.value == pytest.approx(2 * 4 / (6 + 8))  # 4 right of 6 answers to twice 4 mentions
     assert pool(values[:1]) is values[0]
+
+
+def test_methods_of_one_and_of_several_seeds_differ_where_their_answers_do() -> None:
+    marked = mention_set()
+    answers = ["Q4", "Q5", "", "Q12"]
+    runs = [
+        make_run(marked, "trie", answers, seed=0),
+        make_run(marked, "trie", answers, seed=1),
+        make_run(marked, "beam", answers),
+    ]
+    (comparison,) = compare([marked], runs, SETTINGS)
+    assert (
+        comparison.methods[0].figures["F1(InKB)"].interval
+        == comparison.methods[1].figures["F1(InKB)"].interval
+    )
+    difference = comparison.methods[1].difference
+    assert difference is not None
+    assert (difference.value, difference.low, difference.high, difference.p_value) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_what_intervals_rest_on_is_told() -> None:
+    sets = [ASKED, mention_set()]
+    comparisons = compare(sets, [make_run(s, "trie", ["Q4"] * len(s.queries)) for s in sets], SETTINGS)
+    assert [(c.num_resampled, c.by_document) for c in comparisons] == [(6, False), (3, True)]
+
+
+def test_means_over_sets_are_resampled_within_each_set() -> None:
+    """Against two sets resampled by hand, each with draws of its own."""
+    other = query_set("other")
+    runs = [*RUNS, *(replace(run, set_name="other") for run in RUNS)]
+    comparisons = compare([ASKED, other], runs, SETTINGS)
+    rows = {row.method: row for row in make_overview(comparisons, "trie").rows}
+    drawn = [np.random.default_rng((0, number)).integers(6, size=(300, 6)) for number in (0, 1)]
+    values = {
+        run.method: next(m for m in measure(ASKED, run) if m.name == "nDCG@10").per_query for run in RUNS
+    }
+    means = {name: np.mean([v[d].mean(axis=1) for d in drawn], axis=0) for name, v in values.items()}
+    for name, row in rows.items():
+        assert (row.mean_low, row.mean_high) == pytest.approx(tuple(np.quantile(means[name], [0.025, 0.975])))
+    assert rows["beam"].mean_low < rows["beam"].mean < rows["beam"].mean_high
+    # Some resamples leave the baseline with nothing: then no ratio has an interval.
+    assert (means["trie"] == 0).any()
+    assert (rows["beam"].gain_low, rows["beam"].gain_high) == (None, None)
+    against = {row.method: row for row in make_overview(comparisons, "disc:2").rows}
+    assert (against["beam"].gain_low, against["beam"].gain_high) == pytest.approx(
+        tuple(np.quantile(means["beam"] / means["disc:2"] - 1, [0.025, 0.975]))
+    )
+    assert (against["disc:2"].gain, against["disc:2"].gain_low) == (None, None)
 
 
 def test_a_metric_without_a_meaning_for_some_queries() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -106,6 +107,41 @@ def test_every_method_and_every_column_is_explained(report: list[object]) -> Non
     assert columns <= known
     assert all(len(row) == len(table.header) for table in tables for row in table.rows)
     assert sum(isinstance(block, Drawing) for block in report) == 3
+
+
+def finding(
+    answers: dict[str, list[str]], labelled: LabelledSet, metrics: tuple[str, ...] | None = None
+) -> str:
+    """Return what a report says first of a set."""
+    runs = []
+    for method, entity_ids in answers.items():
+        rankings = tuple(
+            Ranking(query.query_id, (RankedEntity(entity_id, "title", 1.0),), 0.002)
+            for query, entity_id in zip(labelled.queries, entity_ids, strict=True)
+        )
+        runs.append(MethodRun(method, labelled.name, rankings, 1.0, None, method != "unconstrained"))
+    settings = Settings("trie", metrics, num_resamples=200)
+    blocks = make_document(FACTS, settings, compare([labelled], runs, settings), None, [])
+    paragraphs = [block.text for block in blocks if isinstance(block, Paragraph)]
+    return "\n".join(paragraphs[1:])
+
+
+def test_methods_that_are_equal_share_the_first_place() -> None:
+    right = ["Q1", "Q2", "Q6", "Q7", "Q5", "Q10"]
+    text = finding({"trie": ["Q1"] * 6, "disc:2": right, "beam": right}, query_set())
+    assert "`disc:2`, `beam` have the highest nDCG@10, 1.000" in text
+    # 5 of 6 queries differ: p is at least 1/16, whatever the resamples say.
+    assert "Higher than `trie` with an adjusted p below 0.05: none; lower: none." in text
+    assert "Intervals rest on 6 queries: with fewer than 30 they come out too narrow" in text
+    assert "Intervals rest on 3 documents" in finding({"trie": ["Q4"] * 4}, mention_set())
+
+
+def test_a_metric_that_means_nothing_is_not_led_by_anyone() -> None:
+    nils = tuple(replace(query, gold={}, is_nil=True) for query in mention_set().queries)
+    labelled = replace(mention_set(), queries=nils)
+    text = finding({"trie": ["Q4"] * 4, "beam": ["Q5"] * 4}, labelled, ("RR@10",))
+    assert "On marked, RR@10 has no meaning for any query." in text
+    assert "nan" not in text
 
 
 def test_a_page_stands_alone(report: list[object]) -> None:
