@@ -84,7 +84,7 @@ def test_formats_units_and_defaults_are_those_of_the_code() -> None:
     assert f"candidates kept, {LinkOptions().k}, and" in PAGE
     worker = WorkerOptions("sample.index")
     assert f"of them: {worker.cache_entries:,} with {LinkOptions().k} candidates" in PAGE
-    assert f"`--batch-size` together: {worker.batch_size} suits" in PAGE
+    assert f"`--batch-size` together: {worker.batch_size}, " in PAGE
 
 
 def test_the_names_in_the_output_are_those_of_the_code() -> None:
