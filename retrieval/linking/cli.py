@@ -96,7 +96,7 @@ def _answered(out: str) -> Iterator[None]:
         with as_usage():
             yield
     except KeyboardInterrupt as error:
-        kept = _notes(error) or f"{out}: no shard was finished, nothing is kept"
+        kept = _notes(error) or f"{out} is as it was before"
         click.echo(f"\ninterrupted: {kept}", err=True)
         sys.exit(INTERRUPTED)
     except GenretError as error:

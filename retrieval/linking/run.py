@@ -15,7 +15,7 @@ from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.output.durable import appearing
 from retrieval.linking.output.folder import OutputFolder
-from retrieval.linking.output.merging import merge_parts
+from retrieval.linking.output.merging import check_parts, merge_parts
 from retrieval.linking.output.record import ShardRecord
 from retrieval.linking.output.target import OutputTarget
 from retrieval.linking.progress import Display, Progress, Silent, counted
@@ -93,7 +93,7 @@ def link_corpus(
     display = display or Silent()
     runner = runner or RunnerOptions(num_workers=1)
     target = OutputTarget.of(output.out, output.output_format)
-    check_target(target, output.overwrite)
+    check_target(target, corpus.inputs, output.overwrite)
     with _locked(target) as folder:
         plan = plan_run(
             target,
@@ -110,7 +110,8 @@ def link_corpus(
                 counts = _link(folder, plan, output, runner, display)
                 _complete(folder, plan, counts, time.monotonic() - started)
         if target.file is not None and not output.keep_parts:
-            folder.clear()
+            with uninterrupted():  # the file is there, and nobody is to hear of less
+                folder.clear()
     return LinkSummary(
         out=str(target.name),
         counts=counts,
@@ -133,7 +134,7 @@ def plan_corpus_run(
 ) -> RunPlan:
     """Return what `link_corpus` would do; links and writes nothing. Arguments and errors are its."""
     target = OutputTarget.of(output.out, output.output_format)
-    check_target(target, output.overwrite)
+    check_target(target, corpus.inputs, output.overwrite)
     read = (display or Silent()).planning
     chosen = options or LinkOptions()
     return plan_run(target, corpus, chosen, worker, output.max_bad_rows, output.overwrite, read)
@@ -161,6 +162,8 @@ def _kept(folder: OutputFolder, plan: RunPlan) -> Iterator[None]:
             done = folder.finished(plan.job.key, plan.corpus.shards, plan.target.output_format)
             if not done:
                 folder.clear()
+                if isinstance(error, KeyboardInterrupt):
+                    error.add_note(f"{plan.target.name}: no shard was finished, nothing is kept")
                 raise
             folder.tidy(done)  # workers that were stopped leave files half written
         error.add_note(
@@ -265,8 +268,9 @@ def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: 
     if file is None:
         folder.complete(summary)
         return
-    parts = [plan.target.folder / record.part for record in records]
+    parts = {plan.target.folder / record.part: record.part_digest for record in records}
+    check_parts(parts)
     with appearing(file) as staging:
-        merge_parts(staging, plan.target.output_format, part_metadata(plan.job), parts, file)
+        merge_parts(staging, plan.target.output_format, part_metadata(plan.job), list(parts), file)
         # Before the file appears: a run that is killed in between finds none such, and merges again.
         folder.complete({**summary, "file": file.name, "file_digest": digest_file(staging)})

@@ -54,7 +54,8 @@ def run_identity(
 ) -> dict[str, Any]:
     """Return the identity of a run as JSON, its key under "key".
 
-    Paths are not in it: the same files elsewhere make the same rows.
+    Where folders lie is not in it: the same files elsewhere make the same rows. What the rows call an input
+    is, and that of a file is its name as it was given.
 
     Raises:
         ModelError: the checkpoint cannot be read.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError
 from retrieval.index.digests import digest_file
+from retrieval.index.layout import VERSIONS_DIR
+from retrieval.index.versions import list_versions
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus
 from retrieval.linking.documents.shard import Shard
@@ -69,13 +74,14 @@ class RunPlan:
         }
 
 
-def check_target(target: OutputTarget, overwrite: bool) -> None:
+def check_target(target: OutputTarget, inputs: Iterable[str], overwrite: bool) -> None:
     """Refuse a place that holds something else, before any work is done; changes nothing.
 
     Raises:
-        InputError: the file is there already.
+        InputError: the file is there already, or the output would be among the inputs.
         LinkingRunError: the folder holds files that no run wrote.
     """
+    _check_apart(target, inputs)
     folder = OutputFolder(target.folder)
     identity = None if overwrite else folder.identity()
     if target.file is not None and target.file.exists() and not overwrite and not _is_merged(target):
@@ -87,6 +93,21 @@ def check_target(target: OutputTarget, overwrite: bool) -> None:
             f"{target.folder}: holds files that no linking run wrote ({shown}), which are left alone; "
             "choose another folder"
         )
+
+
+def _check_apart(target: OutputTarget, inputs: Iterable[str]) -> None:
+    """Refuse an output that is an input, or in a folder that is one: it would be read by the next run."""
+    out = Path(os.path.realpath(target.name))
+    for path in inputs:
+        place = Path(os.path.realpath(path))
+        if out == place or place.is_relative_to(os.path.realpath(target.folder)):
+            raise InputError("out", f"{target.name} holds the input {path}; choose another place")
+        if place in out.parents:
+            raise InputError(
+                "out",
+                f"{target.name} is inside the input folder {path}, with which it would be read by the next "
+                "run; choose a place outside",
+            )
 
 
 def plan_run(
@@ -126,7 +147,7 @@ def plan_run(
     if found := differs(folder, identity):
         raise LinkingRunError(
             f"{target.folder}: holds another run: {'; '.join(found)}. "
-            "Choose another --out, or begin anew with --overwrite"
+            f"Choose another --out, or begin anew with --overwrite{_old_version(folder, worker, index)}"
         )
     done = folder.finished(job.key, shards.shards, target.output_format)
     complete = len(done) == len(shards.shards) and folder.summary() is not None
@@ -142,6 +163,15 @@ def differs(folder: OutputFolder, identity: Mapping[str, Any]) -> list[str]:
     except LinkingRunError as error:
         return [str(error)]
     return [] if before is None else differences(before, identity)
+
+
+def _old_version(folder: OutputFolder, worker: WorkerOptions, index: IndexIdentity) -> str:
+    """Return how to go on with the version of the index that a run began with, where it is still kept."""
+    with suppress(LinkingRunError):  # such a folder has been told about as one that cannot be read
+        began = ((folder.identity() or {}).get("index") or {}).get("version")
+        if began != index.version and began in list_versions(Path(worker.index)):
+            return f", or finish it with --index {Path(worker.index) / VERSIONS_DIR / began}"
+    return ""
 
 
 def _is_merged(target: OutputTarget) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retrieval.errors import IndexMismatchError, SourceError
 from retrieval.index.digests import digest_file
+from retrieval.index.layout import VERSIONS_DIR
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.documents.shard import Shard
@@ -127,7 +128,7 @@ class ShardWorker:
 
         worker = job.worker
         retriever = Retriever.open(
-            worker.index,
+            _version(worker.index, job.index_version),
             worker.model,
             device=worker.device,
             dtype=worker.dtype,
@@ -181,6 +182,15 @@ def part_metadata(job: LinkJob) -> dict[str, str]:
         "options": json.dumps(asdict(job.options), sort_keys=True),
         "run": job.key,
     }
+
+
+def _version(index: str, version: str) -> Path:
+    """Return where the version is that the run began with, even if another one has become live since.
+
+    Where the index no longer keeps it, the index itself, whose live version is then seen to be another.
+    """
+    folder = Path(index) / VERSIONS_DIR / version
+    return folder if version and folder.is_dir() else Path(index)
 
 
 class _FinderOnDemand:

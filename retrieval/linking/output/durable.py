@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from retrieval.errors import SourceError
+
+_ARROW_ERRNO = re.compile(r"\[errno (\d+)\]")
 
 
 @contextmanager
@@ -20,8 +23,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)  # Arrow's own have the text alone
-        raise SourceError(f"{path}: cannot be written: {reason}") from error
+        raise SourceError(f"{path}: cannot be written: {_reason(error)}") from error
 
 
 def temporary_name(path: Path) -> Path:
@@ -67,6 +69,12 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     with appearing(path) as staging, writing(path):
         staging.write_bytes(data)
+
+
+def _reason(error: OSError) -> str:
+    """Return what the system says, without the name of the hidden file."""
+    number = _ARROW_ERRNO.search(str(error))  # Arrow's own errors have it in their text
+    return os.strerror(int(number[1])) if number else error.strerror or str(error)
 
 
 def _sync(path: Path, flags: int) -> None:

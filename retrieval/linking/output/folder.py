@@ -155,7 +155,14 @@ class OutputFolder:
 
     def remove_if_unused(self) -> None:
         """Where the folder holds nothing but the lock of this process, remove that, and what `lock` made."""
-        if self._lock is None or {path.name for path in self.path.iterdir()} != {LOCK_FILE}:
+        if self._lock is None:
+            return
+        with writing(self.path):
+            try:
+                names = {path.name for path in self.path.iterdir()}
+            except FileNotFoundError:  # somebody has removed it already
+                return
+        if names != {LOCK_FILE}:
             return
         _remove(self.path / LOCK_FILE)
         if self._made or self.path.name.endswith(PARTS_SUFFIX):

@@ -26,7 +26,6 @@ _OURS = re.compile(
     r"|\.(part-\d{6,}\.(parquet|jsonl)|_run\.json|_summary\.json)\..+\.\d+\.tmp"
 )
 _RECORDS = re.compile(r"\d{6,}\.json|\.\d{6,}\.json\..+\.\d+\.tmp")
-_NUMBERED = re.compile(r"(?:part-)?(\d{6,})\.(?:parquet|jsonl|json)")
 
 
 def part_name(shard: int, output_format: str) -> str:
@@ -47,9 +46,3 @@ def is_ours(name: str) -> bool:
 def is_record(name: str) -> bool:
     """Say whether a run writes files of this name into the folder of its records."""
     return _RECORDS.fullmatch(name) is not None
-
-
-def shard_number(name: str) -> int | None:
-    """Return whose part or record this is; None: nobody's, or one that is being written."""
-    found = _NUMBERED.fullmatch(name)
-    return None if found is None else int(found[1])

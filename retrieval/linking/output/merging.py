@@ -10,11 +10,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrieval.errors import SourceError
+from retrieval.index.digests import digest_file
 from retrieval.linking.output.durable import writing
 from retrieval.linking.output.part_file import ParquetSink
 
 _GROUP_BYTES = 32 << 20  # of Arrow data: many small parts make a file of few row groups
 _READ_ROWS = 1 << 13
+
+
+def check_parts(digests: Mapping[Path, str]) -> None:
+    """See that parts, some maybe of an earlier session, are what was written.
+
+    Args:
+        digests: XXH3-128 of every part file.
+
+    Raises:
+        SourceError: one cannot be read, or is not.
+    """
+    for part, digest in digests.items():
+        with _reading(part):
+            found = digest_file(part)
+        if found != digest:
+            raise SourceError(
+                f"{part}: has been changed since it was written: its digest was {digest}, is now {found}; "
+                "delete it, and the same command makes it again"
+            )
 
 
 def merge_parts(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.output.durable import replace_file
+from retrieval.linking.run_error import LinkingRunError
 
 _T = TypeVar("_T")
 
@@ -83,13 +84,19 @@ def write_record(file: Path, record: ShardRecord) -> None:
 
 
 def read_record(file: Path) -> ShardRecord | None:
-    """Read a record; None where the file is gone or is no whole record, so that the shard is done again."""
+    """Read a record; None where the file is gone or is no whole record, so that the shard is done again.
+
+    Raises:
+        LinkingRunError: the file cannot be read.
+    """
     try:
         if file.stat().st_size > _MAX_RECORD_BYTES:
             return None
         return ShardRecord.from_json(json.loads(file.read_bytes()))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
+    except OSError as error:
+        raise LinkingRunError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _typed(value: object, kind: type[_T]) -> _T:

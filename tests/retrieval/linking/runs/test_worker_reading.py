@@ -46,7 +46,7 @@ def test_the_next_shard_goes_on_in_the_open_file(
     opened: list[Any] = []
     closed: list[Any] = []
 
-    class Counted(opener):  # type: ignore[misc,valid-type]
+    class Counted(opener):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **settings: Any) -> None:
             super().__init__(*arguments, **settings)
             opened.append(self)
