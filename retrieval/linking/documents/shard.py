@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -34,6 +34,23 @@ class ShardFile:
     num_bytes: int = -1
     digest: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "part": self.part and list(self.part)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ShardFile:
+        """Read what `to_json` gave, to the same value.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            part = value["part"]
+            return cls(**{**value, "part": None if part is None else tuple(part)})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a stretch of a file: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -55,10 +72,19 @@ class Shard:
         """Return the fields as JSON values."""
         return {
             "number": self.number,
+            "files": [file.to_json() for file in self.files],
             "num_documents": self.num_documents,
             "digest": self.digest,
-            "files": [
-                [f.path, f.source, f.first_row, f.num_rows, f.byte_offset, f.part and list(f.part)]
-                for f in self.files
-            ],
         }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Shard:
+        """Read what `to_json` gave, to the same value.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            return cls(**{**value, "files": tuple(ShardFile.from_json(file) for file in value["files"])})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a shard: {error}") from error

@@ -10,8 +10,7 @@ from pathlib import Path
 from retrieval.errors import InputError
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.runners.local import InProcessRunner, LocalRunner
-from retrieval.linking.runners.local_process import OpenWorker
-from retrieval.linking.runners.runner import Runner
+from retrieval.linking.runners.runner import OpenWorker, Runner
 from retrieval.linking.shard_worker import ShardWorker
 
 RUNNERS = ("local", "ray")
@@ -27,7 +26,7 @@ class RunnerOptions:
         num_workers: How many; None: one per core this process may use, or one where a GPU computes. One
             local worker is this process.
         address: Of the Ray cluster; None: one is started on this machine.
-        open_worker: Makes a local worker.
+        open_worker: Makes a worker, where it works; a function or class that can be imported there.
     """
 
     name: str = "local"
@@ -61,7 +60,7 @@ def choose_runner(
     if options.name == "ray":
         from retrieval.linking.runners.ray_runner import RayRunner  # says itself when Ray is missing
 
-        return RayRunner(options.num_workers, options.address)
+        return RayRunner(options.num_workers, options.address, open_worker=options.open_worker)
     num_workers = min(options.num_workers or _usual_workers(device), num_shards)
     if num_workers == 1:
         return InProcessRunner(report, options.open_worker)

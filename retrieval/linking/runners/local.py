@@ -16,7 +16,9 @@ from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.shard import Shard
 from retrieval.linking.options import LinkJob
 from retrieval.linking.run_error import LinkingRunError
-from retrieval.linking.runners.local_process import Failure, Increments, OpenWorker, work
+from retrieval.linking.runners.local_process import work
+from retrieval.linking.runners.messages import Failure, Increments
+from retrieval.linking.runners.runner import OpenWorker
 from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 _STOP_SECONDS = 1.0  # until a worker that was asked to end is made to

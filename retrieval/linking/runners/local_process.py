@@ -4,86 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import traceback
-from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import NamedTuple, Protocol
 
-from retrieval import errors
-from retrieval.errors import GenretError, InputError
 from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.shard import Shard
 from retrieval.linking.options import LinkJob
-from retrieval.linking.output.record import ShardRecord
+from retrieval.linking.runners.messages import Failure, Increments
+from retrieval.linking.runners.runner import OpenWorker
 
 _ORPHANED = 4  # exit code of a worker whose coordinator is gone; nobody is left to read it
-
-
-class Worker(Protocol):
-    """What links shards: `ShardWorker`."""
-
-    def run(self, shard: Shard, report: Callable[[LinkCounts], None]) -> ShardRecord:
-        """Link one."""
-
-    def close(self) -> None:
-        """Release what is open."""
-
-
-OpenWorker = Callable[[LinkJob], Worker]
-
-
-class Failure(NamedTuple):
-    """An error of a worker in words: exceptions of several arguments do not survive being sent.
-
-    Attributes:
-        kind: Name of the class, for errors that are meant for a user; None: a defect.
-        text: What went wrong; of a defect with the traceback.
-        field: Of an `InputError`.
-    """
-
-    kind: str | None
-    text: str
-    field: str = ""
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """Put an error into words."""
-        if isinstance(error, InputError):
-            return cls("InputError", error.message, error.field)
-        if isinstance(error, GenretError):
-            return cls(type(error).__name__, str(error))
-        return cls(None, "".join(traceback.format_exception(error)))
-
-    def error(self) -> Exception:
-        """Return the error to raise in the coordinator."""
-        if self.kind is None:
-            return RuntimeError(f"a worker failed:\n{self.text}")
-        if self.kind == "InputError":
-            return InputError(self.field, self.text)
-        kind: type[GenretError] = getattr(errors, self.kind, GenretError)
-        # The text is whole already: the class's own constructor would put it together once more.
-        return kind.__new__(kind, self.text)
-
-
-class Increments:
-    """Sends what counts have grown by since they were last sent.
-
-    Args:
-        send: Where to.
-    """
-
-    def __init__(self, send: Callable[[LinkCounts], None]) -> None:
-        self._send = send
-        self._sent: dict[str, int] = {}
-
-    def report(self, counts: LinkCounts) -> None:
-        """Take note of the counts of the shard so far."""
-        now = counts.to_json()
-        grown = {name: n - self._sent.get(name, 0) for name, n in now.items()}
-        self._sent = now
-        if any(grown.values()):
-            self._send(LinkCounts(**grown))
 
 
 def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:

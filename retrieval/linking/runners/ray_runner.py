@@ -8,10 +8,10 @@ one that was lost with its actor is done again alone. What is finished is known 
 from __future__ import annotations
 
 import os
-import pickle
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,15 @@ from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.shard import Shard
 from retrieval.linking.options import LinkJob
 from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.runners.messages import Failure
 from retrieval.linking.runners.ray_actor import (
     OUTCOME_COLUMN,
     SHARD_COLUMN,
-    Failure,
     Outcome,
     Progress,
     ShardActor,
+    outcome_of,
+    text_of_shard,
 )
 from retrieval.linking.runners.ray_cluster import (
     RayResources,
@@ -38,6 +40,7 @@ from retrieval.linking.runners.ray_cluster import (
     connected,
     import_ray,
 )
+from retrieval.linking.runners.runner import OpenWorker
 from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 _PROGRESS_EVERY_S = 0.5
@@ -61,7 +64,7 @@ class RayRunner:
             not "cpu".
         num_retries: How often a shard is tried again whose actor died.
         runtime_env: What Ray brings to the nodes, where genret is not installed on them.
-        make_worker: Opens a worker; must be importable on the nodes.
+        open_worker: Makes a worker; a function or class that can be imported on the nodes.
 
     Raises:
         InputError: a number is out of range; it is named.
@@ -76,7 +79,7 @@ class RayRunner:
         num_gpus: float | None = None,
         num_retries: int = DEFAULT_RETRIES,
         runtime_env: Mapping[str, Any] | None = None,
-        make_worker: Callable[[LinkJob], Any] = ShardWorker,
+        open_worker: OpenWorker = ShardWorker,
     ) -> None:
         if num_workers is not None and num_workers < 1:
             raise InputError("workers", f"must be at least 1, got {num_workers}")
@@ -92,7 +95,7 @@ class RayRunner:
         self._num_gpus = num_gpus
         self._num_retries = num_retries
         self._runtime_env = runtime_env
-        self._make_worker = make_worker
+        self._open_worker = open_worker
 
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
         """Yield the record of every shard as it ends, in any order, and counts in between; see `Runner`.
@@ -126,10 +129,10 @@ class RayRunner:
     ) -> Any:
         import pyarrow as pa
 
-        tables = [pa.table({SHARD_COLUMN: pa.array([pickle.dumps(s)], pa.binary())}) for s in shards]
+        tables = [pa.table({SHARD_COLUMN: [text_of_shard(shard)]}) for shard in shards]
         linked = ray.data.from_blocks(tables).map_batches(
             ShardActor,
-            fn_constructor_args=(pickle.dumps((job, self._make_worker)), progress, self._num_retries),
+            fn_constructor_args=(job, self._open_worker, progress, self._num_retries),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(
@@ -208,19 +211,23 @@ def _needed(job: LinkJob, shards: Sequence[Shard]) -> dict[str, str]:
 
 
 def _streamed(ray: Any, blocks: Any, progress: Any) -> Generator[Outcome | LinkCounts, None, None]:
-    """Yield outcomes as blocks come, and counts while none comes."""
+    """Yield outcomes as blocks come, and in between and in the end what was counted."""
     results: queue.Queue[Outcome | BaseException | None] = queue.Queue()
     StopOnRequest.requested.clear()
     reader = threading.Thread(target=_read, args=(blocks, results), name="ray-outcomes", daemon=True)
     reader.start()
+    next_counts = time.monotonic() + _PROGRESS_EVERY_S
     try:
         while True:
+            if time.monotonic() >= next_counts:
+                yield from _counted(ray, progress)
+                next_counts = time.monotonic() + _PROGRESS_EVERY_S
             try:
-                result = results.get(timeout=_PROGRESS_EVERY_S)
+                result = results.get(timeout=max(0.0, next_counts - time.monotonic()))
             except queue.Empty:
-                yield ray.get(progress.take.remote())
                 continue
             if result is None:
+                yield from _counted(ray, progress)
                 return
             if isinstance(result, BaseException):
                 raise _said(ray, result) from result
@@ -231,6 +238,16 @@ def _streamed(ray: Any, blocks: Any, progress: Any) -> Generator[Outcome | LinkC
             reader.join(_STOP_SECONDS)  # Ray's core must not be taken down under its threads
 
 
+def _counted(ray: Any, progress: Any) -> Iterator[LinkCounts]:
+    """Yield what was counted since the last time; nothing before a worker is at a shard."""
+    try:
+        counts = ray.get(progress.take.remote())
+    except ray.exceptions.RayError as error:
+        raise _said(ray, error) from error
+    if counts is not None:
+        yield counts
+
+
 def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> None:
     """Read the blocks as they are ready, up to the first failure.
 
@@ -238,7 +255,7 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
     """
     try:
         for block in blocks.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
-            outcomes = [pickle.loads(bytes(sent)) for sent in block[OUTCOME_COLUMN]]
+            outcomes = [outcome_of(text) for text in block[OUTCOME_COLUMN]]
             for outcome in outcomes:
                 results.put(outcome)
             if any(isinstance(outcome, Failure) for outcome in outcomes):
@@ -249,13 +266,22 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
 
 
 def _said(ray: Any, error: BaseException) -> BaseException:
-    """Return the error to raise for one of Ray's: one line where workers could not be kept alive."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError):
-            return LinkingRunError(f"workers died: {' '.join(str(seen).split())}")
-        seen = seen.__cause__
+    """Return the error to raise for one of Ray's: one line where it tells of no defect."""
+    known = ray.exceptions
+    seen = list(_causes(error))
+    for one in seen:
+        if isinstance(one, known.RayActorError | known.OutOfMemoryError):
+            return LinkingRunError(f"workers died: {' '.join(str(one).split())}")
+    for one in seen:
+        if isinstance(one, known.RayError) and not isinstance(one, known.RayTaskError):
+            return LinkingRunError(f"the Ray cluster cannot go on: {' '.join(str(one).split())}")
     return error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _checked(
@@ -269,7 +295,7 @@ def _checked(
     left = {shard.number for shard in shards}
     for result in results:
         if isinstance(result, Failure):
-            raise result.error
+            raise result.error()
         if isinstance(result, ShardRecord):
             left.discard(result.shard)
         yield result

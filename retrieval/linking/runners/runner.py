@@ -1,14 +1,27 @@
-"""What a runner is."""
+"""What a runner is, and what it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.shard import Shard
 from retrieval.linking.options import LinkJob
-from retrieval.linking.shard_worker import ShardRecord
+from retrieval.linking.output.record import ShardRecord
+
+
+class Worker(Protocol):
+    """What links shards: `ShardWorker`."""
+
+    def run(self, shard: Shard, report: Callable[[LinkCounts], None]) -> ShardRecord:
+        """Link one."""
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+OpenWorker = Callable[[LinkJob], Worker]
 
 
 class Runner(Protocol):

@@ -14,7 +14,7 @@ from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.documents.shard import Shard, ShardFile
 from retrieval.linking.options import LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.output.layout import record_file
+from retrieval.linking.output.layout import part_name, record_file
 from retrieval.linking.output.record import ShardRecord, write_record
 
 
@@ -53,7 +53,7 @@ def runs_of(folder: Path) -> list[int]:
 
 def parts_of(folder: Path) -> list[int]:
     """Return the shards whose parts are whole."""
-    return sorted(int(path.name.split("-")[1]) for path in (folder / "out").glob("part-*"))
+    return sorted(int(path.stem.split("-")[1]) for path in (folder / "out").glob("part-*"))
 
 
 class FakeShardWorker:
@@ -78,7 +78,7 @@ class FakeShardWorker:
             time.sleep(self._settings.get("seconds", 0.0) / 10)
             counts.num_mentions += 1
             report(counts)
-        part = self._out / f"part-{shard.number}"
+        part = self._out / part_name(shard.number, self._job.output_format)
         hidden = self._out / f".{stamp}"
         hidden.write_text(str(shard.number), encoding="utf-8")
         hidden.rename(part)
@@ -88,3 +88,6 @@ class FakeShardWorker:
         if shard.number == self._settings.get("die_when_recorded"):
             os.kill(os.getpid(), signal.SIGKILL)
         return record
+
+    def close(self) -> None:
+        """Nothing."""

@@ -22,7 +22,7 @@ def run(address: str, folder: Path, count: int) -> dict[str, object]:
     counted, shards = LinkCounts(), []
     print(json.dumps({"left": [shard.number for shard in left]}), flush=True)
     try:
-        for result in RayRunner(2, address, make_worker=FakeShardWorker, num_retries=1).run(job, left):
+        for result in RayRunner(2, address, open_worker=FakeShardWorker, num_retries=1).run(job, left):
             if isinstance(result, LinkCounts):
                 counted.add(result)
             else:

@@ -14,7 +14,7 @@ from retrieval.linking.progress import Lines, Progress, Warnings, describe, dura
 from retrieval.linking.run_error import LinkingRunError
 from retrieval.linking.runners.choice import RunnerOptions, choose_runner
 from retrieval.linking.runners.local import InProcessRunner, LocalRunner
-from retrieval.linking.runners.local_process import Failure, Increments
+from retrieval.linking.runners.messages import Failure, Increments
 
 
 def counts(documents: int, mentions: int = 0) -> LinkCounts:
@@ -141,8 +141,7 @@ def test_errors_survive_being_sent(error: GenretError) -> None:
     back = Failure.of(error).error()
     assert isinstance(back, GenretError)
     assert str(back) == str(error)
-    if not isinstance(error, LinkingRunError):
-        assert type(back) is type(error)
+    assert type(back) is type(error)
     if isinstance(error, InputError):
         assert isinstance(back, InputError)
         assert (back.field, back.message) == (error.field, error.message)
