@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from decoding.row_filter import FilteredTrie, RowFilter, counts_before
@@ -109,11 +108,10 @@ class FilterMaker:
 
     def _are_among(self, ids: tuple[str, ...]) -> BoolArray:
         """Return which entities have one of the ids; ids the index lacks have no effect."""
-        column = self._column(ENTITY_ID)
-        # One call over all chunks: the set of ids is hashed once.
-        found = pc.is_in(column, value_set=pa.array(sorted(set(ids)), type=column.type))
-        mask: BoolArray = found.to_numpy()
-        return mask.astype(np.bool_, copy=False)
+        mask = np.zeros(self._index.num_entities, dtype=np.bool_)
+        numbers = self._index.entities.find(ids)
+        mask[numbers[numbers >= 0]] = True
+        return mask
 
     def _column(self, name: str) -> pa.ChunkedArray:
         return self._index.entities.stored_column(name)

@@ -11,8 +11,13 @@ import pyarrow.compute as pc
 
 from retrieval.errors import IndexFormatError
 from retrieval.index.arrow_files import as_numpy, single_chunk
+from retrieval.index.id_lookup import IdLookup
 from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID, TITLE
 from retrieval.types import Entity
+
+# A table of hashes is made after so many passes, and asked for fewer ids than one of so many entities.
+_PASSES_BEFORE_LOOKUP = 8
+_FEW_IDS = 16
 
 IntArray = npt.NDArray[np.signedinteger]
 
@@ -44,6 +49,8 @@ class EntityTable:
         names = table.column_names
         self.id_column = ENTITY_ID if ENTITY_ID in names else TITLE
         self._has_aliases = ALIASES in names
+        self._lookup: IdLookup | None = None
+        self._num_passes = 0
         self.metadata_columns = metadata_columns
 
     def __len__(self) -> int:
@@ -80,9 +87,7 @@ class EntityTable:
         Returns:
             Entity numbers, -1 where an id is unknown. Shape: (len(entity_ids),), int64.
         """
-        wanted = (
-            pa.array(entity_ids, type=pa.string()) if not isinstance(entity_ids, pa.Array) else entity_ids
-        )
+        wanted = _strings(entity_ids)
         found = np.full(len(wanted), -1, dtype=np.int64)
         places = pc.index_in(self._table.column(self.id_column), value_set=wanted).fill_null(-1).to_numpy()
         hits = np.flatnonzero(places >= 0)
@@ -90,6 +95,32 @@ class EntityTable:
         # An id asked for twice is found at its first place.
         first: IntArray = pc.index_in(wanted, value_set=wanted).to_numpy(zero_copy_only=False)
         return found[first]
+
+    def find(self, entity_ids: Sequence[str] | pa.Array) -> IntArray:
+        """Return what `numbers` does, for callers that ask again and again for few ids.
+
+        The first calls pass over the table. Later ones look few ids up in a table of hashes, which takes
+        16 bytes per entity from then on.
+        """
+        wanted = _strings(entity_ids)
+        lookup = self._lookup_for(wanted)
+        if lookup is not None:
+            numbers, is_sure = lookup.find(wanted)
+            if is_sure:
+                return numbers
+        return self.numbers(wanted)
+
+    def _lookup_for(self, wanted: pa.Array) -> IdLookup | None:
+        """Return the table of hashes where it pays; made when the passes before took longer than it takes."""
+        ids = self._table.column(self.id_column)
+        is_plain = wanted.type == ids.type == pa.string() and not wanted.null_count
+        if not is_plain or len(wanted) * _FEW_IDS > len(ids):
+            return None
+        if self._lookup is None:
+            self._num_passes += 1  # of two threads one may be forgotten, or both make the table: no harm
+            if self._num_passes > _PASSES_BEFORE_LOOKUP and not ids.null_count:
+                self._lookup = IdLookup(ids)
+        return self._lookup
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a column: a metadata column, "title", "entity_id" or, where there are any, "aliases".
@@ -145,6 +176,10 @@ class EntityTable:
             raise ValueError(f"entity number: expected 0 <= number < {len(self)}, got {number}")
         batch, at = divmod(number, ENTITY_BATCH_ROWS)
         return self._batches[batch], at
+
+
+def _strings(entity_ids: Sequence[str] | pa.Array) -> pa.Array:
+    return entity_ids if isinstance(entity_ids, pa.Array) else pa.array(entity_ids, type=pa.string())
 
 
 class Postings:
