@@ -1,8 +1,12 @@
-"""docs/linking.md: its commands and its Python run and print what it says, and its tables are the code's."""
+"""docs/linking.md: its commands and its Python run and print what it says, and its tables are the code's.
+
+The README's example of linking runs, too.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -153,3 +157,24 @@ def test_the_error_of_the_page_is_what_a_bad_line_gives(folder: Path, tmp_path: 
     command = f"genret link {bad} --index {folder / 'sample.index'} --out {tmp_path / 'bad'} --workers 1"
     (expected,) = [text for language, text in BLOCKS if language == "" and text.startswith("Error")]
     assert told(command).replace(str(bad), bad.name) == expected.rstrip("\n")
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_gives_the_rows_it_shows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^## Linking a corpus\n\n```\n(.*?)^```", readme, flags=re.M | re.S)
+    (note,) = re.findall(r'^\$ echo "(.*)" > notes.txt$', shown, flags=re.M)
+    ((command, said),) = re.findall(r"^\$ (genret .*)\n(\d.*)$", shown, flags=re.M)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "sample.index").symlink_to(folder / "sample.index")
+    (tmp_path / "notes.txt").write_text(f"{note}\n", encoding="utf-8")
+    assert told(command) == without_times(said)
+    rows = [json.loads(line) for line in (tmp_path / "links.jsonl").read_text(encoding="utf-8").splitlines()]
+    (filter_,) = re.findall(r"^\$ jq -c '\[(.*)\]' links.jsonl$", shown, flags=re.M)
+    columns = [name.strip().removeprefix(".") for name in filter_.split(",")]
+    assert [[row[name] for name in columns] for row in rows] == [
+        json.loads(line) for line in re.findall(r"^\[.*\]$", shown, flags=re.M)
+    ]
