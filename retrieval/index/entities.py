@@ -16,7 +16,7 @@ from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID, TITLE
 from retrieval.types import Entity
 
 # A table of hashes is made after so many passes, and asked for fewer ids than one of so many entities.
-_PASSES_BEFORE_LOOKUP = 8
+_PASSES_BEFORE_LOOKUP = 16
 _FEW_IDS = 16
 
 IntArray = npt.NDArray[np.signedinteger]
