@@ -19,7 +19,14 @@ from retrieval.evaluation.reporting.blocks import (
 )
 from retrieval.evaluation.reporting.comparison import Figure, MethodFigures, SetComparison, Settings
 from retrieval.evaluation.reporting.overview import Overview, OverviewRow
-from retrieval.evaluation.reporting.wording import ABOUT_LISTS, COLUMNS, describe_methods, describe_metric
+from retrieval.evaluation.reporting.wording import (
+    ABOUT_LISTS,
+    COLUMNS,
+    answers_once,
+    describe_methods,
+    describe_metric,
+    looks_at_first,
+)
 
 _SIGNIFICANT = 0.05
 _FEW = 30  # percentile intervals of so few are narrower than they say
@@ -125,6 +132,7 @@ def _finding(comparison: SetComparison, settings: Settings) -> str:
         f"On {comparison.labelled.name}, {_listed(best)} {verb} the highest {primary}, {value.value:.3f} "
         f"[{value.low:.3f}, {value.high:.3f}]."
     )
+    text += _unlike_lists(comparison)
     if all(m.adjusted_p is None for m in comparison.methods):
         return text
     different = [m for m in comparison.methods if _differs(m) and m.difference]
@@ -135,6 +143,18 @@ def _finding(comparison: SetComparison, settings: Settings) -> str:
         f"lower: {worse}."
     )
     return text
+
+
+def _unlike_lists(comparison: SetComparison) -> str:
+    """Return in a sentence which methods cannot gain what lists can, where the leading metric favours lists."""
+    single = [m for m in comparison.methods if answers_once(m.method)]
+    if looks_at_first(comparison.primary) or not single or len(single) == len(comparison.methods):
+        return ""
+    return (
+        f" {comparison.primary} looks beyond the first answer, and {_listed(single)} "
+        f"{'gives' if len(single) == 1 else 'give'} no more than one title per query: beside the others, "
+        "look at Success@1."
+    )
 
 
 def _listed(methods: Sequence[MethodFigures]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from retrieval.evaluation.linking_metrics import MICRO_METRICS
 from retrieval.evaluation.methods.spec import MethodSpec
 
 _METRICS = {
@@ -102,6 +103,21 @@ def describe_methods(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
         else:
             terms.append((f"`{name}`", f"As `{first_disc}`: {_disc_settings(spec)}"))
     return tuple(terms)
+
+
+def answers_once(name: str) -> bool:
+    """Whether a method writes one title per query, and no list."""
+    spec = MethodSpec.parse(name)
+    if spec.family == "unconstrained":
+        return (spec.beams or 1) == 1
+    return spec.family == "trie" or (spec.family == "disc" and spec.samples == 1)
+
+
+def looks_at_first(name: str) -> bool:
+    """Whether a metric looks at no answer but the first, or at no more than there are right ones."""
+    return name in (*MICRO_METRICS, "accuracy", "Rprec", "Rprec(KILT)") or name.removesuffix(
+        "(KILT)"
+    ).endswith("@1")
 
 
 def _describe(spec: MethodSpec) -> str:

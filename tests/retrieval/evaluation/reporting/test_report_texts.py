@@ -136,6 +136,15 @@ def test_methods_that_are_equal_share_the_first_place() -> None:
     assert "Intervals rest on 3 documents" in finding({"trie": ["Q4"] * 4}, mention_set())
 
 
+def test_lists_are_told_apart_from_single_answers() -> None:
+    answers = {"trie": ["Q1"] * 6, "disc:2/4": ["Q2"] * 6, "unconstrained": ["Q3"] * 6}
+    told = "nDCG@10 looks beyond the first answer, and `trie`, `unconstrained` give no more than one title"
+    assert told in finding(answers, query_set())
+    assert "looks beyond" not in finding(answers, query_set(), ("Success@1",))
+    assert "looks beyond" not in finding({"trie": ["Q1"] * 6, "disc:2": ["Q1"] * 6}, query_set())
+    assert "looks beyond" not in finding({"beam": ["Q1"] * 6, "bm25": ["Q1"] * 6}, query_set())
+
+
 def test_a_metric_that_means_nothing_is_not_led_by_anyone() -> None:
     nils = tuple(replace(query, gold={}, is_nil=True) for query in mention_set().queries)
     labelled = replace(mention_set(), queries=nils)
