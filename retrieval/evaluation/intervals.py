@@ -183,7 +183,7 @@ def _figure(metric: MetricValues, sums: Floats) -> Floats:
 
 def _group_differs(ours: Floats, theirs: Floats) -> npt.NDArray[np.bool_]:
     """Return for which groups the two are not the same. Shapes: (G, c), (G, c) -> (G,)."""
-    differs: npt.NDArray[np.bool_] = (np.abs(ours - theirs) > 1e-12).any(axis=1)
+    differs: npt.NDArray[np.bool_] = np.any(np.abs(ours - theirs) > 1e-12, axis=1)
     return differs
 
 

@@ -18,18 +18,15 @@ from retrieval.evaluation.reporting.blocks import (
     Terms,
 )
 from retrieval.evaluation.reporting.comparison import Figure, MethodFigures, SetComparison, Settings
+from retrieval.evaluation.reporting.findings import about_set, finding, known, lead
 from retrieval.evaluation.reporting.overview import Overview, OverviewRow
 from retrieval.evaluation.reporting.wording import (
     ABOUT_LISTS,
     COLUMNS,
-    answers_once,
     describe_methods,
     describe_metric,
-    looks_at_first,
 )
 
-_SIGNIFICANT = 0.05
-_FEW = 30  # percentile intervals of so few are narrower than they say
 _NOTHING = Cell("–")
 
 
@@ -67,8 +64,8 @@ def make_document(
         drawings: Called "overview" and "set-" with the name of a set; there may be none.
     """
     drawn = {drawing.name: drawing for drawing in drawings}
-    blocks: list[Block] = [Heading(1, facts.title), Paragraph(_lead(comparisons))]
-    blocks += [Paragraph(_finding(comparison, settings)) for comparison in comparisons]
+    blocks: list[Block] = [Heading(1, facts.title), Paragraph(lead(comparisons))]
+    blocks += [Paragraph(finding(comparison, settings)) for comparison in comparisons]
     if overview is not None:
         blocks += [Heading(2, "All sets"), _overview_table(overview)]
         blocks += [drawn["overview"]] if "overview" in drawn else []
@@ -76,7 +73,7 @@ def make_document(
         name = comparison.labelled.name
         blocks += [
             Heading(2, f"Set {name}"),
-            Paragraph(_about_set(comparison)),
+            Paragraph(about_set(comparison)),
             _set_table(comparison, settings),
         ]
         blocks += [drawn[f"set-{name}"]] if f"set-{name}" in drawn else []
@@ -107,96 +104,13 @@ def _filled(text: str, facts: Facts, settings: Settings) -> str:
     )
 
 
-def _lead(comparisons: Sequence[SetComparison]) -> str:
-    num_queries = sum(len(c.labelled.queries) for c in comparisons)
-    num_methods = len({m.method for c in comparisons for m in c.methods})
-    sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
-    methods = "1 method" if num_methods == 1 else f"{num_methods} methods"
-    return (
-        f"{methods} answered {num_queries:,} labelled queries of {sets} over one index. In every table a "
-        "row is a method, higher figures are better unless they are times or shares of failures, and the "
-        "best of a column is marked. What the methods and the columns are is said below the tables."
-    )
-
-
-def _finding(comparison: SetComparison, settings: Settings) -> str:
-    """Return in a sentence or two what a set shows."""
-    primary = comparison.primary
-    top = max(_known(m.figures[primary].interval.value) for m in comparison.methods)
-    if top == -math.inf:
-        return f"On {comparison.labelled.name}, {primary} has no meaning for any query."
-    best = [m for m in comparison.methods if m.figures[primary].interval.value == top]
-    value = best[0].figures[primary].interval
-    verb = "has" if len(best) == 1 else "have"
-    text = (
-        f"On {comparison.labelled.name}, {_listed(best)} {verb} the highest {primary}, {value.value:.3f} "
-        f"[{value.low:.3f}, {value.high:.3f}]."
-    )
-    text += _unlike_lists(comparison)
-    if all(m.adjusted_p is None for m in comparison.methods):
-        return text
-    different = [m for m in comparison.methods if _differs(m) and m.difference]
-    better = _listed([m for m in different if m.difference and m.difference.value > 0])
-    worse = _listed([m for m in different if m.difference and m.difference.value < 0])
-    text += (
-        f" Higher than `{settings.baseline}` with an adjusted p below {_SIGNIFICANT}: {better}; "
-        f"lower: {worse}."
-    )
-    return text
-
-
-def _unlike_lists(comparison: SetComparison) -> str:
-    """Return in a sentence which methods cannot gain what lists can, where the leading metric favours lists."""
-    single = [m for m in comparison.methods if answers_once(m.method)]
-    if looks_at_first(comparison.primary) or not single or len(single) == len(comparison.methods):
-        return ""
-    return (
-        f" {comparison.primary} looks beyond the first answer, and {_listed(single)} "
-        f"{'gives' if len(single) == 1 else 'give'} no more than one title per query: beside the others, "
-        "look at Success@1."
-    )
-
-
-def _listed(methods: Sequence[MethodFigures]) -> str:
-    return ", ".join(f"`{m.method}`" for m in methods) or "none"
-
-
-def _differs(method: MethodFigures) -> bool:
-    return method.adjusted_p is not None and method.adjusted_p < _SIGNIFICANT
-
-
-def _about_set(comparison: SetComparison) -> str:
-    labelled = comparison.labelled
-    kinds = {
-        "queries": "queries",
-        "kilt": "queries with sets of evidence",
-        "mentions": "mentions in their context",
-    }
-    text = f"{len(labelled.queries):,} {kinds[labelled.kind]}; the leading metric is {comparison.primary}."
-    units = "documents" if comparison.by_document else "queries"
-    text += f" Intervals rest on {comparison.num_resampled:,} {units}"
-    text += (
-        f": with fewer than {_FEW} they come out too narrow, and should be taken for rough."
-        if comparison.num_resampled < _FEW
-        else "."
-    )
-    if labelled.num_missing:
-        text += (
-            f" {labelled.num_missing:,} relevant answers are not in the index; they count as never found, "
-            "where the metric does not leave them out."
-        )
-    if labelled.num_unjudged:
-        text += f" {labelled.num_unjudged:,} queries of the files have no judged answer and are left out."
-    return text
-
-
 def _set_table(comparison: SetComparison, settings: Settings) -> Table:
     has_errors = any(m.rates["errors"] for m in comparison.methods)
     has_difference = any(m.difference is not None for m in comparison.methods)
     primary, *others = comparison.metrics
     rates = ["invalid", "NO_MATCH", *(["errors"] if has_errors else [])]
     best = {
-        name: max(_known(m.figures[name].interval.value) for m in comparison.methods)
+        name: max(known(m.figures[name].interval.value) for m in comparison.methods)
         for name in comparison.metrics
     }
 
@@ -230,8 +144,8 @@ def _set_table(comparison: SetComparison, settings: Settings) -> Table:
 
 
 def _overview_table(overview: Overview) -> Table:
-    best = {n: max(_known(row.figures[n]) for row in overview.rows) for n in overview.set_names}
-    best_mean = max(_known(row.mean) for row in overview.rows)
+    best = {n: max(known(row.figures[n]) for row in overview.rows) for n in overview.set_names}
+    best_mean = max(known(row.mean) for row in overview.rows)
 
     def cells(row: OverviewRow) -> tuple[Cell, ...]:
         figures = [Cell(_number(v), is_best=v == best[n]) for n, v in row.figures.items()]
@@ -317,7 +231,3 @@ def _share(value: float) -> str:
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"
-
-
-def _known(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
