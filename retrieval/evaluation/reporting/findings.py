@@ -83,7 +83,7 @@ def about_set(comparison: SetComparison) -> str:
     units = "documents" if comparison.by_document else "queries"
     text += f" Intervals rest on {comparison.num_resampled:,} {units}"
     text += (
-        f": with fewer than {_FEW} they come out too narrow, and should be taken for rough."
+        f": with fewer than {_FEW} they come out too narrow and p too small, and should be taken for rough."
         if comparison.num_resampled < _FEW
         else "."
     )

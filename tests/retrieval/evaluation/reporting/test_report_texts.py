@@ -132,7 +132,7 @@ def test_methods_that_are_equal_share_the_first_place() -> None:
     assert "`disc:2`, `beam` have the highest nDCG@10, 1.000" in text
     # 5 of 6 queries differ: p is at least 1/16, whatever the resamples say.
     assert "Higher than `trie` with an adjusted p below 0.05: none; lower: none." in text
-    assert "Intervals rest on 6 queries: with fewer than 30 they come out too narrow" in text
+    assert "Intervals rest on 6 queries: with fewer than 30 they come out too narrow and p too small" in text
     assert "Intervals rest on 3 documents" in finding({"trie": ["Q4"] * 4}, mention_set())
 
 
