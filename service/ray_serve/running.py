@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from retrieval.errors import InputError, MissingExtraError
-from retrieval.linking.runners.ray_cluster import check_paths, connected, import_ray
+from retrieval.linking.runners.ray_cluster import check_paths, connected, import_ray, is_local
 from service.errors import ServiceError
 from service.ray_serve.deployment import REFUSAL, ServePlan
 
@@ -39,12 +38,12 @@ def run_deployment(
     """
     ray = import_ray()
     serve = _import_serve()
-    if detach and not (address or os.environ.get("RAY_ADDRESS")):
+    if detach and is_local(address):
         raise InputError("detach", "needs a cluster that runs already: name it with --address")
     num_cpus = plan.num_replicas * plan.num_cpus + _CPUS_OF_PROXY_AND_CONTROLLER
     with connected(ray, address, num_cpus, runtime_env) as own:
         check_paths(ray, plan.paths())
-        _deploy(serve, plan)
+        _deploy(serve, plan, say)
         where = f"port {plan.config.port} of every node with a replica"
         say(f"ready: application {plan.name!r}, {plan.num_replicas} replicas, on {where}")
         if detach:
@@ -67,7 +66,14 @@ def _import_serve() -> Any:
     return serve
 
 
-def _deploy(serve: Any, plan: ServePlan) -> None:
+def _deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
+    """Deploy. What does not get as far as to serve, or is interrupted, is taken off again.
+
+    An application that served under the name before is left with the replicas that it has.
+
+    Raises:
+        ServiceError: replicas do not start; says why.
+    """
     from ray.serve.config import ProxyLocation, gRPCOptions
 
     from service.ray_serve.app import application
@@ -79,17 +85,25 @@ def _deploy(serve: Any, plan: ServePlan) -> None:
         grpc_options=gRPCOptions(**plan.grpc_options()),
         logging_config={"log_level": "WARNING"},
     )
+    is_new = plan.name not in serve.status().applications
+    made = application(plan.config, plan.deployment_options())
     try:
-        serve.run(
-            application(plan.config, plan.deployment_options()),
-            name=plan.name,
-            route_prefix=plan.route_prefix,
-        )
-    except RuntimeError as error:
-        text = str(error)
-        serve.delete(plan.name)
-        said = text.partition(REFUSAL)[2].splitlines()
-        raise ServiceError(said[0] if said else f"the application does not start: {text}") from error
+        serve.run(made, name=plan.name, route_prefix=plan.route_prefix)
+    except BaseException as error:
+        if is_new:
+            say("taking the application off")
+            serve.delete(plan.name)
+        if isinstance(error, RuntimeError):
+            raise ServiceError(_why(str(error), is_new, plan.name)) from error
+        raise
+
+
+def _why(said: str, is_new: bool, name: str) -> str:
+    """Return why an application does not start, from what Ray says of it."""
+    refusal = said.partition(REFUSAL)[2].splitlines()
+    text = refusal[0] if refusal else f"the application does not start: {said}"
+    left = f"the application {name!r} that was there before is left as it is; serve status tells of it"
+    return text if is_new else f"{text}\n{left}"
 
 
 def _wait_for_signal() -> None:

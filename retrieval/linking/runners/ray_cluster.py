@@ -20,6 +20,7 @@ from retrieval.linking.run_error import LinkingRunError
 
 NAMESPACE = "genret-link"
 _ADDRESS_VARIABLE = "RAY_ADDRESS"
+_LOCAL = "local"  # as `ray.init` calls it
 _CHECK_SECONDS = 120.0
 _LOG = logging.getLogger(__name__)
 
@@ -62,6 +63,11 @@ def import_ray() -> Any:
     return ray
 
 
+def is_local(address: str | None) -> bool:
+    """Say whether a cluster is started on this machine for an address, which ends with the process."""
+    return (address or os.environ.get(_ADDRESS_VARIABLE) or _LOCAL) == _LOCAL
+
+
 @contextmanager
 def connected(
     ray: Any, address: str | None, num_cpus: float, runtime_env: Mapping[str, Any] | None
@@ -83,14 +89,15 @@ def connected(
     if ray.is_initialized():
         yield False
         return
-    address = address or os.environ.get(_ADDRESS_VARIABLE) or "local"
-    arguments: dict[str, Any] = {"num_cpus": math.ceil(num_cpus)} if address == "local" else {}
+    own = is_local(address)
+    address = _LOCAL if own else address or os.environ[_ADDRESS_VARIABLE]
+    arguments: dict[str, Any] = {"num_cpus": math.ceil(num_cpus)} if own else {}
     try:
         with _signal_handlers_kept():
             ray.init(
                 address=address,
                 namespace=NAMESPACE,
-                include_dashboard=False if address == "local" else None,
+                include_dashboard=False if own else None,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env=dict(runtime_env) if runtime_env else None,
@@ -101,7 +108,7 @@ def connected(
             "ray_address", f"no Ray cluster can be used at {address!r}: {reason_not_joined(error)}"
         ) from error
     try:
-        yield address == "local"
+        yield own
     finally:
         ray.shutdown()  # the actors of a driver that leaves end with it
 
@@ -151,19 +158,20 @@ def choose_resources(
     if num_gpus is None:
         num_gpus = 1.0 if wants_gpu and gpus >= 1 else 0.0
     fitting = [math.floor(have / each) for have, each in ((cpus, num_cpus), (gpus, num_gpus)) if each > 0]
-    most = max(1, min(fitting, default=1))
-    if num_workers is not None and num_workers > most:
+    most = min(fitting, default=1)
+    wanted = num_workers or max(1, most)
+    if wanted > most:
         _LOG.warning(
-            "%d workers were asked for and %d fit: the cluster has %g CPUs and %g GPUs, a worker takes %g "
-            "and %g; the others wait until it grows",
-            num_workers,
+            "of %d workers %d fit: the cluster has %g CPUs and %g GPUs, a worker takes %g and %g; the others "
+            "wait until it grows",
+            wanted,
             most,
             cpus,
             gpus,
             num_cpus,
             num_gpus,
         )
-    return RayResources(num_workers or most, num_cpus, num_gpus)
+    return RayResources(wanted, num_cpus, num_gpus)
 
 
 def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:

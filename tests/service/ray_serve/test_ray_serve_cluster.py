@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -12,26 +13,36 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from retrieval.answers.types import AnswerRequest
 from retrieval.types import Mention, RetrieveRequest
 from service.client import ClientOptions, RetrievalClient
 from service.errors import CallError
-from tests.service.server_process import ENVIRONMENT, GENRET, ROOT, ServerProcess
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.pb.genret.v1.retrieval_service_pb2_grpc import RetrievalServiceStub
+from tests.sample_index import build_sample_index
+from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
 
 pytest.importorskip("ray.serve")
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
-PATIENCE_S = 150.0
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+PATIENCE_S = 240.0  # on a busy machine
+_TICKS = os.sysconf("SC_CLK_TCK")
 APPLICATION = ClientOptions(metadata=(("application", "genret"),))
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Return ports that nobody has, below those that the system and Ray give out by themselves."""
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
+        with suppress(OSError):
+            sockets.append(socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000))))
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
         one.close()
@@ -67,6 +78,11 @@ class Deployment:
         self._reader.join(PATIENCE_S)
         return code
 
+    @contextmanager
+    def stub(self) -> Iterator[RetrievalServiceStub]:
+        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+            yield RetrievalServiceStub(channel)
+
     def open(self) -> RetrievalClient:
         return RetrievalClient(f"127.0.0.1:{self.port}", APPLICATION)
 
@@ -80,14 +96,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("sample") / "index"
-    command = [*GENRET, "build", str(ROOT / "data" / "catalogue.tsv"), "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT)
-    return out
+    return build_sample_index(tmp_path_factory.mktemp("sample") / "index")
 
 
 @pytest.fixture(scope="module")
-def deployment(index: Path) -> Iterator[Deployment]:
+def server(index: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(f"sample={index}") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def deployment(index: Path, server: ServerProcess) -> Iterator[Deployment]:  # both start at the same time
     home = tempfile.mkdtemp(prefix="gr-")  # short: Ray's sockets are in it
     running = Deployment(index, Path(home))
     try:
@@ -96,14 +115,13 @@ def deployment(index: Path) -> Iterator[Deployment]:
         yield running
     finally:
         if running.process.poll() is None:
-            running.process.send_signal(signal.SIGTERM)
-            running.process.wait(PATIENCE_S)
+            running.stop()
         shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def direct(index: Path) -> Iterator[RetrievalClient]:
-    with ServerProcess(f"sample={index}") as server, RetrievalClient(server.address()) as client:
+def direct(server: ServerProcess) -> Iterator[RetrievalClient]:
+    with RetrievalClient(server.address()) as client:
         yield client
 
 
@@ -180,6 +198,69 @@ def test_a_deadline_ends_the_call(client: RetrievalClient) -> None:
     with pytest.raises(CallError) as caught:
         client.retrieve(RetrieveRequest("hamlet"), timeout_s=0.001)
     assert caught.value.code == "DEADLINE_EXCEEDED"
+
+
+def slow(query: str) -> pb.RetrieveRequest:
+    """Return a request that takes seconds."""
+    return pb.RetrieveRequest(query=query, k=1000, beam_size=1000, exact=True, exact_budget=1_000_000)
+
+
+@pytest.fixture(scope="module")
+def slow_seconds(deployment: Deployment) -> float:
+    """Return what the replicas compute for a slow request."""
+    before = idle_seconds(deployment)
+    with deployment.stub() as stub:
+        stub.Retrieve(slow("as a whole"), metadata=APPLICATION.metadata, timeout=PATIENCE_S)
+    return idle_seconds(deployment) - before
+
+
+def seconds_of(deployment: Deployment) -> float:
+    """Return the processor time of the replicas so far."""
+    fields = [
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in replicas(deployment)
+    ]
+    return sum(int(user) + int(system) for *_, user, system in (f[:13] for f in fields)) / _TICKS
+
+
+def idle_seconds(deployment: Deployment) -> float:
+    """Wait until the replicas do nothing, and return their processor time so far."""
+    seen = [seconds_of(deployment)]
+
+    def idle() -> bool:
+        time.sleep(1.0)
+        seen.append(seconds_of(deployment))
+        return seen[-1] - seen[-2] < 0.2
+
+    wait_until(idle)
+    return seen[-1]
+
+
+def leave(stub: Any, how: str, seconds: float) -> None:
+    """Begin a slow call, and give it up after some time."""
+    wait = {"metadata": APPLICATION.metadata, "timeout": seconds if how == "late" else PATIENCE_S}
+    if how == "stream":
+        asked = iter([pb.RetrieveStreamRequest(id=query, request=slow(query)) for query in "abcd"])
+        call = stub.RetrieveStream(asked, **wait)
+    elif how == "batch":
+        call = stub.BatchRetrieve.future(pb.BatchRetrieveRequest(requests=map(slow, "efgh")), **wait)
+    else:
+        call = stub.Retrieve.future(slow(how), **wait)
+    if how != "late":
+        time.sleep(seconds)
+        assert call.cancel()
+    with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):
+        next(call) if how == "stream" else call.result()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late", "stream", "batch"])
+def test_a_call_that_is_given_up_is_decoded_no_further(
+    how: str, deployment: Deployment, slow_seconds: float
+) -> None:
+    assert slow_seconds > 0.5
+    before = idle_seconds(deployment)
+    with deployment.stub() as stub:
+        leave(stub, how, slow_seconds / 4)
+    assert idle_seconds(deployment) - before < 0.7 * slow_seconds
 
 
 @pytest.mark.fault

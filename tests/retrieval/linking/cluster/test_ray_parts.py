@@ -123,9 +123,19 @@ def test_workers_are_as_many_as_fit(there: dict[str, float], asked: Any, chosen:
     assert choose_resources(_Ray(**there), *asked) == chosen
 
 
-def test_more_workers_than_fit_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    assert choose_resources(_Ray(CPU=2), 5, 1.0, None, False).num_workers == 5
-    assert "5 workers were asked for and 2 fit" in caplog.text
+@pytest.mark.parametrize(
+    ("there", "asked", "told"),
+    [
+        ({"CPU": 2}, 5, "of 5 workers 2 fit: the cluster has 2 CPUs and 0 GPUs"),
+        ({}, None, "of 1 workers 0 fit: the cluster has 0 CPUs and 0 GPUs"),
+    ],
+    ids=["fewer", "none"],
+)
+def test_more_workers_than_fit_are_told_of(
+    there: dict[str, float], asked: int | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert choose_resources(_Ray(**there), asked, 1.0, None, False).num_workers == (asked or 1)
+    assert told in caplog.text
 
 
 def test_a_missing_token_is_told_from_other_reasons() -> None:
