@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -35,6 +37,18 @@ class LinkCounts:
         """Add another's counts."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LinkCounts:
+        """Read the fields from an object that may hold others too; what is missing is 0.
+
+        Raises:
+            ValueError: a field is no number.
+        """
+        found = {field.name: value.get(field.name, 0) for field in fields(cls)}
+        if not all(type(number) is int for number in found.values()):
+            raise ValueError(f"expected integers, got {found}")
+        return cls(**found)
 
     def to_json(self) -> dict[str, int]:
         """Return the fields."""

@@ -18,7 +18,7 @@ from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_c
 from retrieval.linking.documents.shard import Shard
 from retrieval.linking.options import LinkJob, LinkOptions, WorkerOptions
 from retrieval.linking.output.folder import OutputFolder
-from retrieval.linking.output.layout import RUN_FILE
+from retrieval.linking.output.layout import RUN_FILE, SUMMARY_FILE
 from retrieval.linking.output.record import ShardRecord
 from retrieval.linking.output.target import OutputTarget
 from retrieval.linking.run_error import LinkingRunError
@@ -38,6 +38,7 @@ class RunPlan:
         job: What every worker is told.
         done: Records of shards that an earlier run finished, by number.
         is_complete: Whether the output is complete already.
+        totals: Counts of a complete run whose parts may be gone, as a single file was made of them.
     """
 
     target: OutputTarget
@@ -46,6 +47,7 @@ class RunPlan:
     job: LinkJob
     done: Mapping[int, ShardRecord]
     is_complete: bool
+    totals: LinkCounts | None = None
 
     @property
     def missing(self) -> list[Shard]:
@@ -55,6 +57,9 @@ class RunPlan:
     def done_counts(self) -> LinkCounts:
         """Return what the finished shards add up to."""
         counts = LinkCounts()
+        if self.totals is not None:
+            counts.add(self.totals)
+            return counts
         for record in self.done.values():
             counts.add(record.counts)
         return counts
@@ -85,7 +90,7 @@ def check_target(target: OutputTarget, inputs: Iterable[str], overwrite: bool) -
     folder = OutputFolder(target.folder)
     identity = None if overwrite else folder.identity()
     if target.file is not None and target.file.exists() and not overwrite and not _is_merged(target):
-        raise InputError("out", f"{target.file} exists already; replace it with --overwrite")
+        raise _exists(target)
     foreign = folder.foreign_names()
     if foreign and identity is None and not (overwrite and (target.folder / RUN_FILE).exists()):
         shown = ", ".join(foreign[:_NAMED_FOREIGN]) + (", ..." if len(foreign) > _NAMED_FOREIGN else "")
@@ -93,6 +98,10 @@ def check_target(target: OutputTarget, inputs: Iterable[str], overwrite: bool) -
             f"{target.folder}: holds files that no linking run wrote ({shown}), which are left alone; "
             "choose another folder"
         )
+
+
+def _exists(target: OutputTarget) -> InputError:
+    return InputError("out", f"{target.file} exists already; replace it with --overwrite")
 
 
 def _check_apart(target: OutputTarget, inputs: Iterable[str]) -> None:
@@ -150,10 +159,17 @@ def plan_run(
             f"Choose another --out, or begin anew with --overwrite{_old_version(folder, worker, index)}"
         )
     done = folder.finished(job.key, shards.shards, target.output_format)
-    complete = len(done) == len(shards.shards) and folder.summary() is not None
-    if target.file is not None:
-        complete = complete and not overwrite and _is_merged(target)
-    return RunPlan(target, shards, identity, job, done, complete)
+    summary = folder.summary()
+    if target.file is None:
+        return RunPlan(target, shards, identity, job, done, bool(summary) and len(done) == len(shards.shards))
+    if overwrite or summary is None or not _is_merged(target):
+        return RunPlan(target, shards, identity, job, done, False)
+    if summary.get("key") != job.key:
+        raise _exists(target)
+    try:
+        return RunPlan(target, shards, identity, job, done, True, LinkCounts.from_json(summary))
+    except ValueError as error:
+        raise LinkingRunError(f"{folder.path / SUMMARY_FILE}: cannot be read: {error}") from error
 
 
 def differs(folder: OutputFolder, identity: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,10 @@ class OutputFolder:
         Raises:
             SourceError: one cannot be removed.
         """
-        kept = {RUN_FILE, RECORDS_DIR, LOCK_FILE} | {record.part for record in done.values()}
+        self._keep(done, {RUN_FILE, RECORDS_DIR, LOCK_FILE})
+
+    def _keep(self, done: Mapping[int, ShardRecord], others: Set[str]) -> None:
+        kept = others | {record.part for record in done.values()}
         records = {record_file(self.path, number).name for number in done}
         # Records go first: none may be there without its part.
         for path in self._own_files(RECORDS_DIR):
@@ -142,16 +145,19 @@ class OutputFolder:
                 _remove(path)
 
     def clear(self) -> None:
-        """Remove everything that a run wrote, what it is about last; never anything else.
+        """Remove everything that a run wrote, its totals last; never anything else.
+
+        The totals know the one file that was made of the parts: a run that is killed here finds it whole.
 
         Raises:
             SourceError: a file cannot be removed.
         """
-        self.tidy({})
+        self._keep({}, {RUN_FILE, RECORDS_DIR, LOCK_FILE, SUMMARY_FILE})
         with writing(self.path):
             if (self.path / RECORDS_DIR).is_dir() and not any((self.path / RECORDS_DIR).iterdir()):
                 (self.path / RECORDS_DIR).rmdir()
         _remove(self.path / RUN_FILE)
+        _remove(self.path / SUMMARY_FILE)
 
     def remove_if_unused(self) -> None:
         """Where the folder holds nothing but the lock of this process, remove that, and what `lock` made."""

@@ -147,3 +147,44 @@ def test_a_folder_that_is_gone_is_no_trouble_in_the_end(tmp_path: Path) -> None:
     folder.remove_if_unused()
     folder.release()
     assert not folder.path.exists()
+
+
+def finished_but_for_the_parts(docs: Path, tmp_path: Path, index: Path) -> tuple[Path, Path]:
+    """Return a whole file and the folder of its run, which was killed as it removed the parts."""
+    out = tmp_path / "o.jsonl"
+    run_words(docs, out, index, keep_parts=True)
+    parts = tmp_path / "o.jsonl.parts"
+    shutil.rmtree(parts / "_shards")
+    for part in parts.glob("part-*"):
+        part.unlink()
+    return out, parts
+
+
+def test_a_file_whose_parts_were_half_removed_is_complete(docs: Path, tmp_path: Path, index: Path) -> None:
+    out, parts = finished_but_for_the_parts(docs, tmp_path, index)
+    before = out.read_bytes()
+    summary = run_words(docs, out, index)
+    assert (summary.was_complete, summary.counts.num_mentions, summary.counts.num_rows) == (True, 20, 20)
+    assert out.read_bytes() == before
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize("what_stays", ["_run.json _summary.json", "_summary.json"])
+def test_the_file_of_another_run_is_not_replaced(
+    what_stays: str, docs: Path, tmp_path: Path, index: Path
+) -> None:
+    out, parts = finished_but_for_the_parts(docs, tmp_path, index)
+    for name in {"_run.json", "_summary.json"} - set(what_stays.split()):
+        (parts / name).unlink()
+    before = out.read_bytes()
+    with pytest.raises(InputError if what_stays == "_summary.json" else LinkingRunError):
+        run_words(docs, out, index, shard_documents=3)
+    assert out.read_bytes() == before
+
+
+def test_totals_that_are_no_numbers_are_named(docs: Path, tmp_path: Path, index: Path) -> None:
+    _, parts = finished_but_for_the_parts(docs, tmp_path, index)
+    summary = json.loads((parts / "_summary.json").read_text())
+    (parts / "_summary.json").write_text(json.dumps({**summary, "num_rows": "many"}))
+    with pytest.raises(LinkingRunError, match=r"_summary\.json: cannot be read: expected integers, got"):
+        run_words(docs, tmp_path / "o.jsonl", index)
