@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 INTERRUPTED = 130  # exit code of a command that was stopped by the user: 128 + SIGINT
 
@@ -21,6 +22,40 @@ def sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def surely_interrupted() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the block with KeyboardInterrupt, whatever the code below makes of them.
+
+    Compiled modules that are being imported make another error of it, such as an AttributeError of a module
+    that is half there. Does nothing outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and only it is interrupted
+        return
+    came = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.default_int_handler(number, frame)
+
+    # A handler that was not set from Python is None and could not be set again.
+    held = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, interrupt) for number in held}
+    try:
+        yield
+    except Exception as error:
+        if not came:
+            raise
+        interruption = KeyboardInterrupt()
+        for note in getattr(error, "__notes__", ()):  # what is kept is kept
+            interruption.add_note(note)
+        raise interruption from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

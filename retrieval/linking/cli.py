@@ -11,19 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+from retrieval.interruption import INTERRUPTED, surely_interrupted
 from retrieval.linking.finding.options import FindOptions
 from retrieval.linking.flag_groups import GroupedCommand, Values, as_usage
-from retrieval.linking.flags import (
-    input_flags,
-    link_options,
-    linking_flags,
-    mention_flags,
-    model_flags,
-    output_flags,
-    run_flags,
-    worker_options,
-)
+from retrieval.linking.flags import input_flags, model_flags, output_flags, run_flags, worker_options
+from retrieval.linking.linking_flags import link_options, linking_flags, mention_flags
 
 if TYPE_CHECKING:
     from retrieval.linking.progress import Display
@@ -58,31 +50,39 @@ def link_command(
     The output is written shard by shard. A run that was interrupted or killed goes on with the same command
     where it was; when inputs, options, index or model have changed since, it is refused and the change named.
     """
+    with _answered(output["out"]), surely_interrupted():
+        _run(inputs, output, reading, model, linking, find, run)
+
+
+def _run(
+    inputs: tuple[str, ...],
+    output: Values,
+    reading: Values,
+    model: Values,
+    linking: Values,
+    find: tuple[FindOptions, Path | None],
+    run: Values,
+) -> None:
     from retrieval.linking.documents.corpus import CorpusOptions
-    from retrieval.linking.run import OutputOptions, link_corpus
+    from retrieval.linking.run import OutputOptions, link_corpus, plan_corpus_run
     from retrieval.linking.runners.choice import RunnerOptions
 
-    bad_rows = reading["max_bad_rows"]
-    with as_usage():
-        corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
-        options = link_options(find[0], linking, output["drop_nil"])
-        worker = worker_options(model, find[1])
-        target = OutputOptions(
-            out=output["out"],
-            output_format=output["format"],
-            max_bad_rows=bad_rows,
-            max_failed=run["max_failed"],
-            overwrite=output["overwrite"],
-            keep_parts=output["keep_parts"],
-        )
-        runner = RunnerOptions(run["runner"], run["workers"], run["ray_address"])
+    corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
+    options = link_options(find[0], linking, output["drop_nil"])
+    worker = worker_options(model, find[1])
+    target = OutputOptions(
+        out=output["out"],
+        output_format=output["format"],
+        max_bad_rows=reading["max_bad_rows"],
+        max_failed=run["max_failed"],
+        overwrite=output["overwrite"],
+        keep_parts=output["keep_parts"],
+    )
+    runner = RunnerOptions(run["runner"], run["workers"], run["ray_address"])
     if run["dry_run"]:
-        from retrieval.linking.run import plan_corpus_run
-
-        with _answered(output["out"]):
-            _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
+        _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
         return
-    with _answered(output["out"]), sigterm_as_interrupt(), _shown(run["quiet"]) as display:
+    with _shown(run["quiet"]) as display:
         summary = link_corpus(corpus, target, worker, options, runner, display)
     _tell(summary, run["json"], run["quiet"])
 

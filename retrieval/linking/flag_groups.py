@@ -97,8 +97,9 @@ def flag_group(
 
 @contextmanager
 def as_usage() -> Iterator[None]:
-    """Let an `InputError` of the block become a usage error that names the option."""
+    """Let an `InputError` of the block become a usage error that names the option or the argument."""
     try:
         yield
     except InputError as error:
-        raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
+        name = "INPUTS" if error.field == "inputs" else "--" + error.field.replace("_", "-")
+        raise click.UsageError(f"{name}: {error.message}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from retrieval.errors import InputError
@@ -72,8 +71,10 @@ class LinkOptions:
                 raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
         if self.context_chars is not None and self.context_chars < 0:
             raise InputError("context_chars", f"must be at least 0, got {self.context_chars}")
-        if self.min_logprob is not None and math.isnan(self.min_logprob):
-            raise InputError("min_logprob", "must be a number, got nan")
+        if self.min_logprob is not None and not self.min_logprob <= 0:
+            raise InputError(
+                "min_logprob", f"must be at most 0, as every log-probability is, got {self.min_logprob}"
+            )
         if self.min_probability is not None and not 0 <= self.min_probability <= 1:
             raise InputError("min_probability", f"must be in [0, 1], got {self.min_probability}")
         if self.min_probability is not None and self.method == "beam" and self.k == 1:

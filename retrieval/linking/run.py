@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.errors import InputError, SourceError
 from retrieval.index.digests import digest_file
 from retrieval.interruption import uninterrupted
 from retrieval.linking.counts import LinkCounts
@@ -157,7 +157,7 @@ def _kept(folder: OutputFolder, plan: RunPlan) -> Iterator[None]:
     """When the block fails, tell what stays, and leave nothing of a run that has finished no shard."""
     try:
         yield
-    except (GenretError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:
         with uninterrupted():
             done = folder.finished(plan.job.key, plan.corpus.shards, plan.target.output_format)
             if not done:

@@ -43,9 +43,11 @@ class OutputTarget:
             output_format: Of the parts of a folder; None: Parquet. Of a file the name says it.
 
         Raises:
-            InputError: the name is that of another kind of file, or contradicts the format.
+            InputError: the name is empty or that of another kind of file, or contradicts the format.
             SourceError: the folder that it is to be in is missing.
         """
+        if not str(out):
+            raise InputError("out", "must not be empty")
         path = Path(out)
         named = _FILE_SUFFIXES.get(path.suffix)
         if named is None and path.suffix in _OTHER_SUFFIXES and not path.is_dir():

@@ -19,8 +19,9 @@ from click.testing import CliRunner, Result
 
 from retrieval import Mention, Retriever
 from retrieval.errors import ModelError
+from retrieval.linking import run
 from retrieval.linking.cli import link_command
-from retrieval.linking.flags import default_cache_dir
+from retrieval.linking.linking_flags import default_cache_dir
 from tests.checkpoints import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -358,6 +359,14 @@ def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
         (["--out", "o", "--min-chars", "0"], "--min-chars: must be an integer of at least 1, got 0"),
         (["--out", "o", "--shard-documents", "0"], "--shard-documents: must be at least 1, got 0"),
         (["--out", "o", "--ray-address", "auto"], "--ray-address: needs --runner ray"),
+        (["--out", ""], "--out: must not be empty"),
+        (["--out", "d.jsonl", "--overwrite"], "--out: d.jsonl holds the input d.jsonl; choose another place"),
+        (["d.jsonl", "--out", "o"], "INPUTS: d.jsonl is named more than once"),
+        (["--out", "o", "--min-logprob", "2"], "--min-logprob: must be at most 0, as every log-probability"),
+        (
+            ["--out", "o", "--min-logprob", "nan"],
+            "--min-logprob: must be at most 0, as every log-probability",
+        ),
         (["--out", "o.jsonl", "--format", "parquet"], "--format: must be jsonl for 'o.jsonl'"),
         ([], "Missing option '--out'"),
     ],
@@ -423,6 +432,61 @@ def test_ctrl_c_keeps_whole_shards_and_says_so(link: Link, monkeypatch: pytest.M
     assert result.stderr.endswith("\ninterrupted: other.jsonl: no shard was finished, nothing is kept\n")
     assert files() == {"d.jsonl", "out.jsonl.parts"}
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_that_became_another_error_is_ctrl_c(
+    number: signal.Signals, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a compiled module is being imported: what it raises instead is no error of the program."""
+
+    def half_imported(*_: Any) -> Any:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            raise AttributeError("partially initialized module") from None
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(run, "plan_run", half_imported)
+    for extra in ([], ["--dry-run"]):
+        result = link("d.jsonl", "--out", "out.jsonl", *extra)
+        assert (result.exit_code, result.stderr) == (130, "\ninterrupted: out.jsonl is as it was before\n")
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert files() == {"d.jsonl"}
+
+
+def test_ctrl_c_that_became_another_error_tells_what_is_kept(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = Retriever.retrieve_batch
+
+    def half_imported(self: Retriever, requests: Any) -> Any:
+        if not any("[Nile]" in request.query for request in requests):
+            return answered(self, requests)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise AttributeError("partially initialized module") from None
+
+    monkeypatch.setattr(Retriever, "retrieve_batch", half_imported)
+    result = link("d.jsonl", "--shard-documents", "1", "--batch-size", "1", "--out", "out")
+    assert result.exit_code == 130
+    assert "\ninterrupted: 1 of 3 shards are done and kept in out: " in result.stderr
+
+
+def test_ctrl_c_while_a_run_is_planned_is_no_word_about_shards(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert link("d.jsonl", "--out", "out").exit_code == 0
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    before = rows("out")
+    monkeypatch.setattr(run, "plan_run", interrupted)
+    result = link("d.jsonl", "--out", "out")
+    assert (result.exit_code, result.stderr) == (130, "\ninterrupted: out is as it was before\n")
+    assert rows("out") == before
 
 
 def test_failure_in_the_middle_leaves_nothing(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -435,6 +435,7 @@ def test_records_come_back(tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     file.write_text(json.dumps(record.to_json()))
     assert read_record(file) == record
-    for broken in ({}, {**record.to_json(), "shard": "3"}, {**record.to_json(), "counts": {"x": 1}}, []):
+    odd: list[Any] = [{}, {**record.to_json(), "shard": "3"}, {**record.to_json(), "counts": {"x": 1}}, []]
+    for broken in odd:
         file.write_text(json.dumps(broken))
         assert read_record(file) is None
