@@ -56,7 +56,9 @@ COMMANDS = {
         "service.commands.indexes", "reload_command", "Have a running server take up a new version."
     ),
     "token": LazyCommand("service.commands.token", "token_command", "Make and check bearer tokens."),
-    "link": LazyCommand("retrieval.linking.cli", "link_command", "Link the mentions of documents to entities."),
+    "link": LazyCommand(
+        "retrieval.linking.cli", "link_command", "Link the mentions of documents to entities."
+    ),
     "evaluate": LazyCommand(
         "retrieval.evaluation.cli", "evaluate_command", "Compare methods on labelled sets."
     ),
