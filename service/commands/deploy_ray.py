@@ -92,4 +92,9 @@ def deploy_ray_command(
     configure_logs(plan.config.log)
     from service.ray_serve.running import run_deployment
 
-    run_deployment(plan, address, detach, None, partial(announce, plan.config.log))
+    try:
+        run_deployment(plan, address, detach, None, partial(announce, plan.config.log))
+    except InputError as error:
+        # The cluster's address has another flag where it stands beside that of a server.
+        field = "address" if error.field == "ray_address" else error.field
+        raise usage_error(InputError(field, error.message)) from error

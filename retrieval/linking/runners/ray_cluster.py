@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from retrieval.linking.run_error import LinkingRunError
 NAMESPACE = "genret-link"
 _ADDRESS_VARIABLE = "RAY_ADDRESS"
 _LOCAL = "local"  # as `ray.init` calls it
+_REACH_SECONDS = 10.0
 _CHECK_SECONDS = 120.0
 _LOG = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ def connected(
         return
     own = is_local(address)
     address = _LOCAL if own else address or os.environ[_ADDRESS_VARIABLE]
+    _check_reachable(address)
     arguments: dict[str, Any] = {"num_cpus": math.ceil(num_cpus)} if own else {}
     try:
         with _signal_handlers_kept():
@@ -104,13 +107,30 @@ def connected(
                 **arguments,
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(
-            "ray_address", f"no Ray cluster can be used at {address!r}: {reason_not_joined(error)}"
-        ) from error
+        raise _no_cluster(address, reason_not_joined(error)) from error
     try:
         yield own
     finally:
         ray.shutdown()  # the actors of a driver that leaves end with it
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself would try for minutes.
+
+    Raises:
+        InputError: nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal() or not host:
+        return  # a word such as "auto", or what Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, getattr(error, "strerror", None) or str(error)) from error
+
+
+def _no_cluster(address: str, reason: str) -> InputError:
+    return InputError("ray_address", f"no Ray cluster can be used at {address!r}: {reason}")
 
 
 def reason_not_joined(error: BaseException) -> str:

@@ -126,3 +126,21 @@ def test_the_file_to_start_from_fits_what_is_deployed() -> None:
     for told in (written, planned):
         told["applications"][0].pop("args")
     assert written == planned
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--address", "127.0.0.1:1"], "--address: no Ray cluster can be used at '127.0.0.1:1'"),
+        (["--detach"], "--detach: needs a cluster that runs already"),
+        (["--detach", "--address", "local"], "--detach: needs a cluster that runs already"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_a_usage_error(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray.serve")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    result = CliRunner().invoke(cli, ["deploy-ray", "x=/x", "--insecure", *arguments])
+    assert result.exit_code == 2
+    assert message in result.output

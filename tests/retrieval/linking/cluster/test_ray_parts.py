@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,15 @@ def test_a_missing_token_is_told_from_other_reasons() -> None:
     assert reason_not_joined(error) == "Failed to connect to Ray cluster at h:1"
     error.__cause__ = RuntimeError("AuthenticationError: InvalidAuthToken")
     assert "RAY_AUTH_MODE=token" in reason_not_joined(error)
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_nobody_listens_is_refused_at_once(scheme: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(InputError) as caught:
+        list(RayRunner(1, f"{scheme}127.0.0.1:{port}").run(a_job(tmp_path), some_shards(tmp_path, 1)))
+    assert str(caught.value) == (
+        f"ray_address: no Ray cluster can be used at '{scheme}127.0.0.1:{port}': Connection refused"
+    )
