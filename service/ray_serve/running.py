@@ -43,7 +43,8 @@ def run_deployment(
     num_cpus = plan.num_replicas * plan.num_cpus + _CPUS_OF_PROXY_AND_CONTROLLER
     with connected(ray, address, num_cpus, runtime_env) as own:
         check_paths(ray, plan.paths())
-        _deploy(serve, plan, say)
+        start_proxies(ray, serve, plan)
+        deploy(serve, plan, say)
         where = f"port {plan.config.port} of every node with a replica"
         say(f"ready: application {plan.name!r}, {plan.num_replicas} replicas, on {where}")
         if detach:
@@ -66,7 +67,28 @@ def _import_serve() -> Any:
     return serve
 
 
-def _deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
+def start_proxies(ray: Any, serve: Any, plan: ServePlan) -> None:
+    """Start Serve on the cluster, where it does not run already.
+
+    Raises:
+        ServiceError: a proxy does not start, as of a port that is taken; says why.
+    """
+    from ray.serve.config import ProxyLocation, gRPCOptions
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    try:
+        serve.start(
+            proxy_location=ProxyLocation.EveryNode,
+            http_options=plan.http_options(),
+            grpc_options=gRPCOptions(**plan.grpc_options()),
+            logging_config={"log_level": "WARNING"},
+        )
+    except ray.exceptions.RayError as error:
+        serve.shutdown()  # it would keep the ports that it cannot have
+        raise ServiceError(f"Serve's proxy does not start: {str(error).strip().splitlines()[-1]}") from error
+
+
+def deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
     """Deploy. What does not get as far as to serve, or is interrupted, is taken off again.
 
     An application that served under the name before is left with the replicas that it has.
@@ -74,17 +96,8 @@ def _deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
     Raises:
         ServiceError: replicas do not start; says why.
     """
-    from ray.serve.config import ProxyLocation, gRPCOptions
-
     from service.ray_serve.app import application
 
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    serve.start(
-        proxy_location=ProxyLocation.EveryNode,
-        http_options=plan.http_options(),
-        grpc_options=gRPCOptions(**plan.grpc_options()),
-        logging_config={"log_level": "WARNING"},
-    )
     is_new = plan.name not in serve.status().applications
     made = application(plan.config, plan.deployment_options())
     try:
