@@ -91,7 +91,7 @@ def start_proxies(ray: Any, serve: Any, plan: ServePlan) -> None:
 def deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
     """Deploy. What does not get as far as to serve, or is interrupted, is taken off again.
 
-    An application that served under the name before is left with the replicas that it has.
+    An application that served under the name before is left with the replicas that Ray has not replaced.
 
     Raises:
         ServiceError: replicas do not start; says why.
@@ -103,20 +103,27 @@ def deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
     try:
         serve.run(made, name=plan.name, route_prefix=plan.route_prefix)
     except BaseException as error:
+        why = _why(serve, plan.name, str(error), is_new) if isinstance(error, RuntimeError) else None
         if is_new:
             say("taking the application off")
             serve.delete(plan.name)
-        if isinstance(error, RuntimeError):
-            raise ServiceError(_why(str(error), is_new, plan.name)) from error
+        if why is not None:
+            raise ServiceError(why) from error
         raise
 
 
-def _why(said: str, is_new: bool, name: str) -> str:
-    """Return why an application does not start, from what Ray says of it."""
-    refusal = said.partition(REFUSAL)[2].splitlines()
-    text = refusal[0] if refusal else f"the application does not start: {said}"
-    left = f"the application {name!r} that was there before is left as it is; serve status tells of it"
-    return text if is_new else f"{text}\n{left}"
+def _why(serve: Any, name: str, said: str, is_new: bool) -> str:
+    """Return why an application does not start, from what Ray says of it and of its replicas."""
+    status = serve.status().applications.get(name)
+    told = [said, *(one.message for one in status.deployments.values())] if status else [said]
+    refusals = [text.partition(REFUSAL)[2].splitlines()[0] for text in told if REFUSAL in text]
+    why = refusals[0] if refusals else f"the application does not start: {said}"
+    if is_new:
+        return why
+    return (
+        f"{why}\nthe application {name!r} that was there before keeps the replicas that Ray had not replaced "
+        "yet; deploy again to put it right"
+    )
 
 
 def _wait_for_signal() -> None:

@@ -270,12 +270,14 @@ def test_a_killed_replica_is_replaced_and_calls_go_on(
     before = replicas(deployment)
     assert len(before) == 2
     os.kill(before[0], signal.SIGKILL)
-    request, failed, end = RetrieveRequest("hamlet", k=1), 0, time.monotonic() + PATIENCE_S
+    request, answers, end = RetrieveRequest("hamlet", k=1), [], time.monotonic() + PATIENCE_S
     while len(set(replicas(deployment)) - {before[0]}) < 2:
         assert time.monotonic() < end, "it was not replaced"
-        failed += isinstance(outcome(lambda: client.retrieve(request)), tuple)
-    assert failed <= 1  # what ran on it, at most
-    assert ranking(client.retrieve(request))
+        answers.append(outcome(lambda: client.retrieve(request)))
+    failed = [answer for answer in answers if isinstance(answer, tuple)]
+    # Those that reached it before the proxy noticed; how many depends on how busy the machine is.
+    assert len(failed) < len(answers) / 2, failed
+    assert all(ranking(client.retrieve(request)) for _ in range(10))
 
 
 def replicas(deployment: Deployment) -> list[int]:

@@ -37,7 +37,9 @@ class Serve:
         raise self.error
 
     def status(self) -> Any:
-        return SimpleNamespace(applications=dict.fromkeys(self.names))
+        deployment = SimpleNamespace(message=f"failed:\nRuntimeError: {REFUSAL}the index is broken\n")
+        application = SimpleNamespace(deployments={"Genret": deployment})
+        return SimpleNamespace(applications=dict.fromkeys(self.names, application))
 
     def delete(self, name: str) -> None:
         self.asked.append(f"delete {name}")
@@ -64,7 +66,7 @@ def test_an_application_that_does_not_start_is_taken_off_with_its_reason() -> No
 
 
 def test_one_that_served_before_is_left() -> None:
-    serve = Serve(RuntimeError(f"{REFUSAL}the index is broken"), "genret")
+    serve = Serve(RuntimeError("Failed to update the deployments"), "genret")
     with pytest.raises(
         ServiceError, match=r"the index is broken\nthe application 'genret' that was there before"
     ):
