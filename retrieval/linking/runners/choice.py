@@ -53,12 +53,9 @@ def choose_runner(
         num_shards: Shards to link.
         device: Where the model computes.
         report: Gets progress of a runner that has no other way to tell.
-
-    Raises:
-        MissingExtraError: Ray is wanted and not installed.
     """
     if options.name == "ray":
-        from retrieval.linking.runners.ray_runner import RayRunner  # says itself when Ray is missing
+        from retrieval.linking.runners.ray_runner import RayRunner  # says on running when Ray is missing
 
         return RayRunner(options.num_workers, options.address, open_worker=options.open_worker)
     num_workers = min(options.num_workers or _usual_workers(device), num_shards)

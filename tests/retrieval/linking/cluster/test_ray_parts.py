@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from retrieval.errors import InputError
+from retrieval.errors import InputError, MissingExtraError
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.output.layout import part_name
 from retrieval.linking.output.record import ShardRecord, write_record
@@ -21,6 +23,7 @@ from retrieval.linking.runners.ray_cluster import (
     what_is_missing,
 )
 from retrieval.linking.runners.ray_runner import RayRunner, absolute_job, absolute_shard
+from service.main import cli
 from tests.retrieval.linking.cluster.fake_shard_worker import a_job, record_at, some_shards
 
 
@@ -156,3 +159,12 @@ def test_an_address_where_nobody_listens_is_refused_at_once(scheme: str, tmp_pat
     assert str(caught.value) == (
         f"ray_address: no Ray cluster can be used at '{scheme}127.0.0.1:{port}': Connection refused"
     )
+
+
+def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[ray\]'"):
+        list(RayRunner(1).run(a_job(tmp_path), some_shards(tmp_path, 1)))
+    result = CliRunner().invoke(cli, ["deploy-ray", "x=/x", "--insecure"])
+    assert result.exit_code == 1
+    assert "generative-retrieval[ray]" in result.output
