@@ -7,6 +7,7 @@ from pathlib import Path
 
 from retrieval.errors import InputError, SourceError
 from retrieval.linking.output.layout import PARTS_SUFFIX
+from retrieval.normalize import find_surrogate
 
 _FILE_SUFFIXES = {".parquet": "parquet", ".jsonl": "jsonl"}
 # Names that no folder has: whoever writes them wants a file.
@@ -43,11 +44,14 @@ class OutputTarget:
             output_format: Of the parts of a folder; None: Parquet. Of a file the name says it.
 
         Raises:
-            InputError: the name is empty or that of another kind of file, or contradicts the format.
+            InputError: the name is empty or not UTF-8, that of another kind of file or of a link that leads
+                nowhere, or contradicts the format.
             SourceError: the folder that it is to be in is missing.
         """
         if not str(out):
             raise InputError("out", "must not be empty")
+        if find_surrogate(str(out)) is not None:  # Arrow cannot open such a file
+            raise InputError("out", f"the name is not valid UTF-8, got {str(out)!r}")
         path = Path(out)
         named = _FILE_SUFFIXES.get(path.suffix)
         if named is None and path.suffix in _OTHER_SUFFIXES and not path.is_dir():
@@ -60,6 +64,8 @@ class OutputTarget:
             )
         if named is None and path.exists() and not path.is_dir():
             raise InputError("out", f"{path} is a file; expected a folder, or a name in .parquet or .jsonl")
+        if path.is_symlink() and not path.exists():
+            raise InputError("out", f"{path} is a link to {path.readlink()}, which is not there")
         if not path.absolute().parent.is_dir():
             raise SourceError(f"{path}: cannot be written: there is no folder {path.parent}")
         if named is None:

@@ -360,6 +360,7 @@ def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
         (["--out", "o", "--shard-documents", "0"], "--shard-documents: must be at least 1, got 0"),
         (["--out", "o", "--ray-address", "auto"], "--ray-address: needs --runner ray"),
         (["--out", ""], "--out: must not be empty"),
+        (["--out", "a\udcffb"], "--out: the name is not valid UTF-8, got 'a\\udcffb'"),
         (["--out", "d.jsonl", "--overwrite"], "--out: d.jsonl holds the input d.jsonl; choose another place"),
         (["d.jsonl", "--out", "o"], "INPUTS: d.jsonl is named more than once"),
         (["--out", "o", "--min-logprob", "2"], "--min-logprob: must be at most 0, as every log-probability"),

@@ -188,3 +188,14 @@ def test_totals_that_are_no_numbers_are_named(docs: Path, tmp_path: Path, index:
     (parts / "_summary.json").write_text(json.dumps({**summary, "num_rows": "many"}))
     with pytest.raises(LinkingRunError, match=r"_summary\.json: cannot be read: expected integers, got"):
         run_words(docs, tmp_path / "o.jsonl", index)
+
+
+@pytest.mark.parametrize("name", ["out", "out.jsonl"])
+def test_a_link_that_leads_nowhere_is_refused(name: str, docs: Path, tmp_path: Path, index: Path) -> None:
+    (tmp_path / name).symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"is a link to nowhere, which is not there"):
+        run_words(docs, tmp_path / name, index)
+    (tmp_path / "nowhere").mkdir()
+    if name == "out":
+        assert run_words(docs, tmp_path / name, index).counts.num_rows == 20
+        assert (tmp_path / "nowhere" / "_summary.json").exists()
