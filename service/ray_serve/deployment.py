@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +113,36 @@ class ServePlan:
 
     def paths(self) -> dict[str, str]:
         """Return what replicas read: absolute paths, and what each is."""
-        config = self.config
-        read: dict[str, str] = {str(Path(spec.path).absolute()): "the index" for spec in config.indexes}
-        read |= {str(Path(spec.path).absolute()): "the schema" for spec in config.schemas}
+        config = with_absolute_paths(self.config)
+        read = {str(spec.path): "the index" for spec in config.indexes}
+        read |= {str(spec.path): "the schema" for spec in config.schemas}
         checkpoints = [path for spec in config.models for path in (spec.checkpoint, spec.draft) if path]
-        read |= {str(Path(path).absolute()): "the model" for path in checkpoints if Path(path).exists()}
+        read |= {path: "the model" for path in checkpoints if Path(path).is_absolute()}
         if config.auth.token_file is not None:
-            read[str(config.auth.token_file.absolute())] = "the token file"
+            read[str(config.auth.token_file)] = "the token file"
         return read
+
+
+def with_absolute_paths(config: ServerConfig) -> ServerConfig:
+    """Return a configuration that means the same in whatever folder a replica runs."""
+    token_file = config.auth.token_file
+    return replace(
+        config,
+        indexes=tuple(replace(spec, path=spec.path.absolute()) for spec in config.indexes),
+        schemas=tuple(replace(spec, path=spec.path.absolute()) for spec in config.schemas),
+        models=tuple(
+            replace(spec, checkpoint=_absolute(spec.checkpoint), draft=_absolute(spec.draft))
+            for spec in config.models
+        ),
+        auth=replace(config.auth, token_file=token_file and token_file.absolute()),
+    )
+
+
+def _absolute(checkpoint: str | None) -> str | None:
+    """Return the path of a checkpoint that is there; others are ids of the hub."""
+    if checkpoint is None or not Path(checkpoint).exists():
+        return checkpoint
+    return str(Path(checkpoint).absolute())
 
 
 def _check_proxied(config: ServerConfig) -> None:

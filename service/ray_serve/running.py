@@ -11,7 +11,7 @@ from typing import Any
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.linking.runners.ray_cluster import check_paths, connected, import_ray, is_local
 from service.errors import ServiceError
-from service.ray_serve.deployment import REFUSAL, ServePlan
+from service.ray_serve.deployment import REFUSAL, ServePlan, with_absolute_paths
 
 _CPUS_OF_PROXY_AND_CONTROLLER = 1
 
@@ -45,8 +45,9 @@ def run_deployment(
         check_paths(ray, plan.paths())
         start_proxies(ray, serve, plan)
         deploy(serve, plan, say)
+        replicas = "1 replica" if plan.num_replicas == 1 else f"{plan.num_replicas} replicas"
         where = f"port {plan.config.port} of every node with a replica"
-        say(f"ready: application {plan.name!r}, {plan.num_replicas} replicas, on {where}")
+        say(f"ready: application {plan.name!r}, {replicas}, on {where}")
         if detach:
             return
         try:
@@ -99,7 +100,7 @@ def deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
     from service.ray_serve.app import application
 
     is_new = plan.name not in serve.status().applications
-    made = application(plan.config, plan.deployment_options())
+    made = application(with_absolute_paths(plan.config), plan.deployment_options())
     try:
         serve.run(made, name=plan.name, route_prefix=plan.route_prefix)
     except BaseException as error:

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.errors import InputError
-from service.configuration.config import IndexSpec, QueueLimits, ServerConfig
+from service.configuration.config import IndexSpec, QueueLimits, SchemaSpec, ServerConfig
 from service.configuration.resolve import ConfigurationError
-from service.configuration.sections import AuthConfig, HttpConfig, MetricsConfig, TlsConfig
+from service.configuration.sections import AuthConfig, HttpConfig, MetricsConfig, ModelSpec, TlsConfig
 from service.main import cli
 from service.ray_serve.app import configuration_of
-from service.ray_serve.deployment import SERVICER_FUNCTION, ServePlan
+from service.ray_serve.deployment import SERVICER_FUNCTION, ServePlan, with_absolute_paths
 
 CONFIG = ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), insecure=True)
 
@@ -65,6 +65,33 @@ def test_what_replicas_read_is_known(tmp_path: Path) -> None:
     config = replace(CONFIG, auth=AuthConfig(tmp_path / "tokens"))
     assert ServePlan(config).paths() == {
         "/indexes/titles": "the index",
+        str(tmp_path / "tokens"): "the token file",
+    }
+
+
+def test_paths_mean_the_same_in_the_folder_of_a_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    config = ServerConfig(
+        indexes=(IndexSpec("titles", Path("index")),),
+        schemas=(SchemaSpec("book", Path("book.json")),),
+        models=(ModelSpec(checkpoint="model", draft="hub/name"),),
+        auth=AuthConfig(Path("tokens")),
+        insecure=True,
+    )
+    made = with_absolute_paths(config)
+    assert [spec.path for spec in (*made.indexes, *made.schemas)] == [
+        tmp_path / "index",
+        tmp_path / "book.json",
+    ]
+    assert [(spec.checkpoint, spec.draft) for spec in made.models] == [(str(tmp_path / "model"), "hub/name")]
+    assert made.auth.token_file == tmp_path / "tokens"
+    assert ServePlan(config).paths() == {
+        str(tmp_path / "index"): "the index",
+        str(tmp_path / "book.json"): "the schema",
+        str(tmp_path / "model"): "the model",
         str(tmp_path / "tokens"): "the token file",
     }
 
