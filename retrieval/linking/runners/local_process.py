@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
@@ -40,7 +41,8 @@ def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
     except (EOFError, BrokenPipeError):  # the coordinator is gone
         return
     except Exception as error:
-        connection.send(Failure.of(error))
+        with suppress(ConnectionError):  # it is gone, which a pipe says in several ways: nobody is to be told
+            connection.send(Failure.of(error))
 
 
 def _end_with_the_coordinator() -> None:
