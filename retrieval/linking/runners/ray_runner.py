@@ -50,6 +50,7 @@ DEFAULT_RETRIES = 3
 # The next shard waits at the actor while one is linked: it is not begun, so nothing of it can be lost.
 _SHARDS_AT_AN_ACTOR = 2
 _STOP_SECONDS = 20.0
+_STOP_WORD_LISTS = ("english", "none")  # those that are no files
 
 
 class RayRunner:
@@ -180,11 +181,14 @@ class StopOnRequest:
 
 def absolute_job(job: LinkJob) -> LinkJob:
     """Return the job with absolute paths: workers run in folders of their own."""
-    worker = job.worker
+    worker, find = job.worker, job.options.find
     model = worker.model
+    if find.stop_words not in _STOP_WORD_LISTS:
+        find = replace(find, stop_words=os.path.abspath(find.stop_words))
     return replace(
         job,
         out=os.path.abspath(job.out),
+        options=replace(job.options, find=find),
         corpus=replace(job.corpus, inputs=tuple(os.path.abspath(path) for path in job.corpus.inputs)),
         worker=replace(
             worker,
@@ -206,6 +210,8 @@ def _needed(job: LinkJob, shards: Sequence[Shard]) -> dict[str, str]:
     needed = {job.worker.index: "the index"}
     if job.worker.model is not None and os.path.isabs(job.worker.model):
         needed[job.worker.model] = "the model"
+    if job.options.find.stop_words not in _STOP_WORD_LISTS:
+        needed[job.options.find.stop_words] = "the stop words"
     needed.update({file.path: "the input" for shard in shards for file in shard.files})
     return needed
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.linking.counts import LinkCounts
+from retrieval.linking.finding.options import FindOptions
 from retrieval.linking.output.layout import part_name
 from retrieval.linking.output.record import ShardRecord, write_record
 from retrieval.linking.runners.ray_actor import Progress, recorded
@@ -68,7 +69,10 @@ def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     job = a_job(tmp_path)
     worker = replace(job.worker, index="index", model="hub/name", cache_dir="cache")
-    made = absolute_job(replace(job, out="out", worker=worker))
+    options = replace(job.options, find=FindOptions(stop_words="words.txt"))
+    made = absolute_job(replace(job, out="out", worker=worker, options=options))
+    assert made.options.find.stop_words == str(tmp_path / "words.txt")
+    assert absolute_job(job).options == job.options  # a built-in list is no file
     assert (made.out, made.worker.index) == (str(tmp_path / "out"), str(tmp_path / "index"))
     assert (made.worker.model, made.worker.cache_dir) == ("hub/name", str(tmp_path / "cache"))
     shard = some_shards(tmp_path, 1)[0]
