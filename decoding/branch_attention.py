@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from decoding.chain_step import ChainStep
+from decoding.packed_frontier import PackedFrontier
 from decoding.segment_attention import Rule, Segment, attend, bias_by_distance
 from decoding.tree_cache import TreeCache
 from decoding.tree_step import TreeStep
@@ -23,12 +24,14 @@ class BranchPass:
         step: What the frontier may look at.
         cache: Where the layers find prefix, prompts and tail.
         shared_bias: Module with the relative bias table of the layers that have none themselves.
+        packed: The live branches, where only they are computed.
         biases: Biases of this pass by owner, shared between layers.
     """
 
     step: TreeStep | ChainStep
     cache: TreeCache
     shared_bias: nn.Module | None
+    packed: PackedFrontier | None = None
     biases: dict[nn.Module, _Biases] = field(default_factory=dict)
 
 
@@ -38,12 +41,20 @@ def attend_branches(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> 
     Args:
         tree: The pass.
         layer: Number of the model layer, which has been given the frontier's keys and values.
-        query: Shape: (Q, H, B, D).
+        query: Shape: (Q, H, B, D), (1, H, P, D) of a packed frontier.
         rule: How the layer scores.
 
     Returns:
-        Shape: (Q, H, B, D_v).
+        Shape: (Q, H, B, D_v), (1, H, P, D_v) of a packed frontier.
     """
+    if tree.packed is None:
+        return _attend_rectangle(tree, layer, query, rule)
+    attended = _attend_rectangle(tree, layer, tree.packed.unpack_heads(query), rule)
+    return tree.packed.pack_heads(attended)
+
+
+def _attend_rectangle(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> Tensor:
+    """Attention of all branches, padding included. Shapes: (Q, H, B, D) to (Q, H, B, D_v)."""
     held = tree.cache.tree_layer(layer)
     prefix = tree.cache.prefix[layer] if tree.cache.prefix else None
     stretches = (prefix, held.prompt, (held.tail_keys, held.tail_values))

@@ -57,7 +57,7 @@ def expand(
     """
     if temperature is not None:
         logits = logits / temperature.unsqueeze(1)
-    normaliser = log_normalisers(logits)
+    normaliser = log_normalisers(logits, states)
     check_normalisers(normaliser, states)
     if top_m is None:
         children = constraint.children(states)
@@ -84,13 +84,28 @@ def check_normalisers(normaliser: Tensor, states: Tensor) -> None:
         )
 
 
-def log_normalisers(logits: Tensor) -> Tensor:
-    """Return log sum exp of every row. Shapes: (n,) from (n, V)."""
+def log_normalisers(logits: Tensor, states: Tensor | None = None) -> Tensor:
+    """Return log sum exp of every row.
+
+    Args:
+        logits: Shape: (n, V).
+        states: State of each branch, -1 for none: on a CPU such rows are not looked at, and have zero. None
+            is for callers that may not ask how many these are. Shape: (n,), int64.
+
+    Returns:
+        Shape: (n,).
+    """
     if not logits.is_cpu:
         return torch.logsumexp(logits, dim=-1)
-    rows = max(1, _PIECE // max(1, logits.shape[1]))
-    starts = range(0, max(1, len(logits)), rows)
-    return torch.cat([torch.logsumexp(logits[start : start + rows], dim=-1) for start in starts])
+    size = max(1, _PIECE // max(1, logits.shape[1]))
+    live = None if states is None else torch.nonzero(states >= 0).flatten()
+    if live is None or len(live) == len(logits):
+        starts = range(0, max(1, len(logits)), size)
+        return torch.cat([torch.logsumexp(logits[start : start + size], dim=-1) for start in starts])
+    normaliser = logits.new_zeros(len(logits))
+    for rows in torch.split(live, size):
+        normaliser[rows] = torch.logsumexp(logits.index_select(0, rows), dim=-1)
+    return normaliser
 
 
 def _verified_children(constraint: Constraint, states: Tensor, logits: Tensor, top_m: int) -> Children:

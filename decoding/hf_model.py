@@ -37,6 +37,8 @@ class HFLanguageModel:
         decoder_prompt: Tokens that stand before every title of an encoder-decoder; None takes the
             checkpoint's own (`architectures.decoder_prompt`). Not for causal models.
         collection: When sessions collect dead branches.
+        pack_frontiers: Whether sessions of a causal model leave padding branches out of its layers, for which
+            they ask the device in every step how many there are. None: on a CPU, where asking is free.
         checked: Whether to refuse architectures that are not exact. An examination that is about to find
             that out itself (`decoding.conformance`) goes without.
 
@@ -51,6 +53,7 @@ class HFLanguageModel:
         *,
         decoder_prompt: Sequence[int] | None = None,
         collection: CollectionPolicy = DEFAULT_COLLECTION,
+        pack_frontiers: bool | None = None,
         checked: bool = True,
     ) -> None:
         trusted = architectures.check_supported(model.config) if checked else True
@@ -68,6 +71,7 @@ class HFLanguageModel:
             position_limit=architectures.position_limit(model),
             shared_bias=architectures.shared_relative_bias(model),
             collection=collection,
+            pack_frontiers=pack_frontiers,
         )
         self._vocab_size = architectures.vocab_size(model)
         known = architectures.input_vocab_size(model)

@@ -16,12 +16,14 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 
 from decoding.branch_attention import BranchPass
 from decoding.chain_step import ChainStep
 from decoding.collection import CollectionPolicy
 from decoding.errors import PromptTooLongError
 from decoding.kv_usage import KvUsage, PerBranchCost
+from decoding.packed_frontier import PackedFrontier, PackedWrites
 from decoding.prompt_attention import PromptPass
 from decoding.prompt_layout import PromptLayout
 from decoding.prompt_prefix import TreePrefix
@@ -38,12 +40,15 @@ class TreeModel:
         position_limit: Positions of the decoder, None without bound.
         shared_bias: Module with the relative bias table of the layers that have none themselves.
         collection: When sessions collect dead branches.
+        pack_frontiers: Whether decoder-only sessions compute the live branches of a frontier only; None: on a
+            CPU.
     """
 
     inner: PreTrainedModel
     position_limit: int | None
     shared_bias: nn.Module | None
     collection: CollectionPolicy
+    pack_frontiers: bool | None = None
 
 
 class TreeSession(ABC):
@@ -111,7 +116,8 @@ class TreeSession(ABC):
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         """Write one token on B branches of every query; see `DecodeSession.step`.
 
-        Waits for the device where dead branches are collected, and nowhere else.
+        Waits for the device where dead branches are collected and where frontiers are packed, and nowhere
+        else.
 
         Raises:
             PromptTooLongError: a query with live branches has used up the model's positions.
@@ -135,7 +141,7 @@ class TreeSession(ABC):
         positions = growth.positions[:, None].expand(parents.shape)
         if overflows and limit is not None:
             positions = positions.clamp(max=limit - 1)  # padding of queries that have ended
-        tree = BranchPass(growth, self._cache, self._model.shared_bias)
+        tree = BranchPass(growth, self._cache, self._model.shared_bias, self._packed(parents, depth))
         logits = at_least_float32(self._forward(token_ids, positions, tree))
         self._steps_since_collection += 1
         self._per_branch.note(parents.shape[1], depth)
@@ -148,6 +154,10 @@ class TreeSession(ABC):
         Nothing that follows is changed by it. Does nothing where levels are kept.
         """
         self._collect(None, self._tree.width)
+
+    def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
+        """The live branches of a frontier, where only they are to be computed."""
+        return None
 
     def _make_room(self, parents: Tensor) -> None:
         """Let the cache take one more frontier, collecting what is dead where that is due."""
@@ -290,12 +300,24 @@ class CausalSession(TreeSession):
         """The one prompt of this session as something other prompts begin with; `token_ids` are its own."""
         return TreePrefix.of(self._model.inner, token_ids, self._cache)
 
+    def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
+        # Asking how many are live makes another device wait. At depth 1 parents are not looked at.
+        packs = parents.is_cpu if self._model.pack_frontiers is None else self._model.pack_frontiers
+        return PackedFrontier.of(parents) if packs and depth > 1 else None
+
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
+        packed = tree.packed
+        if packed is None:
+            return self._run(token_ids, positions, tree, self._cache)
+        token_ids, positions = packed.pack(token_ids), packed.pack(positions)
+        return packed.unpack(self._run(token_ids, positions, tree, PackedWrites(self._cache, packed)))
+
+    def _run(self, token_ids: Tensor, positions: Tensor, tree: BranchPass, cache: Cache) -> Tensor:
         output = self._model.inner(
             input_ids=token_ids,
             position_ids=positions,
             attention_mask=self._no_mask,
-            past_key_values=self._cache,
+            past_key_values=cache,
             use_cache=True,
             tree=tree,
         )

@@ -57,7 +57,7 @@ def tree_attention(
 
     Args:
         module: The attention module; `layer_idx` names its cache layer, `is_causal` tells self-attention.
-        query: Shape: (Q, H, B, D).
+        query: Shape: (Q, H, B, D). Of a packed frontier Q is 1 and B all live branches, here and below.
         key: Keys of this pass's tokens (self-attention) or of the encoder. Shape: (Q, H_kv, B or S, D).
         value: Shape: (Q, H_kv, B or S, D_v).
         attention_mask: Used outside the tree only.

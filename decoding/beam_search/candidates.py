@@ -138,7 +138,7 @@ def likeliest(
     """
     queries, branches, vocab = logits.shape
     flat, rows = states.flatten(), logits.flatten(0, 1)
-    normaliser = log_normalisers(rows)
+    normaliser = log_normalisers(rows, flat)
     check_normalisers(normaliser, flat)
     wanted = looked_at.repeat_interleave(branches, output_size=queries * branches)  # (n,)
     values, tokens = top_tokens(rows, max(1, min(most, vocab)))

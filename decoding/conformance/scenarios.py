@@ -11,6 +11,7 @@ from torch import Tensor
 
 from decoding.conformance.layer_readings import LayerReader
 from decoding.conformance.random_trees import RandomTree
+from decoding.packed_frontier import PackedFrontier
 
 if TYPE_CHECKING:
     from decoding.hf_model import HFLanguageModel
@@ -52,21 +53,26 @@ class Driver:
     reader: LayerReader | None
     generator: torch.Generator
 
-    def _hidden(self, last: int) -> Tensor | None:
-        """Outputs of the layers for the last tokens of every row. Shape: (num_layers, n, last, d)."""
-        return None if self.reader is None else self.reader.outputs()[:, :, -last:]
+    def _hidden(self, parents: Tensor) -> Tensor | None:
+        """Outputs of the layers for a frontier. Shapes: (num_layers, n, b, d) for parents (n, b)."""
+        if self.reader is None:
+            return None
+        outputs = self.reader.outputs()
+        packed = None if outputs.shape[1:3] == parents.shape else PackedFrontier.of(parents)
+        return outputs if packed is None else torch.stack([packed.unpack(layer) for layer in outputs])
 
     def roots(self, session: TreeSession, queries: Sequence[int]) -> Frontier:
         """The answers after the prompts, which have just been run."""
-        return Frontier(0, tuple(queries), (0,), session.root_logits[:, None], self._hidden(1))
+        hidden = None if self.reader is None else self.reader.outputs()[:, :, -1:]
+        return Frontier(0, tuple(queries), (0,), session.root_logits[:, None], hidden)
 
     def write(self, session: TreeSession, level: int, queries: Sequence[int]) -> Frontier:
         """Write a whole level of the tree."""
         rows = list(queries)
-        parents, tokens = self.tree.parents[level, rows], self.tree.tokens[level, rows]
-        logits = session.step(parents.to(self.model.device), tokens.to(self.model.device))
-        width = tokens.shape[1]
-        return Frontier(level + 1, tuple(rows), tuple(range(width)), logits, self._hidden(width))
+        device = self.model.device
+        parents, tokens = self.tree.parents[level, rows].to(device), self.tree.tokens[level, rows].to(device)
+        logits = session.step(parents, tokens)
+        return Frontier(level + 1, tuple(rows), tuple(range(tokens.shape[1])), logits, self._hidden(parents))
 
     def write_part(
         self,
@@ -84,8 +90,9 @@ class Driver:
             place[list(above)] = torch.arange(len(above))
             parents = place[parents]
         tokens = self.tree.tokens[level][rows][:, chosen]
-        logits = session.step(parents.to(self.model.device), tokens.to(self.model.device), level + 1)
-        return Frontier(level + 1, tuple(rows), tuple(chosen), logits, self._hidden(len(chosen)))
+        parents = parents.to(self.model.device)
+        logits = session.step(parents, tokens.to(self.model.device), level + 1)
+        return Frontier(level + 1, tuple(rows), tuple(chosen), logits, self._hidden(parents))
 
 
 def one_prompt(driver: Driver) -> Iterator[Frontier]:

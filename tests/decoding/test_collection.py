@@ -26,8 +26,10 @@ def prompts() -> list[list[int]]:
     return random_prompts([11, 2, 6], torch.Generator().manual_seed(5))
 
 
-def model(name: str = "llama-gqa", policy: CollectionPolicy = NEVER) -> HFLanguageModel:
-    return HFLanguageModel(build(name, torch.float64), collection=policy)
+def model(
+    name: str = "llama-gqa", policy: CollectionPolicy = NEVER, packs: bool | None = None
+) -> HFLanguageModel:
+    return HFLanguageModel(build(name, torch.float64), collection=policy, pack_frontiers=packs)
 
 
 @dataclass(slots=True)
@@ -150,14 +152,15 @@ def test_pressure_alone_collects_before_anything_grows() -> None:
 
 def test_nothing_is_collected_where_nothing_can_be_dead() -> None:
     """A single branch is its own path, and the device is not asked about it."""
-    session = model(policy=EVERY_STEP).prefill([[5, 6], [7]])
+    session = model(policy=EVERY_STEP, packs=False).prefill([[5, 6], [7]])
     with no_sync():
         line(session, 20, width=1)
     assert (session.usage.num_collections, slots_used(session)) == (0, 20)
 
 
 def test_only_a_collection_waits_for_the_device() -> None:
-    session = model(policy=CollectionPolicy(interval=4, under_pressure=False)).prefill([[5, 6], [7]])
+    policy = CollectionPolicy(interval=4, under_pressure=False)
+    session = model(policy=policy, packs=False).prefill([[5, 6], [7]])
     for _ in range(3):
         with no_sync():
             line(session, 4)

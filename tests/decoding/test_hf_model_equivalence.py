@@ -107,7 +107,7 @@ def test_the_comparison_notices_wrong_parents(name: str) -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_step_never_waits_for_the_device(name: str) -> None:
     prompts = random_prompts([9, 4], torch.Generator().manual_seed(0))
-    session = HFLanguageModel(build(name)).prefill(prompts)
+    session = HFLanguageModel(build(name), pack_frontiers=False).prefill(prompts)
     first, second = torch.tensor([[0, -1], [0, 0]]), torch.tensor([[0, 1, -1], [1, 1, 0]])
     with no_sync():
         session.step(first, torch.full_like(first, 4))

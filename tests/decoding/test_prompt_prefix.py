@@ -192,7 +192,7 @@ def test_the_prefix_is_not_run_again() -> None:
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gemma3"])
 def test_a_step_behind_a_prefix_never_waits(name: str) -> None:
-    model = HFLanguageModel(build(name))
+    model = HFLanguageModel(build(name), pack_frontiers=False)
     session = model.prefill([[5, 6, 7, 8], [5, 6, 7, 9, 9, 9]], shared(model, [5, 6, 7]))
     zeros = torch.zeros(2, 3, dtype=torch.int64)
     with no_sync():

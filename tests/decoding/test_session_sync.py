@@ -38,7 +38,7 @@ def grow(session: TreeSession, frontier: Grow) -> Tensor:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("levels", [False, True])
 def test_a_step_never_waits(name: str, levels: bool) -> None:
-    session = HFLanguageModel(build(name, VOCAB)).prefill(PROMPTS)
+    session = HFLanguageModel(build(name, VOCAB), pack_frontiers=False).prefill(PROMPTS)
     steps = frontiers("cpu")
     if levels:
         session.keep_levels()
@@ -51,7 +51,7 @@ def test_a_step_never_waits(name: str, levels: bool) -> None:
 def test_a_step_needs_no_values(name: str) -> None:
     """With fake tensors, which have shapes and no values, nothing can be read at all."""
     with FakeTensorMode():
-        session = HFLanguageModel(build(name, VOCAB)).prefill(PROMPTS)
+        session = HFLanguageModel(build(name, VOCAB), pack_frontiers=False).prefill(PROMPTS)
         session.keep_levels()
         for step in frontiers("cpu"):
             logits = grow(session, step)
@@ -64,7 +64,8 @@ def test_the_refusal_alone_asks_the_device(name: str) -> None:
     limit = HFLanguageModel(build(name, VOCAB)).max_positions
     assert limit is not None
     used = limit - 1 if name == "gpt2" else 1
-    session = HFLanguageModel(build(name, VOCAB)).prefill(random_prompts([used, 2], VOCAB))
+    model = HFLanguageModel(build(name, VOCAB), pack_frontiers=False)
+    session = model.prefill(random_prompts([used, 2], VOCAB))
     one = torch.zeros(2, 1, dtype=torch.int64)
     with no_sync():
         for _ in range(1 if name == "gpt2" else limit):

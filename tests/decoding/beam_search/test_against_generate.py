@@ -255,7 +255,7 @@ def test_a_step_costs_no_more_than_beam_or_live_prefixes(name: str, monkeypatch:
 def test_a_wide_beam_over_two_titles_computes_two_branches() -> None:
     """Regression: slots of the beam that nothing filled used to be computed as padding."""
     model = build("llama", VOCAB)
-    language_model = HFLanguageModel(model)
+    language_model = HFLanguageModel(model, pack_frontiers=False)
     meter = ForwardMeter(model)
     a, b = FIRST_LETTER, FIRST_LETTER + 1
     trie = TitleTrie.from_rows([(a, a, a, END), (b, a, END)], VOCAB)

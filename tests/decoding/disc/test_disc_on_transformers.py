@@ -245,7 +245,7 @@ def test_one_draw_costs_one_token_per_distinct_live_prefix(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_run_once_for_both_phases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(name, VOCAB, SEEDS[name])
-    language_model = HFLanguageModel(model)
+    language_model = HFLanguageModel(model, pack_frontiers=False)
     meter = ForwardMeter(model)
     session = language_model.prefill(PROMPTS)
     width = max(map(len, PROMPTS))

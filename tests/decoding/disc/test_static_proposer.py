@@ -261,7 +261,7 @@ def test_no_step_waits_for_the_device(top_m, narrow):
 @pytest.mark.parametrize("top_m", [None, 2])
 def test_no_step_of_a_transformer_waits_for_the_device(top_m):
     constraint, params = watched_case(top_m, True)
-    model = HFLanguageModel(build("llama", VOCAB).double())
+    model = HFLanguageModel(build("llama", VOCAB).double(), pack_frontiers=False)
     prompts = random_prompts([4, 9, 2], VOCAB)
     tree, static = both(lambda: model.prefill(prompts), constraint, params, Watched, room=[None, 4, 3])
     assert_same(tree, static)

@@ -169,7 +169,8 @@ def _full(session: TreeSession) -> TreeSession:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_steps_wait_for_the_device_in_collections_only(name: str) -> None:
-    model = HFLanguageModel(build(name), collection=CollectionPolicy(interval=4, under_pressure=False))
+    policy = CollectionPolicy(interval=4, under_pressure=False)
+    model = HFLanguageModel(build(name), collection=policy, pack_frontiers=False)
     shared = [5, 6, 7, 8, 9, 10, 11, 12]
     session = model.prefill([[*shared, 13], [*shared, 14, 15, 16]], model.share_prefix(shared))
     parents = torch.tensor([[0, 0, -1], [0, 1, 0]])
