@@ -32,8 +32,8 @@ thead th { border-bottom: 2px solid var(--line); vertical-align: bottom; font-we
   white-space: normal; min-width: 4.2rem; }
 th[scope="row"], thead th:first-child { text-align: left; position: sticky; left: 0;
   background: var(--page); font-weight: 600; }
-th[scope="row"] code { display: inline-block; width: max-content; max-width: min(18rem, 38vw); white-space: normal;
-  overflow-wrap: anywhere; }
+th[scope="row"] code { display: inline-block; width: max-content; max-width: min(18rem, 38vw);
+  white-space: normal; overflow-wrap: anywhere; }
 td small, th small { display: block; color: var(--faint); font-size: .8em; font-weight: 400; }
 td.best { background: var(--best); font-weight: 700; }
 figure { margin: 1.2rem 0 1.6rem; max-width: 50rem; overflow-x: auto; }
