@@ -240,7 +240,8 @@ def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
         ({"queries": "a", "batch_size": 0}, "batch_size: must be at least 1, got 0"),
         (
             {"queries": "a", "prompt": "absent"},
-            r"prompt: unknown template 'absent'; known: \['annotate', 'few-shot', 'json', 'mention', 'plain'",
+            r"prompt: unknown template 'absent'; "
+            r"known: \['annotate', 'few-shot', 'json', 'mention', 'plain'\]",
         ),
     ],
 )
