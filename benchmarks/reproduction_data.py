@@ -38,7 +38,7 @@ MENTION_SETS = (
 # iitb marks every content word and is noisy; the dev set of mentions is made of the others.
 DEV_MENTION_SETS = tuple(name for name in MENTION_SETS if name != "iitb")
 QUESTION_SETS = ("lcquad1", "webquestions")
-# The first of each set: two large ones, whose mentions are mostly the title itself, would outweigh all others.
+# The first of each set: large sets, whose mentions are mostly the title itself, would outweigh all others.
 DEV_MENTIONS_PER_SET = 150
 
 
