@@ -34,7 +34,7 @@ class ScriptedIndex:
     def entities(self) -> ScriptedIndex:
         return self
 
-    def numbers(self, entity_ids: Sequence[str]) -> np.ndarray[Any, Any]:
+    def find(self, entity_ids: Sequence[str]) -> np.ndarray[Any, Any]:
         self.num_passes += 1
         known = [entity.entity_id for entity in self._entities]
         return np.array([known.index(one) if one in known else -1 for one in entity_ids])

@@ -1,5 +1,4 @@
-"""What an evaluation ran on: digests of the checkpoint, versions, the machine, and the command to repeat "
-"it."""
+"""What an evaluation ran on: versions, the machine, and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -9,26 +8,7 @@ import platform
 import shlex
 from pathlib import Path
 
-from retrieval.index.digests import digest_bytes
-from retrieval.retriever import Retriever
-from retrieval.sources.digests import digest_file
-
 _PACKAGES = ("generative-retrieval", "torch", "transformers", "tokenizers", "numpy", "bm25s", "ir-measures")
-_CHECKPOINT_FILES = ("config.json", "genret.json", "tokenizer.json")
-_WEIGHTS = "*.safetensors"
-
-
-def model_digest(retriever: Retriever) -> str:
-    """Return one digest of the checkpoint: its configuration, templates, tokenizer and weights.
-
-    Raises:
-        SourceError: a file cannot be read.
-    """
-    folder = Path(retriever.tokenizer.source)
-    files = [folder / name for name in _CHECKPOINT_FILES if (folder / name).is_file()]
-    files += sorted(folder.glob(_WEIGHTS))
-    lines = [f"{file.name} {digest_file(file).xxh3_128}" for file in files]
-    return digest_bytes("\n".join(lines).encode())
 
 
 def about_machine(threads: int) -> list[tuple[str, str]]:

@@ -11,11 +11,11 @@ from typing import Any
 import xxhash
 
 from decoding.hf_model import HFLanguageModel
+from retrieval.checkpoint_fingerprint import folder_fingerprint
 from retrieval.errors import InputError, SourceError
 from retrieval.evaluation.catalogue import IndexTitles
 from retrieval.evaluation.datasets.readers import SetSpec, read_set
 from retrieval.evaluation.datasets.resolver import IndexResolver, read_redirects
-from retrieval.evaluation.environment import model_digest
 from retrieval.evaluation.methods.method import EvaluatedMethod, MethodMaker
 from retrieval.evaluation.methods.spec import MethodSpec
 from retrieval.evaluation.metrics import check_metrics
@@ -225,7 +225,7 @@ def _identity(plan: EvaluationPlan, retriever: Retriever, sets: Sequence[Labelle
         digests[labelled.name] = f"{labelled.digest}, {len(labelled.queries)} queries {asked}"
     return Identity(
         index=retriever.index.digest,
-        model=model_digest(retriever),
+        model=folder_fingerprint(Path(retriever.tokenizer.source)),
         dtype=_dtype(retriever),
         k=plan.k,
         batch_size=plan.batch_size,

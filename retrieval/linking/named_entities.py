@@ -46,9 +46,9 @@ class NamedEntities:
         return ids is not None and (not ids or (len(ids) == 1 and self._may_skip_model))
 
     def answers(self, questions: Sequence[OpenQuestion]) -> list[LinkAnswer]:
-        """Answer questions that are settled, with one pass over the ids of the index for all of them."""
+        """Answer questions that are settled; the ids of all of them are looked up together."""
         wanted = sorted({question.named[0] for question in questions if question.named})
-        numbers = self._index.entities.numbers(wanted).tolist() if wanted else []
+        numbers = self._index.entities.find(wanted).tolist() if wanted else []
         known = dict(zip(wanted, numbers, strict=True))
         return [
             self._answer(question.mention.mention, known[question.named[0]])

@@ -22,7 +22,7 @@ from retrieval.linking.progress import Display, Progress, Silent, counted
 from retrieval.linking.run_error import LinkingRunError
 from retrieval.linking.run_plan import RunPlan, check_target, plan_run
 from retrieval.linking.run_summary import LinkSummary
-from retrieval.linking.runners.choice import RunnerOptions, choose_runner
+from retrieval.linking.runners.choice import RunnerOptions, check_runner, choose_runner
 from retrieval.linking.shard_worker import part_metadata, too_many_bad
 
 
@@ -94,6 +94,7 @@ def link_corpus(
     runner = runner or RunnerOptions(num_workers=1)
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, corpus.inputs, output.overwrite)
+    check_runner(runner)
     with _locked(target) as folder:
         plan = plan_run(
             target,

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from retrieval.defaults import default_model_dir
-from retrieval.errors import ModelError, SourceError
+from retrieval.checkpoint_fingerprint import model_fingerprint
+from retrieval.errors import SourceError
 from retrieval.index.digests import digest_bytes, digest_file
 from retrieval.index.reader import Index
 from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan
@@ -17,7 +17,6 @@ from retrieval.linking.options import LinkOptions, WorkerOptions
 
 FORMAT_VERSION = 1
 _STOP_WORD_LISTS = ("english", "none")
-_CHECKPOINT_SUFFIXES = (".json", ".safetensors", ".bin", ".model", ".txt", ".py", ".jinja", ".tiktoken")
 _SHOWN_INPUTS = 3
 
 
@@ -80,29 +79,6 @@ def run_identity(
         "output_format": output_format,
     }
     return {**identity, "key": digest_bytes(_canonical(identity))}
-
-
-def model_fingerprint(model: str | None) -> str:
-    """Return what tells checkpoints apart: a digest of its files, or of a hub id the commit.
-
-    Raises:
-        ModelError: a file of the checkpoint cannot be read.
-    """
-    folder = default_model_dir() if model is None else Path(model)
-    if not folder.is_dir():
-        from retrieval.text import TextTokenizer
-
-        folder = Path(TextTokenizer.load(str(model)).source)  # where it was fetched to
-        if folder.parent.name == "snapshots":
-            return f"{model}@{folder.name}"
-    if not folder.is_dir():
-        return f"{model}@{folder.name}"
-    try:
-        files = sorted(file for file in folder.iterdir() if file.suffix in _CHECKPOINT_SUFFIXES)
-        listed = [[file.name, digest_file(file)] for file in files if file.is_file()]
-    except OSError as error:
-        raise ModelError(f"{folder}: the checkpoint cannot be read: {error.strerror}") from error
-    return "xxh3:" + digest_bytes(_canonical(listed))
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

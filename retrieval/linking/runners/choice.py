@@ -43,6 +43,18 @@ class RunnerOptions:
             raise InputError("ray_address", "needs the runner ray")
 
 
+def check_runner(options: RunnerOptions) -> None:
+    """Refuse a runner that is not there, before any work is done.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+    if options.name == "ray":
+        from retrieval.linking.runners.ray_cluster import import_ray
+
+        import_ray()
+
+
 def choose_runner(
     options: RunnerOptions, num_shards: int, device: str, report: Callable[[LinkCounts], None]
 ) -> Runner:
