@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # What only the linking of mentions one by one looks at: its value where nothing is asked of it.
 _REFUSED: dict[str, object] = {
-    "candidates": "all",
+    "candidates": "auto",
     "context_chars": None,
     "min_probability": None,
     "min_mass": None,

@@ -24,7 +24,7 @@ class DocumentLinker:
         options: How mentions are linked.
         worker: Batch size and size of the cache.
         finder: Finds mentions where the options ask for that; None: nothing is found. Knows who is called
-            what where candidates are "named".
+            what where only those named so are candidates.
 
     Raises:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.

@@ -94,8 +94,9 @@ linking_flags = flag_group(
         flag(
             "--candidates",
             type=click.Choice(CANDIDATE_SETS),
-            default="all",
-            help="What a mention may be linked to: all entities, or those named so.",
+            default="auto",
+            help="What a mention may be linked to: all entities, or those named so; auto: found mentions to "
+            "those named so, given ones to all.",
         ),
         flag(
             "--method",

@@ -12,7 +12,7 @@ from retrieval.linking.answers import LinkAnswer, answer_of, failure
 from retrieval.linking.contexts import MentionContexts
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.mention_stream import MentionStream
+from retrieval.linking.mention_stream import MentionStream, PlacedMention
 from retrieval.linking.named_entities import NamedEntities
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.row_maker import RowMaker
@@ -42,7 +42,7 @@ class MentionRows:
         options: How mentions are linked.
         worker: Batch size and size of the cache.
         finder: Finds mentions where the options ask for that; None: nothing is found. Knows who is called
-            what where candidates are "named".
+            what where only those named so are candidates.
 
     Raises:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.
@@ -64,9 +64,9 @@ class MentionRows:
         self._contexts = MentionContexts(retriever.config, options)
         self._stream = MentionStream(options.mentions, self._contexts, finder)
         self._named: NamedEntities | None = None
-        if options.candidates == "named":
-            if finder is None:
-                raise InputError("candidates", "named needs a finder, which knows the names; got none")
+        if options.candidates == "named" and finder is None:
+            raise InputError("candidates", "named needs a finder, which knows the names; got none")
+        if options.candidates != "all" and finder is not None:
             self._named = NamedEntities(retriever.index, finder, options)
 
     def link(
@@ -81,15 +81,16 @@ class MentionRows:
         maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)
         window = Window(maker, self._cache)
         for mention in self._stream.read(documents, counts, complain, report):
-            self._take_in(mention.context, window.add(mention), window)
+            self._take_in(mention, window.add(mention), window)
             if window.num_questions >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
                 yield from self._rows_of(window, counts, report)
                 window = Window(maker, self._cache)
         yield from self._rows_of(window, counts, report)
 
-    def _take_in(self, mention: Mention, place: int, window: Window) -> None:
+    def _take_in(self, placed: PlacedMention, place: int, window: Window) -> None:
         """Answer a mention from the cache, or let it wait for an answer."""
-        key = (self._contexts.query(mention), mention.mention if self._named is not None else "")
+        mention, names = placed.context, self._names_of(placed)
+        key = (self._contexts.query(mention), mention.mention if names is not None else "")
         if window.join(key, place):
             return
         answer = self._cache.get(key)
@@ -97,14 +98,20 @@ class MentionRows:
             window.fill(place, answer, is_cached=True)
             return
         try:
-            window.ask(self._question(key, mention, place))
+            window.ask(self._question(key, mention, names, place))
         except InputError as error:
             window.fill(place, failure(error, self._options.method))
 
-    def _question(self, key: Question, mention: Mention, place: int) -> OpenQuestion:
+    def _names_of(self, placed: PlacedMention) -> NamedEntities | None:
+        """Return what knows whom a mention may stand for; None: it may be anybody."""
+        return self._named if self._options.candidates == "named" or placed.origin == "found" else None
+
+    def _question(
+        self, key: Question, mention: Mention, names: NamedEntities | None, place: int
+    ) -> OpenQuestion:
         request, named = self._contexts.request(mention), None
-        if self._named is not None:
-            named = self._named.ids(mention.mention)
+        if names is not None:
+            named = names.ids(mention.mention)
             request = replace(request, allow_ids=named)
         return OpenQuestion(key, mention, request, named, [place])
 

@@ -10,7 +10,7 @@ from retrieval.linking.finding.options import FindOptions
 from retrieval.request_options import RequestOptions, with_options
 
 MENTION_SOURCES = ("auto", "given", "found", "generated")
-CANDIDATE_SETS = ("all", "named")
+CANDIDATE_SETS = ("auto", "all", "named")
 OUTPUT_FORMATS = ("parquet", "jsonl")
 
 
@@ -25,6 +25,7 @@ class LinkOptions:
         find: Which names are found.
         candidates: What a mention may be linked to: "all" entities, or with "named" those alone that have
             the mention's text as a title or alias (in any letter case); one that nobody is called so is NIL.
+            "auto": "named" for mentions that are found, which are names to begin with, else "all".
         method: "beam" or "disc".
         k: Candidates kept per mention.
         beam_size: Live prefixes per step of `beam`, prefixes per draw of `disc`.
@@ -47,7 +48,7 @@ class LinkOptions:
 
     mentions: str = "auto"
     find: FindOptions = field(default_factory=FindOptions)
-    candidates: str = "all"
+    candidates: str = "auto"
     method: str = "beam"
     k: int = 5
     beam_size: int | None = None

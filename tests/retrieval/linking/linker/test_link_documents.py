@@ -12,6 +12,7 @@ import pytest
 import retrieval.linking
 from retrieval.errors import InputError
 from retrieval.linking import Document, LinkCounts, LinkOptions, Span, library, link_documents
+from retrieval.types import Entity
 from tests.scripted_linking import Names, ScriptedRetriever
 
 
@@ -29,14 +30,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def link(documents: Any, options: LinkOptions | None = None, **more: Any) -> Iterator[dict[str, Any]]:
-    return link_documents(ScriptedRetriever(), documents, options, **more)  # type: ignore[arg-type]
+    retriever = ScriptedRetriever(entities={"E1": Entity("E1", "Nile")})
+    return link_documents(retriever, documents, options, **more)  # type: ignore[arg-type]
 
 
 def test_texts_are_linked_by_the_names_of_the_index(opened: list[object]) -> None:
     rows = list(link(["The Nile.", "nothing", "A Nile"]))
     assert [(row["doc_id"], row["start"], row["entity_id"]) for row in rows] == [
-        ("documents:1", 4, "ENile"),
-        ("documents:3", 2, "ENile"),
+        ("documents:1", 4, "E1"),
+        ("documents:3", 2, "E1"),
     ]
     assert opened == [LinkOptions().find]
 

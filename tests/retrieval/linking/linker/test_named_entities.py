@@ -23,8 +23,7 @@ def run(*texts: str, **options: Any) -> LinkRun:
         *(document(text, text, row=n) for n, text in enumerate(texts, 1)),
         retriever=ScriptedRetriever(entities=ENTITIES),
         finder=Names(NAMES),
-        candidates="named",
-        **options,
+        **{"candidates": "named", **options},
     )
 
 
@@ -102,3 +101,28 @@ def test_the_same_query_with_another_name_is_another_question() -> None:
     assert linked.retriever.queries == [text]
     assert linked.column("nil_reason") == ["no_name", None, None]
     assert linked.column("method") == ["beam", "name", "beam"]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        ("auto", [("found", "E1", "name"), ("given", "Enile", "beam"), ("given", "Enobody", "beam")]),
+        ("named", [("found", "E1", "name"), ("given", "E1", "name"), ("given", None, "beam")]),
+        ("all", [("found", "Enile", "beam"), ("given", "Enile", "beam"), ("given", "Enobody", "beam")]),
+    ],
+)
+def test_found_mentions_are_names_and_given_ones_may_be_anything(
+    candidates: str, expected: list[tuple[str, str | None, str]]
+) -> None:
+    """One context for both, so that an answer kept for the one must not be given to the other."""
+    marked = Document("docs", 2, "marked", "nile nobody", (Span(0, 4), Span(5, 11)))
+    run = LinkRun(
+        Document("docs", 1, "found", "nile nobody"),
+        marked,
+        retriever=ScriptedRetriever(entities=ENTITIES),
+        finder=Names(NAMES),
+        candidates=candidates,
+        context_chars=0,
+    )
+    columns = zip(*(run.column(name) for name in ("mention_source", "entity_id", "method")), strict=True)
+    assert list(columns) == expected
