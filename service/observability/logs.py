@@ -127,7 +127,10 @@ def _request_id(record: logging.LogRecord) -> str:
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
     return {
-        name: value for name, value in record.__dict__.items() if name not in _OWN and name not in _REPEATED
+        name: value
+        for name, value in record.__dict__.items()
+        # What begins with "_" is a library's own: Ray puts its clock on every record of a process.
+        if name not in _OWN and name not in _REPEATED and not name.startswith("_")
     }
 
 

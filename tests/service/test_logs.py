@@ -158,3 +158,12 @@ def test_warnings_and_uvicorn_go_the_same_way() -> None:
     assert "old\nway" in warned["message"]
     assert (started["logger"], started["message"]) == ("uvicorn.error", "started")
     assert "color_message" not in started
+
+
+def test_what_a_library_keeps_on_a_record_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(LogConfig(format="json", level="info"))
+    logging.getLogger("tests.logs").warning("read", extra={"rows": 3, "_library_clock": 17})
+    (line,) = capsys.readouterr().err.splitlines()
+    record = json.loads(line)
+    assert record["rows"] == 3
+    assert not [name for name in record if name.startswith("_")]

@@ -60,7 +60,7 @@ def import_ray() -> Any:
     except ImportError as error:
         raise MissingExtraError("ray", "ray") from error
     for handler in logging.getLogger("ray.data").handlers:
-        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+        if type(handler).__module__.startswith("ray.") and not isinstance(handler, logging.FileHandler):
             handler.setLevel(logging.CRITICAL)  # all of it is in the log of Ray's session
     return ray
 
