@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from retrieval.arguments import check_text
 from retrieval.errors import InputError
 from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document, Span
-from retrieval.linking.finding.finder import SpanFinder, open_finder
-from retrieval.linking.finding.options import FindOptions
+from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.finding.late_finder import LateFinder
 from retrieval.linking.linker import DocumentLinker
 from retrieval.linking.options import LinkOptions, WorkerOptions
 
 if TYPE_CHECKING:
-    from retrieval.index.reader import Index
     from retrieval.retriever import Retriever
 
 _LOG = logging.getLogger(__name__)
@@ -69,7 +67,7 @@ def link_documents(
     """
     chosen = options or LinkOptions()
     worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size, cache_entries=cache_entries)
-    finder = _LateFinder(retriever.index, chosen.find)
+    finder = LateFinder(retriever.index, chosen.find)
     linker = DocumentLinker(retriever, chosen, worker, finder)
     return _rows(linker, documents, counts or LinkCounts(), complain)
 
@@ -104,23 +102,3 @@ def _checked(documents: Iterable[str | Document]) -> Iterator[Document | BadDocu
                     f"got start {span.start}, end {span.end}",
                 )
         yield item
-
-
-class _LateFinder:
-    """The finder of an index, whose table is made when something is first looked for."""
-
-    def __init__(self, index: Index, options: FindOptions) -> None:
-        self._index = index
-        self._options = options
-        self._finder: SpanFinder | None = None
-
-    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
-        return self._opened().find(text, begin, end)
-
-    def entity_ids(self, text: str) -> tuple[str, ...]:
-        return self._opened().entity_ids(text)
-
-    def _opened(self) -> SpanFinder:
-        if self._finder is None:
-            self._finder = open_finder(self._index, self._options)
-        return self._finder

@@ -15,7 +15,7 @@ from retrieval.index.layout import VERSIONS_DIR
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.documents.shard import Shard
-from retrieval.linking.finding.finder import SpanFinder, open_finder
+from retrieval.linking.finding.late_finder import LateFinder
 from retrieval.linking.options import LinkJob
 from retrieval.linking.output.durable import publish, temporary_name, writing
 from retrieval.linking.output.layout import part_name, record_file
@@ -23,8 +23,6 @@ from retrieval.linking.output.part_file import write_part
 from retrieval.linking.output.record import ShardRecord, write_record
 
 if TYPE_CHECKING:
-    from retrieval.index.reader import Index
-    from retrieval.linking.documents.document import Span
     from retrieval.linking.documents.reading import CorpusReader
     from retrieval.retriever import Retriever
 
@@ -144,7 +142,9 @@ class ShardWorker:
                 )
             if job.options.filter is not None:
                 retriever.check_filter(job.options.filter)  # else every mention would fail of it
-            return DocumentLinker(retriever, job.options, worker, _FinderOnDemand(job, retriever.index))
+            cache_dir = Path(worker.cache_dir) if worker.cache_dir else None
+            finder = LateFinder(retriever.index, job.options.find, cache_dir)
+            return DocumentLinker(retriever, job.options, worker, finder)
         except BaseException:
             self.close()
             raise
@@ -191,26 +191,3 @@ def _version(index: str, version: str) -> Path:
     """
     folder = Path(index) / VERSIONS_DIR / version
     return folder if version and folder.is_dir() else Path(index)
-
-
-class _FinderOnDemand:
-    """Opens the table of names when it is first needed: documents with marked spans may need none."""
-
-    def __init__(self, job: LinkJob, index: Index) -> None:
-        self._job = job
-        self._index = index
-        self._finder: SpanFinder | None = None
-
-    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
-        """Find the mentions of a text."""
-        return self._opened().find(text, begin, end)
-
-    def entity_ids(self, text: str) -> tuple[str, ...]:
-        """Return who is called so."""
-        return self._opened().entity_ids(text)
-
-    def _opened(self) -> SpanFinder:
-        if self._finder is None:
-            cache = self._job.worker.cache_dir
-            self._finder = open_finder(self._index, self._job.options.find, Path(cache) if cache else None)
-        return self._finder

@@ -11,7 +11,8 @@ import pytest
 
 import retrieval.linking
 from retrieval.errors import InputError
-from retrieval.linking import Document, LinkCounts, LinkOptions, Span, library, link_documents
+from retrieval.linking import Document, LinkCounts, LinkOptions, Span, link_documents
+from retrieval.linking.finding import late_finder
 from retrieval.types import Entity
 from tests.scripted_linking import Names, ScriptedRetriever
 
@@ -21,11 +22,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The options of every finder that was opened; each finds "Nile"."""
     made: list[object] = []
 
-    def open_finder(index: object, options: object) -> Names:
+    def open_finder(index: object, options: object, cache_dir: object) -> Names:
         made.append(options)
         return Names({"Nile": ["E1"]})
 
-    monkeypatch.setattr(library, "open_finder", open_finder)
+    monkeypatch.setattr(late_finder, "open_finder", open_finder)
     return made
 
 
