@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from retrieval.errors import SourceError
+from retrieval.durable import appearing, writing
 
 
 @contextmanager
@@ -21,16 +20,11 @@ def staged_file(path: str | Path) -> Iterator[TextIO]:
         SourceError: the folder or the file cannot be written.
     """
     file = Path(path)
-    staging = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with staging.open("w", encoding="utf-8", newline="\n") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            staging.replace(file)
-        finally:
-            staging.unlink(missing_ok=True)
-    except OSError as error:
-        raise SourceError(f"{file}: cannot be written: {error.strerror}") from error
+    with (
+        appearing(file) as staging,
+        writing(file),
+        staging.open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        yield stream

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from retrieval.durable import appearing
 from retrieval.errors import InputError, SourceError
 from retrieval.index.digests import digest_file
 from retrieval.interruption import uninterrupted
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.options import LinkOptions, WorkerOptions
-from retrieval.linking.output.durable import appearing
 from retrieval.linking.output.folder import OutputFolder
 from retrieval.linking.output.merging import check_parts, merge_parts
 from retrieval.linking.output.record import ShardRecord

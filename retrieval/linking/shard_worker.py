@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retrieval.durable import publish, temporary_name, writing
 from retrieval.errors import IndexMismatchError, SourceError
 from retrieval.index.digests import digest_file
 from retrieval.index.layout import VERSIONS_DIR
@@ -17,7 +18,6 @@ from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.documents.shard import Shard
 from retrieval.linking.finding.late_finder import LateFinder
 from retrieval.linking.options import LinkJob
-from retrieval.linking.output.durable import publish, temporary_name, writing
 from retrieval.linking.output.layout import part_name, record_file
 from retrieval.linking.output.part_file import write_part
 from retrieval.linking.output.record import ShardRecord, write_record

@@ -9,8 +9,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from retrieval.durable import replace_file, writing
 from retrieval.linking.documents.shard import Shard
-from retrieval.linking.output.durable import replace_file, writing
 from retrieval.linking.output.layout import (
     LOCK_FILE,
     PARTS_SUFFIX,

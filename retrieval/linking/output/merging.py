@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retrieval.durable import writing
 from retrieval.errors import SourceError
 from retrieval.index.digests import digest_file
-from retrieval.linking.output.durable import writing
 from retrieval.linking.output.part_file import ParquetSink
 
 _GROUP_BYTES = 32 << 20  # of Arrow data: many small parts make a file of few row groups

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrieval.linking.output.durable import writing
+from retrieval.durable import writing
 from retrieval.linking.rows import SCHEMA
 
 # Rows and candidates of a row group: bounds the memory, and cuts groups by what the rows are alone.

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retrieval.durable import replace_file
 from retrieval.linking.counts import LinkCounts
-from retrieval.linking.output.durable import replace_file
 from retrieval.linking.run_error import LinkingRunError
 
 _T = TypeVar("_T")

@@ -77,9 +77,7 @@ def choose_runner(
 
 
 def _usual_workers(device: str) -> int:
-    if device == "cpu":
-        return len(os.sched_getaffinity(0))
-    if device == "auto" and not _has_gpu():
+    if device == "cpu" or (device == "auto" and not _has_gpu()):
         return len(os.sched_getaffinity(0))
     return 1  # one model fills a GPU
 

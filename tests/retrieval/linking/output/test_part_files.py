@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retrieval.durable import appearing, replace_file
 from retrieval.errors import SourceError
 from retrieval.linking.output import part_file
-from retrieval.linking.output.durable import appearing, replace_file
 from retrieval.linking.output.merging import merge_parts
 from retrieval.linking.output.part_file import write_part
 from retrieval.linking.rows import SCHEMA

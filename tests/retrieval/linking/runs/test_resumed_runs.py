@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from retrieval import durable
 from retrieval.errors import GenretError, InputError, SourceError
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.options import LinkOptions, WorkerOptions
-from retrieval.linking.output import durable
 from retrieval.linking.output.folder import OutputFolder
 from retrieval.linking.output.record import ShardRecord, read_record
 from retrieval.linking.run import OutputOptions, link_corpus, plan_corpus_run
@@ -361,7 +361,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_whole_files(
             raise OSError(errno.ENOSPC, "No space left on device")
         published(staging, path)
 
-    for module in ("retrieval.linking.output.durable", "retrieval.linking.shard_worker"):
+    for module in ("retrieval.durable", "retrieval.linking.shard_worker"):
         monkeypatch.setattr(f"{module}.publish", full)
     with pytest.raises(SourceError, match="cannot be written: No space left on device") as error:
         run_words(docs, out, index)
