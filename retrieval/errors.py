@@ -8,7 +8,8 @@ GenretError                      a message for the user; never a traceback
 │   ├── IndexFormatError         not an index, or a broken manifest or file structure
 │   ├── IndexVersionError        written by another format version
 │   ├── IndexChecksumError       a file's size or digest differs from the manifest
-│   └── IndexMismatchError       index and model/tokenizer do not fit together
+│   ├── IndexMismatchError       index and model/tokenizer do not fit together
+│   └── VectorsMissingError      the index was built without vectors
 ├── ModelError                   a checkpoint cannot be loaded or cannot be used
 └── MissingExtraError            an optional dependency is not installed (names the extra)
 """
@@ -69,6 +70,10 @@ class IndexChecksumError(IndexDirectoryError):
 
 class IndexMismatchError(IndexDirectoryError):
     """The index was built for another tokenizer, vocabulary or rendering than the model in use."""
+
+
+class VectorsMissingError(IndexDirectoryError):
+    """The index has no vectors, which the method or the command needs."""
 
 
 class ModelError(GenretError):

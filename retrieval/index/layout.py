@@ -7,6 +7,8 @@ INDEX/versions/<id>/manifest.json       <id> is the digest of this file
                    /entities.arrow      titles, aliases, metadata
                    /postings.arrow      rank -> entities; absent when rank r is entity r for every r
                    /title_order.arrow   entity numbers in the order of their titles' bytes
+                   /vectors.faiss       vectors of titles, aliases and descriptions; absent where none were asked for
+                   /embedder.safetensors  what makes vectors of queries; absent where a model does
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ TRIE_FILE = "trie.arrow"
 ENTITIES_FILE = "entities.arrow"
 POSTINGS_FILE = "postings.arrow"
 TITLE_ORDER_FILE = "title_order.arrow"
+VECTORS_FILE = "vectors.faiss"
+EMBEDDER_FILE = "embedder.safetensors"
 ROWS_DIR = "rows"
 
 VERSION_PATTERN = re.compile(r"[0-9a-f]{32}")

@@ -119,6 +119,43 @@ class MetadataColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorsEntry:
+    """The vectors of a version.
+
+    Attributes:
+        method: "lexical", "encoder" or "sentence-transformers".
+        source: Path or hub id of the encoder; "" for lexical vectors.
+        fingerprint: Of the embedder.
+        columns: Metadata columns whose texts have vectors too, beside titles and aliases.
+        dimensions: Length of a vector.
+        count: Vectors: texts that are not empty, those of one entity that are equal counted once.
+        kind: "flat", "hnsw", "ivfpq" or "factory".
+        factory: What faiss calls the index, such as "IDMap,Flat".
+        effort: Search effort in force, measured when the vectors were made: cells visited, or candidates kept
+            by hnsw; 0 where everything is looked at.
+        sample: Vectors that the quantisers were trained on; 0 where nothing is trained.
+        recall: Share of the 100 nearest texts by Flat search that this index finds, measured with `recall_queries`
+            texts of the catalogue with typing errors; 1 for Flat.
+        recall_queries: How many; 0 where nothing was measured.
+        seed: Of everything random in it.
+    """
+
+    method: str
+    source: str
+    fingerprint: str
+    columns: tuple[str, ...]
+    dimensions: int
+    count: int
+    kind: str
+    factory: str
+    effort: int
+    sample: int
+    recall: float
+    recall_queries: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """One step on the way to a version: the build, or an update.
 

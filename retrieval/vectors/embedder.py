@@ -1,0 +1,36 @@
+"""What turns texts into vectors. Three do: hashed n-grams, a Hugging Face encoder, a sentence-transformers model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+FloatMatrix = npt.NDArray[np.float32]
+
+
+class TextEmbedder(Protocol):
+    """Turns texts into vectors whose inner product says how alike the texts are."""
+
+    @property
+    def dimensions(self) -> int:
+        """Length of a vector, d."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this embedder from any other: vectors of two can be compared only if it is the same."""
+
+    def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
+        """Return the vectors of catalogue texts: titles, aliases, descriptions.
+
+        Returns:
+            Rows of length 1; all 0 for a text in which nothing is known. Shape: (len(texts), d), float32.
+        """
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
+        """Return the vectors of queries, which some models treat otherwise than texts. Shape as above."""
+
+    def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
+        """Return what has to be stored beside the vectors to make this embedder again; empty for models."""
