@@ -33,8 +33,8 @@ def carry_over_vectors(
     Args:
         old: The last version, which has vectors.
         new: The next version; its entities are read.
-        number_of_old: For every entity of `new` the number it had in `old`, -1 where it is new. An entity whose
-            texts changed may have its old number: texts are compared. Shape: (new.num_entities,), int64.
+        number_of_old: For every entity of `new` the number it had in `old`, -1 where it is new. An entity
+            whose texts changed may have its old number: texts are compared. Shape: (new.num_entities,), int64.
         folder: Where the files are written, which is synced.
         options: `device` counts; of the others only what differs from what `old` has makes vectors anew, with
             "auto", None and 0 standing for what it has.

@@ -33,8 +33,8 @@ def make_vectors(
         folder: Where the files are written, which is synced.
         memory_bytes: What may be held beside the codes.
         threads: Of faiss.
-        work: A folder in which an encoder's vectors are kept block by block, so that a run that was killed goes
-            on where it stood; the caller removes it. None: nothing is kept.
+        work: A folder in which an encoder's vectors are kept block by block, so that a run that was killed
+            goes on where it stood; the caller removes it. None: nothing is kept.
         progress: Told about every step.
 
     Returns:
