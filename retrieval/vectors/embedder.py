@@ -1,4 +1,4 @@
-"""What turns texts into vectors. Three do: hashed n-grams, a Hugging Face encoder, a sentence-transformers model."""
+"""What turns texts into vectors: hashed n-grams, a Hugging Face encoder or a sentence-transformers model."""
 
 from __future__ import annotations
 

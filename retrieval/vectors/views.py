@@ -1,0 +1,135 @@
+"""The texts of entities that get vectors: titles, aliases and the columns asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from retrieval.errors import InputError
+from retrieval.index.layout import ALIASES, TITLE
+from retrieval.index.reader import Index
+
+IntArray = npt.NDArray[np.int64]
+
+# Entities read at once.
+_BLOCK = 16_384
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextBatch:
+    """Some texts and whose they are.
+
+    Attributes:
+        numbers: Entity numbers, in the order asked for, else never falling. Shape: (m,), int64.
+        texts: As they are stored.
+    """
+
+    numbers: IntArray
+    texts: list[str]
+
+
+class EntityTexts:
+    """The texts of the entities of an index: title, aliases, values of some metadata columns.
+
+    Blank texts are left out, and texts that the same entity has already.
+
+    Args:
+        index: An open index.
+        columns: Names of metadata columns of strings.
+
+    Raises:
+        InputError: a column is missing or holds no strings; names those that do.
+    """
+
+    def __init__(self, index: Index, columns: Sequence[str] = ()) -> None:
+        strings = [name for name in index.metadata_columns if index.metadata_types[name] == "string"]
+        for name in columns:
+            if name not in strings:
+                known = f"expected one of {strings}" if strings else "the index has no columns of strings"
+                raise InputError("vector_columns", f"{known}, got {name!r}")
+        self._entities = index.entities
+        self.columns = tuple(dict.fromkeys(columns))
+
+    @cached_property
+    def count(self) -> int:
+        """How many texts there are; the first time they are all looked at."""
+        return sum(len(numbers) for numbers, _ in self._blocks())
+
+    def batches(self, size: int = 16_384) -> Iterator[TextBatch]:
+        """Yield all texts in the order of their entities, at most `size` at a time."""
+        for numbers, texts in self._blocks():
+            for begin in range(0, len(numbers), size):
+                part = slice(begin, begin + size)
+                yield TextBatch(numbers[part], texts[part].to_pylist())
+
+    def of(self, entities: Sequence[int] | npt.NDArray[np.integer]) -> TextBatch:
+        """Return the texts of some entities, in the order given.
+
+        Raises:
+            ValueError: no such entity.
+        """
+        wanted = np.asarray(entities, dtype=np.int64)
+        if not len(wanted):
+            return TextBatch(wanted, [])
+        low, high = int(wanted.min()), int(wanted.max())
+        if low < 0 or high >= len(self._entities):
+            got = low if low < 0 else high
+            raise ValueError(f"entity number: expected 0 <= number < {len(self._entities)}, got {got}")
+        places, texts = self._texts(self._entities.take(wanted))
+        return TextBatch(wanted[places], texts.to_pylist())
+
+    def sample(self, size: int) -> TextBatch:
+        """Return at most `size` texts, of entities spread evenly over the index; always the same ones."""
+        chosen = self.of(_spread(len(self._entities), size))
+        kept = _spread(len(chosen.texts), size)
+        return TextBatch(chosen.numbers[kept], [chosen.texts[i] for i in kept])
+
+    def _blocks(self) -> Iterator[tuple[IntArray, pa.Array]]:
+        for begin in range(0, len(self._entities), _BLOCK):
+            end = min(begin + _BLOCK, len(self._entities))
+            places, texts = self._texts(self._entities.slice(begin, end))
+            yield begin + places, texts
+
+    def _texts(self, table: pa.Table) -> tuple[IntArray, pa.Array]:
+        """Return whose text each is, as a row of the table, and the texts: ordered by row, titles first."""
+        every: IntArray = np.arange(table.num_rows, dtype=np.int64)
+        rows, texts = [every], [_plain(table.column(TITLE))]
+        if ALIASES in table.column_names:
+            aliases = table.column(ALIASES).combine_chunks()
+            rows.append(pc.list_parent_indices(aliases).to_numpy().astype(np.int64))
+            texts.append(_plain(pc.list_flatten(aliases)))
+        for name in self.columns:
+            rows.append(every)
+            texts.append(_plain(table.column(name)))
+        row, text = np.concatenate(rows), pa.concat_arrays(texts)
+        said = pc.not_equal(pc.utf8_trim_whitespace(text), "").fill_null(False)
+        kept = np.flatnonzero(said.to_numpy(zero_copy_only=False))
+        if len(texts) > 1:
+            codes = text.dictionary_encode().indices.fill_null(0).to_numpy().astype(np.int64)
+            pairs = row[kept] * (len(text) + 1) + codes[kept]
+            _, first = np.unique(pairs, return_index=True)  # the first of each, for unique sorts stably
+            kept = kept[np.sort(first)]
+            kept = kept[np.argsort(row[kept], kind="stable")]
+        if len(kept) < len(text):
+            text = text.take(pa.array(kept))
+        return row[kept], text
+
+
+def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column of strings in one piece, without a dictionary."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _spread(total: int, size: int) -> IntArray:
+    """Return `size` of the numbers 0 … total - 1, evenly spread; all of them where there are no more."""
+    if size >= total:
+        return np.arange(total, dtype=np.int64)
+    return np.arange(size, dtype=np.int64) * total // size
