@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from decoding.params import (
@@ -22,9 +23,16 @@ from retrieval.filters.restriction import Restriction, checked_ids
 if TYPE_CHECKING:
     from retrieval.types import RetrieveRequest
 
-METHODS = ("beam", "disc")
+METHODS = ("auto", "beam", "disc", "shortlist")
+DECODERS = ("beam", "disc")
+SCORED_METHODS = ("auto", "shortlist")  # they score every surface form of what they list
 AGGREGATES = ("sum", "max")
 DEFAULT_NUM_SAMPLES = 16
+DEFAULT_SHORTLIST_SIZE = 100
+MAX_SHORTLIST_SIZE = 2000
+# What a similarity of 1 adds to a log-probability with `auto`.
+DEFAULT_VECTOR_WEIGHT = 0.0
+MAX_VECTOR_WEIGHT = 1000.0
 
 # Integer fields: name, least, most, whether None is allowed.
 _INTEGERS = (
@@ -34,12 +42,14 @@ _INTEGERS = (
     ("top_m", 1, 2**31 - 1, True),
     ("seed", -(2**63), 2**63 - 1, True),
     ("exact_budget", 0, MAX_EXACT_BUDGET, True),
+    ("shortlist_size", 1, MAX_SHORTLIST_SIZE, True),
 )
 # Other numbers, likewise.
 _NUMBERS = (
     ("temperature", 0.01, 100.0, False),
     ("min_mass", 0.0, 1.0, True),
     ("length_penalty", -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY, False),
+    ("vector_weight", 0.0, MAX_VECTOR_WEIGHT, True),
 )
 
 
@@ -62,8 +72,26 @@ def checked_fields(request: RetrieveRequest) -> dict[str, Any]:
         raise InputError("aggregate", f"must be one of {', '.join(AGGREGATES)}; got {request.aggregate!r}")
     if request.prompt is not None:
         check_text("prompt", request.prompt)
+    _check_shortlist(request)
     fields |= _checked_restriction(request)
-    return fields | (_checked_disc if request.method == "disc" else _checked_beam)(request)
+    return fields | _CHECKED_BY[request.decoding](request)
+
+
+def _check_shortlist(request: RetrieveRequest) -> None:
+    if request.decoder is not None:
+        if request.decoder not in DECODERS:
+            raise InputError("decoder", f"must be one of {', '.join(DECODERS)}; got {request.decoder!r}")
+        if request.method != "auto":
+            raise InputError("decoder", f"needs the method auto, got the method {request.method}")
+    if request.method not in SCORED_METHODS:
+        for name in ("shortlist_size", "vector_weight", "shortlist_query"):
+            if getattr(request, name) is not None:
+                needed = " or ".join(SCORED_METHODS)
+                raise InputError(name, f"needs the method {needed}, got the method {request.method}")
+    if request.shortlist_query is not None:
+        check_text("shortlist_query", request.shortlist_query)
+        if not request.shortlist_query.strip():
+            raise InputError("shortlist_query", "must not be empty")
 
 
 def _checked_numbers(request: RetrieveRequest) -> dict[str, Any]:
@@ -100,9 +128,7 @@ def _checked_beam_size(request: RetrieveRequest, most: int, when: str = "") -> d
 def _checked_beam(request: RetrieveRequest) -> dict[str, Any]:
     """Refuse what changes the meaning of an answer and is not done here."""
     fields = _checked_beam_size(request, MAX_BEAM_SIZE)
-    for name, is_set in (("min_mass", request.min_mass is not None), ("adaptive", request.adaptive)):
-        if is_set:
-            raise InputError(name, "needs the method disc, got the method beam")
+    _refuse_disc_options(request)
     if request.exact_budget is not None and not request.exact:
         raise InputError("exact_budget", f"needs exact, which is not asked for; got {request.exact_budget}")
     if request.aggregate == "sum" and request.length_penalty:
@@ -114,7 +140,14 @@ def _checked_beam(request: RetrieveRequest) -> dict[str, Any]:
     return fields
 
 
-def _checked_disc(request: RetrieveRequest) -> dict[str, Any]:
+def _method(request: RetrieveRequest) -> str:
+    """Return what an error says that the method is."""
+    if request.method == "auto":
+        return f"the method auto with the decoder {request.decoding}"
+    return f"the method {request.method}"
+
+
+def _refuse_beam_options(request: RetrieveRequest) -> None:
     asked = {
         "exact": request.exact,
         "exact_budget": request.exact_budget is not None,
@@ -123,7 +156,23 @@ def _checked_disc(request: RetrieveRequest) -> dict[str, Any]:
     }
     for name, is_set in asked.items():
         if is_set:
-            raise InputError(name, "needs the method beam, got the method disc")
+            raise InputError(name, f"needs the method beam, got {_method(request)}")
+
+
+def _refuse_disc_options(request: RetrieveRequest) -> None:
+    for name, is_set in (("min_mass", request.min_mass is not None), ("adaptive", request.adaptive)):
+        if is_set:
+            raise InputError(name, f"needs the method disc, got {_method(request)}")
+
+
+def _checked_shortlist(request: RetrieveRequest) -> dict[str, Any]:
+    _refuse_disc_options(request)
+    _refuse_beam_options(request)
+    return _checked_beam_size(request, MAX_BEAM_SIZE)
+
+
+def _checked_disc(request: RetrieveRequest) -> dict[str, Any]:
+    _refuse_beam_options(request)
     fields = _checked_beam_size(request, MAX_DISC_BEAM_SIZE, " with the method disc")
     clashes = [f"top_m {request.top_m}"] if request.top_m is not None else []
     clashes += [f"beam_size {request.prefixes}"] if request.prefixes > 1 else []
@@ -153,3 +202,10 @@ def _check_explained_draws(request: RetrieveRequest) -> None:
             "cannot be combined with adaptive or a beam_size above 1 with the method disc; "
             f"got {' and '.join(clashes)}",
         )
+
+
+_CHECKED_BY: dict[str | None, Callable[[RetrieveRequest], dict[str, Any]]] = {
+    "beam": _checked_beam,
+    "disc": _checked_disc,
+    None: _checked_shortlist,
+}

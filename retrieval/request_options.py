@@ -27,6 +27,10 @@ class RequestOptions(TypedDict, total=False):
     allow_ids: Iterable[str] | None
     deny_ids: Iterable[str]
     explain: bool
+    shortlist_size: int | None
+    decoder: str | None
+    vector_weight: float | None
+    shortlist_query: str | None
 
 
 def with_options(k: int, method: str, prompt: str | None, options: RequestOptions) -> RetrieveRequest:

@@ -308,7 +308,10 @@ class Retriever:
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
         template = self.config.prompt(self.config.mention_prompt)
-        return replace(asked, query=template.mention_query(mention), prompt=template.name)
+        request = replace(asked, query=template.mention_query(mention), prompt=template.name)
+        if not request.proposals or request.shortlist_query is not None:
+            return request
+        return replace(request, shortlist_query=mention.mention)
 
     def answer(
         self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]

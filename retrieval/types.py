@@ -12,7 +12,13 @@ from decoding.params import DEFAULT_EXACT_BUDGET, default_beam_size
 from retrieval.arguments import check_text
 from retrieval.explanation import Explanation
 from retrieval.filters.restriction import Restriction
-from retrieval.request_checks import DEFAULT_NUM_SAMPLES, checked_fields
+from retrieval.request_checks import (
+    DEFAULT_NUM_SAMPLES,
+    DEFAULT_SHORTLIST_SIZE,
+    DEFAULT_VECTOR_WEIGHT,
+    SCORED_METHODS,
+    checked_fields,
+)
 
 MetadataValue = str | int | float | bool | None
 
@@ -21,14 +27,17 @@ MetadataValue = str | int | float | bool | None
 class RetrieveRequest:
     """One query and how to answer it.
 
-    Options of the other method are checked and have no effect, but for those that change what an answer
+    Options of another method are checked and have no effect, but for those that change what an answer
     means, which are refused (`min_mass` and `adaptive` by `beam`; `exact`, `exact_budget`, `length_penalty`
-    and `aggregate` by `disc`): a threshold that nobody looks at would be taken for one that was passed.
+    and `aggregate` by `disc`; all of these by `shortlist`): a threshold that nobody looks at would be taken
+    for one that was passed. What concerns shortlists is refused by methods that make none.
 
     Attributes:
         query: The query text; must hold something besides white space.
         k: Candidates wanted, in [1, 1000].
-        method: "beam" (top-k list) or "disc" (unbiased samples and their posterior).
+        method: "beam" (top-k list), "disc" (unbiased samples and their posterior), "shortlist" (the entities
+            that the index's vectors propose, scored exactly) or "auto" (what a decoder finds and what the
+            vectors propose, all scored exactly; the decoder alone where there are no vectors to use).
         beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10). `disc`: prefixes per draw,
             in [1, 64]; None: 1, which is DISC itself. With more, draws favour likely titles.
         num_draws: `disc`: K, draws tried per sample, in [1, 256].
@@ -59,6 +68,12 @@ class RetrieveRequest:
             `deny_ids`; ids the index lacks have no effect.
         explain: Whether the result says what the model was asked on the way (`RetrievalResult.explanation`).
             The answer is the same. Excludes `adaptive`, and a `beam_size` above 1 with `disc`.
+        shortlist_size: `shortlist`, `auto`: entities that the vectors propose, in [1, 2000]; None: 100. Where
+            the filter allows no more, all of them are scored, and neither vectors nor a decoder are asked.
+        decoder: `auto`: "beam" or "disc", whose options are valid then; None: "beam".
+        vector_weight: `shortlist`, `auto`: what a similarity of 1 adds to the score, in [0, 1000]; None: 0
+            with `shortlist`, `DEFAULT_VECTOR_WEIGHT` with `auto`.
+        shortlist_query: `shortlist`, `auto`: the text that the vectors are asked with; None: the query.
         restriction: What these three say, read once.
 
     Raises:
@@ -85,6 +100,10 @@ class RetrieveRequest:
     allow_ids: tuple[str, ...] | None = None
     deny_ids: tuple[str, ...] = ()
     explain: bool = False
+    shortlist_size: int | None = None
+    decoder: str | None = None
+    vector_weight: float | None = None
+    shortlist_query: str | None = None
     restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -103,8 +122,13 @@ class RetrieveRequest:
 
     @property
     def width(self) -> int:
-        """Most branches the request can have at once: its beam size, or every prefix of all of its draws."""
-        if self.method == "beam":
+        """Most branches its decoder can have at once: its beam size, or every prefix of all of its draws.
+
+        1 without a decoder.
+        """
+        if self.decoding is None:
+            return 1
+        if self.decoding == "beam":
             return self.beam_size or default_beam_size(self.k)
         return self.samples * self.num_draws * self.prefixes
 
@@ -119,6 +143,32 @@ class RetrieveRequest:
     def aggregation(self) -> str:
         """How the surface forms of an entity make its score with `beam`: "sum" or "max"."""
         return self.aggregate or ("max" if self.length_penalty else "sum")
+
+    @property
+    def decoding(self) -> str | None:
+        """The decoder in force: "beam", "disc", or None with `shortlist`."""
+        if self.method == "auto":
+            return self.decoder or "beam"
+        return None if self.method == "shortlist" else self.method
+
+    @property
+    def proposals(self) -> int:
+        """The number of entities that the vectors are asked for; 0 with `beam` and `disc`."""
+        if self.method not in SCORED_METHODS:
+            return 0
+        return self.shortlist_size or DEFAULT_SHORTLIST_SIZE
+
+    @property
+    def similarity_weight(self) -> float:
+        """The `vector_weight` in force."""
+        if self.vector_weight is not None:
+            return self.vector_weight
+        return DEFAULT_VECTOR_WEIGHT if self.method == "auto" else 0.0
+
+    @property
+    def vector_text(self) -> str:
+        """What the vectors are asked with."""
+        return self.query if self.shortlist_query is None else self.shortlist_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +213,17 @@ class Candidate:
         entity_id: The entity.
         title: Its canonical title.
         surface: The surface form the model wrote (title or alias); the best when several were found.
-        logprob: Natural log of the model's probability of the entity's surface forms that were found
-            (log-sum-exp over them).
+        logprob: Natural log of the model's probability of the entity's surface forms (log-sum-exp over
+            them): those that were found with `beam` and `disc`, all of them with `shortlist` and `auto`.
         probability: `disc`: share of the samples that named this entity (a sample whose surface form
-            belongs to several entities counts in equal parts); `beam`: None.
+            belongs to several entities counts in equal parts); `beam`: None; `shortlist` and `auto`: the
+            probability of the entity's surface forms over that of all forms that were scored.
         metadata: The entity's metadata.
         score: What the list is ordered by. `beam`: `logprob`, or with the aggregate "max" the logprob of
-            `surface`, divided by its length ** length_penalty; `disc`: `probability`.
+            `surface`, divided by its length ** length_penalty; `disc`: `probability`; `shortlist` and `auto`:
+            `logprob`, or what it is with `beam`, plus the request's `vector_weight` times `similarity`.
+        similarity: `shortlist`, `auto`: how alike the query and the entity's most similar text are, by their
+            vectors; None where no vectors were asked.
     """
 
     entity_id: str
@@ -179,15 +233,26 @@ class Candidate:
     probability: float | None
     metadata: Mapping[str, MetadataValue]
     score: float
+    similarity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Wall time of the batch this query was part of, in milliseconds."""
+    """Wall time of the batch this query was part of, in milliseconds.
+
+    Attributes:
+        prefill_ms: Of running the prompts.
+        decode_ms: Of the decoder.
+        total_ms: Of everything.
+        shortlist_ms: Of asking the vectors.
+        score_ms: Of scoring the surface forms of shortlists.
+    """
 
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     total_ms: float = 0.0
+    shortlist_ms: float = 0.0
+    score_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +284,17 @@ class RetrievalResult:
 
     Attributes:
         query: The query text.
-        method: "beam" or "disc".
+        method: What was used: "beam", "disc", "shortlist" or "auto"; the decoder where `auto` scored nothing.
         candidates: Best first; empty means that nothing in the catalogue matched, or that the answer is
             withheld (`NO_MATCH`).
         certified: `beam`: whether the candidates are proven to be the k best entities in their order, all
-            surface forms counted; `disc`: None.
+            surface forms counted; `disc`: None. `shortlist` and `auto`: True where every entity allowed was
+            scored; else `shortlist` None, and `auto` as its decoder, False with a `vector_weight`.
         mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue; under a
             filter, that it is a surface form of an allowed entity. It may lie outside the bounds.
         mass_stderr: Standard error of `mass`; None with a single draw.
         mass_lower: `disc`: what P_L(S) is at least: the probability of the distinct titles that were written.
+            `shortlist`, `auto`: the probability of the distinct surface forms that were scored.
         mass_upper: `disc`: what P_L(S) is at most, from what was found to be invalid on the way; 1 where
             nothing is known.
         num_draws: `disc`: draws used; 0 for `beam`.
@@ -241,6 +308,8 @@ class RetrievalResult:
         timings: Wall times.
         kv: Key/value memory.
         explanation: The token tree behind the answer, where the request asked for it; None otherwise.
+        num_scored: `shortlist`, `auto`: surface forms that were scored.
+        shortlist_size: `shortlist`, `auto`: entities that the vectors proposed, or all of those allowed.
     """
 
     query: str
@@ -261,6 +330,8 @@ class RetrievalResult:
     timings: Timings = field(default_factory=Timings)
     kv: KvShare = field(default_factory=KvShare)
     explanation: Explanation | None = None
+    num_scored: int = 0
+    shortlist_size: int = 0
 
     @property
     def no_match(self) -> bool:
@@ -269,7 +340,7 @@ class RetrievalResult:
 
     @property
     def bounded_mass(self) -> float | None:
-        """`mass` within its bounds, the best single figure for P_L(S); None with `beam`."""
+        """`mass` within its bounds, the best single figure for P_L(S); None without DISC."""
         if self.mass is None:
             return None
         lower = 0.0 if self.mass_lower is None else self.mass_lower

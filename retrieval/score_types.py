@@ -1,0 +1,92 @@
+"""What goes into and comes out of scoring titles that somebody else has found: a request, the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from retrieval.arguments import check_text, sequence
+from retrieval.errors import InputError
+from retrieval.types import KvShare, Timings
+
+MAX_SCORED_TITLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """A query, and titles to be scored behind it.
+
+    Attributes:
+        query: The query text; must hold something besides white space.
+        titles: Any texts, in the catalogue or not, from 1 to 10,000; equal ones are scored once. Any iterable
+            is taken, and read once.
+        prompt: Name of the prompt template; None: the checkpoint's default.
+
+    Raises:
+        InputError: a field cannot be used; names it, and of titles which one.
+    """
+
+    query: str
+    titles: tuple[str, ...]
+    prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        check_text("query", self.query)
+        if not self.query.strip():
+            raise InputError("query", "must not be empty")
+        if self.prompt is not None:
+            check_text("prompt", self.prompt)
+        object.__setattr__(self, "titles", _checked_titles(self.titles))
+
+
+def _checked_titles(titles: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(titles, str):
+        raise InputError("titles", "must be a list of texts, got one text")
+    read = sequence("titles", titles, str)
+    if not 1 <= len(read) <= MAX_SCORED_TITLES:
+        raise InputError("titles", f"must be 1 to {MAX_SCORED_TITLES}, got {len(read)}")
+    for i, title in enumerate(read):
+        check_text(f"titles[{i}]", title)
+        if not title.strip():
+            raise InputError(f"titles[{i}]", "must not be empty")
+    return tuple(read)
+
+
+@dataclass(frozen=True, slots=True)
+class TitleScore:
+    """How likely the model is to write one title.
+
+    Attributes:
+        title: As it was given.
+        logprob: Natural log of the model's probability of the title, its end included; None where it is
+            longer than the model has room for behind the prompt.
+        probability: The title's share of the probability of the distinct titles of the request; None without
+            a `logprob`.
+        num_tokens: Its tokens, end included.
+        entity_ids: The entities of the index that have this surface form; empty where none has.
+    """
+
+    title: str
+    logprob: float | None
+    probability: float | None
+    num_tokens: int
+    entity_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """The scores of the titles of one request.
+
+    Attributes:
+        query: The query text.
+        scores: One per title, in the order given.
+        num_nodes: Tokens the model computed behind the prompt: beginnings that titles share once.
+        timings: Wall times.
+        kv: Key/value memory.
+    """
+
+    query: str
+    scores: tuple[TitleScore, ...]
+    num_nodes: int = 0
+    timings: Timings = field(default_factory=Timings)
+    kv: KvShare = field(default_factory=KvShare)
