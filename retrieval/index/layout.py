@@ -1,4 +1,4 @@
-"""Names, types and schemas of format version 3: the one place that reader, verifier and builder share.
+"""Names, types and schemas of format version 4: the one place that reader, verifier and builder share.
 
 INDEX/CURRENT                           id of the live version; replaced atomically
 INDEX/versions/<id>/manifest.json       <id> is the digest of this file
@@ -7,7 +7,7 @@ INDEX/versions/<id>/manifest.json       <id> is the digest of this file
                    /entities.arrow      titles, aliases, metadata
                    /postings.arrow      rank -> entities; absent when rank r is entity r for every r
                    /title_order.arrow   entity numbers in the order of their titles' bytes
-                   /vectors.faiss       vectors of titles, aliases and descriptions; absent where none were asked for
+                   /vectors.faiss       vectors of titles, aliases and other texts; absent if not asked for
                    /embedder.safetensors  what makes vectors of queries; absent where a model does
 """
 
@@ -20,8 +20,11 @@ from typing import Literal
 import pyarrow as pa
 
 FORMAT_NAME = "genret-index"
-FORMAT_VERSION = 3
-# The one before: it has no title_order.arrow, and titles cannot be written inside JSON without it.
+FORMAT_VERSION = 4
+# Versions before this one have no title_order.arrow, and titles cannot be written inside JSON without it.
+TITLE_ORDER_SINCE = 3
+# Versions before this one cannot have vectors.
+VECTORS_SINCE = 4
 OLDEST_FORMAT_VERSION = 2
 
 CURRENT_FILE = "CURRENT"
@@ -33,6 +36,8 @@ POSTINGS_FILE = "postings.arrow"
 TITLE_ORDER_FILE = "title_order.arrow"
 VECTORS_FILE = "vectors.faiss"
 EMBEDDER_FILE = "embedder.safetensors"
+# A damaged one of these keeps nothing else of an index from being read.
+VECTOR_FILES = (VECTORS_FILE, EMBEDDER_FILE)
 ROWS_DIR = "rows"
 
 VERSION_PATTERN = re.compile(r"[0-9a-f]{32}")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from retrieval.errors import IndexFormatError, IndexVersionError, InputError
-from retrieval.index.layout import FORMAT_NAME, FORMAT_VERSION, MANIFEST_FILE, OLDEST_FORMAT_VERSION
+from retrieval.index.layout import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    OLDEST_FORMAT_VERSION,
+    VECTORS_SINCE,
+)
 from retrieval.index.manifest_entries import (
     MAX_HISTORY,
     Bucket,
@@ -18,6 +24,7 @@ from retrieval.index.manifest_entries import (
     HistoryEntry,
     MetadataColumn,
     TokenizerEntry,
+    VectorsEntry,
     extend_history,
 )
 from retrieval.index.small_files import parse_json
@@ -32,10 +39,13 @@ __all__ = [
     "Manifest",
     "MetadataColumn",
     "TokenizerEntry",
+    "VectorsEntry",
     "extend_history",
 ]
 
 _T = TypeVar("_T")
+
+_FLAT_TYPES: Mapping[str, type] = {"int": int, "float": float}
 
 # Everything counted fits an int64, and Arrow takes no more.
 _MAX_INTEGER = 1 << 63
@@ -59,6 +69,7 @@ class Manifest:
         files: Every data file, by name.
         history: How the version came about: a build and the updates since, the oldest first.
         built_with: Versions of the libraries that shaped the data.
+        vectors: The vectors, or None where the version has none.
         format_version: Of the files.
     """
 
@@ -72,6 +83,7 @@ class Manifest:
     files: tuple[FileEntry, ...]
     history: tuple[HistoryEntry, ...]
     built_with: Mapping[str, str]
+    vectors: VectorsEntry | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -91,6 +103,8 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """Serialise; equal manifests give equal bytes."""
         document = {"format": FORMAT_NAME, "format_version": self.format_version, **asdict(self)}
+        if self.format_version < VECTORS_SINCE:
+            del document["vectors"]
         return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
     @classmethod
@@ -137,8 +151,22 @@ class Manifest:
             files=_version_files(document),
             history=_history(document),
             built_with=_typed(document, "built_with", dict),
+            vectors=_vectors(document, metadata),
             format_version=_typed(document, "format_version", int),
         )
+
+
+def _vectors(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> VectorsEntry | None:
+    if document["format_version"] < VECTORS_SINCE or document["vectors"] is None:
+        return None
+    item = _typed(document, "vectors", dict)
+    columns = _typed(item, "columns", list)
+    known = [column.name for column in metadata if column.type == "string"]
+    for column in columns:
+        if column not in known:
+            raise ValueError(f"vectors.columns: expected columns of strings, of {known}, got {column!r}")
+    flat = {name: value for name, value in item.items() if name != "columns"}
+    return _record(VectorsEntry, {"vectors": flat}, "vectors", {"columns": tuple(columns)})
 
 
 def _history(document: Mapping[str, Any]) -> tuple[HistoryEntry, ...]:
@@ -167,11 +195,11 @@ def _typed(document: Mapping[str, Any], key: str, expected: type) -> Any:
 def _record(
     record_type: type[_T], document: Mapping[str, Any], key: str, nested: Mapping[str, Any] | None = None
 ) -> _T:
-    """Build a record of counts and strings; `nested` are fields of other types, parsed beforehand."""
+    """Build a record of numbers and strings; `nested` are fields of other types, parsed beforehand."""
     value = _typed(document, key, dict)
     nested = nested or {}
     names = {
-        field.name: int if field.type == "int" else str  # literals and strings are both JSON strings
+        field.name: _FLAT_TYPES.get(str(field.type), str)  # literals and strings are both JSON strings
         for field in fields(record_type)  # type: ignore[arg-type]
         if field.name not in nested
     }

@@ -15,6 +15,10 @@ Operation = Literal["build", "update"]
 MAX_HISTORY = 1000
 MAX_HISTORY_BYTES = 1 << 20
 
+VECTOR_METHODS = ("lexical", "encoder", "sentence-transformers")
+VECTOR_KINDS = ("flat", "hnsw", "ivfpq", "factory")
+MAX_VECTOR_DIMENSIONS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -134,10 +138,13 @@ class VectorsEntry:
         effort: Search effort in force, measured when the vectors were made: cells visited, or candidates kept
             by hnsw; 0 where everything is looked at.
         sample: Vectors that the quantisers were trained on; 0 where nothing is trained.
-        recall: Share of the 100 nearest texts by Flat search that this index finds, measured with `recall_queries`
-            texts of the catalogue with typing errors; 1 for Flat.
+        recall: Share of the 100 nearest texts by Flat search that this index finds, measured with
+            `recall_queries` texts of the catalogue with typing errors; 1 for Flat.
         recall_queries: How many; 0 where nothing was measured.
         seed: Of everything random in it.
+
+    Raises:
+        ValueError: no such method or kind, a column stands there twice, or a number is out of its range.
     """
 
     method: str
@@ -153,6 +160,22 @@ class VectorsEntry:
     recall: float
     recall_queries: int
     seed: int
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", VECTOR_METHODS), ("kind", VECTOR_KINDS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"vectors.{name}: expected one of {list(known)}, got {value!r}")
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError(f"vectors.columns: a column stands there twice: {list(self.columns)}")
+        if not 1 <= self.dimensions <= MAX_VECTOR_DIMENSIONS:
+            raise ValueError(
+                f"vectors.dimensions: expected 1 <= it <= {MAX_VECTOR_DIMENSIONS}, got {self.dimensions}"
+            )
+        if self.count < 1:
+            raise ValueError(f"vectors.count: expected at least 1, got {self.count}")
+        if not 0 <= self.recall <= 1:
+            raise ValueError(f"vectors.recall: expected 0 <= it <= 1, got {self.recall}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,17 @@ from retrieval.index.layout import (
     POSTINGS_FILE,
     TITLE_ORDER_FILE,
     TRIE_FILE,
+    VECTOR_FILES,
     MetadataType,
 )
-from retrieval.index.manifest import Manifest
+from retrieval.index.manifest import Manifest, VectorsEntry
 from retrieval.index.rows import RowBuckets
 from retrieval.index.small_files import read_small_file
 from retrieval.index.title_order import read_title_order
+from retrieval.index.vector_files import VectorFiles
 from retrieval.index.version_parts import (
     expected_files,
+    optional_files,
     read_bucket,
     read_entities,
     read_postings,
@@ -69,6 +72,7 @@ class Index:
         max_row_tokens: Tokens of the longest row, end token included.
         metadata_columns: Names of the metadata columns.
         metadata_types: The type of each of them.
+        vectors: What the vectors are, or None where the version has none.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Index:
         entities: EntityTable,
         postings: Postings | None,
         title_order: npt.NDArray[np.int32] | None,
+        vector_files: VectorFiles,
     ) -> None:
         self.path = path
         self.manifest = manifest
@@ -95,6 +100,8 @@ class Index:
         self.max_row_tokens = manifest.counts.depth
         self.metadata_columns = manifest.columns
         self.metadata_types: dict[str, MetadataType] = {c.name: c.type for c in manifest.metadata}
+        self.vectors: VectorsEntry | None = manifest.vectors
+        self._vector_files = vector_files
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
         self._title_order = title_order
@@ -105,7 +112,13 @@ class Index:
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
         """Open the live version of an index directory, or a version directory.
 
-        Sizes and structure are always checked; digests cost one pass over the files.
+        Sizes and structure are always checked; digests cost one pass over the files. Damaged files of vectors
+        do not keep an index from opening: `vectors_problem` says what is wrong with them.
+
+        Args:
+            path: Of either.
+            verify_digests: Whether digests are compared; without, files of vectors are checked by size alone
+                too, now and when they are used.
 
         Raises:
             IndexNotFoundError: there is no index at `path`.
@@ -113,17 +126,25 @@ class Index:
             IndexChecksumError: a file's size or digest differs from the manifest.
             IndexFormatError: CURRENT, the manifest or a file is structurally broken.
         """
-        return read_version(Path(path), lambda folder: cls._open_version(folder, verify_digests))
+        return read_version(
+            Path(path),
+            lambda folder: cls._open_version(folder, verify_digests),
+            sound=lambda index: index.vectors_problem is None,
+        )
 
     @classmethod
     def _open_version(cls, folder: Path, verify_digests: bool) -> Self:
         manifest, digest = read_manifest(folder)
         expected = expected_files(manifest)
-        listed = {entry.name for entry in manifest.files} - {POSTINGS_FILE}
-        if listed != expected:
-            odd = sorted(listed ^ expected)
+        listed = {entry.name for entry in manifest.files}
+        odd = sorted((expected - listed) | (listed - expected - optional_files(manifest)))
+        if odd:
             raise IndexFormatError(f"{folder / MANIFEST_FILE}: files listed and needed differ: {odd}")
-        files = {entry.name: open_mapped(folder, entry, verify_digests) for entry in manifest.files}
+        files = {
+            entry.name: open_mapped(folder, entry, verify_digests)
+            for entry in manifest.files
+            if entry.name not in VECTOR_FILES
+        }
         counts = manifest.counts
         order = files.get(TITLE_ORDER_FILE)
         rows = RowBuckets([read_bucket(files[b.file], b, manifest) for b in manifest.buckets])
@@ -138,6 +159,7 @@ class Index:
             entities=read_entities(files[ENTITIES_FILE], manifest),
             postings=read_postings(files.get(POSTINGS_FILE), manifest),
             title_order=None if order is None else read_title_order(order, counts.entities),
+            vector_files=VectorFiles(folder, manifest, verify_digests),
         )
 
     def trie_arrays(self) -> TrieArrays:
@@ -170,6 +192,26 @@ class Index:
         """
         self._parts()
         return self._title_order
+
+    @property
+    def vectors_problem(self) -> IndexChecksumError | None:
+        """What was found to be wrong with the files of vectors when the index was opened, or None."""
+        return self._vector_files.problem
+
+    def open_vectors_file(self, name: str) -> Path:
+        """Return where a file of vectors lies, once it is known to be the one of the manifest.
+
+        Digests are compared when the index is opened, unless that was asked to leave them out.
+
+        Args:
+            name: `VECTORS_FILE` or `EMBEDDER_FILE` of `retrieval.index.layout`.
+
+        Raises:
+            VectorsMissingError: the version has no such file.
+            IndexChecksumError: its size or digest differs from the manifest, or it is not there any more.
+        """
+        self._parts()
+        return self._vector_files.path(name)
 
     @property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:

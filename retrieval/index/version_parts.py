@@ -11,12 +11,14 @@ from retrieval.errors import IndexFormatError
 from retrieval.index.arrow_files import as_numpy, read_schema, read_table, single_chunk
 from retrieval.index.entities import EntityTable, Postings
 from retrieval.index.layout import (
+    EMBEDDER_FILE,
     ENTITIES_FILE,
     MANIFEST_FILE,
-    OLDEST_FORMAT_VERSION,
     POSTINGS_FILE,
     TITLE_ORDER_FILE,
+    TITLE_ORDER_SINCE,
     TRIE_FILE,
+    VECTORS_FILE,
     MetadataType,
     entities_schema,
     metadata_field,
@@ -31,9 +33,18 @@ from retrieval.index.rows import RowBucket
 
 
 def expected_files(manifest: Manifest) -> set[str]:
-    """Return the files every version has, apart from the postings, which are optional."""
-    ordered = [TITLE_ORDER_FILE] if manifest.format_version > OLDEST_FORMAT_VERSION else []
-    return {TRIE_FILE, ENTITIES_FILE, *ordered, *(bucket.file for bucket in manifest.buckets)}
+    """Return the files that a version must have; `optional_files` it may have."""
+    ordered = [TITLE_ORDER_FILE] if manifest.format_version >= TITLE_ORDER_SINCE else []
+    vectors = manifest.vectors
+    embedded = [] if vectors is None else [VECTORS_FILE]
+    if vectors is not None and vectors.method == "lexical":
+        embedded.append(EMBEDDER_FILE)
+    return {TRIE_FILE, ENTITIES_FILE, *ordered, *(bucket.file for bucket in manifest.buckets), *embedded}
+
+
+def optional_files(manifest: Manifest) -> set[str]:
+    """Return the files that a version may have or not: what it says otherwise decides."""
+    return {POSTINGS_FILE} if manifest.vectors is None else {POSTINGS_FILE, EMBEDDER_FILE}
 
 
 def read_bucket(data: pa.Buffer, bucket: Bucket, manifest: Manifest) -> RowBucket:

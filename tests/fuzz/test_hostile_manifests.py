@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -252,7 +253,7 @@ def _mutants(sound: dict[str, bytes], number: int, seed: int) -> Iterator[str]:
             elif action == 1 and isinstance(container, list):
                 container.append(container[key])
             else:
-                container[key] = generator.choice(_HOSTILE_VALUES)
+                container[key] = copy.deepcopy(generator.choice(_HOSTILE_VALUES))
             if not altered:
                 break
         yield json.dumps(altered)
