@@ -23,6 +23,7 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
+    VectorsMissingError,
 )
 from service.errors import (
     MalformedMessageError,
@@ -36,6 +37,7 @@ from service.errors import (
 
 DOMAIN = "genret"
 INDEX_RESOURCE = "genret.v1.Index"
+_NO_VECTORS = "the index has no vectors: build it with --vectors, or use another method than shortlist"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,12 @@ TABLE: tuple[Row, ...] = (
         IndexMismatchError,
         StatusCode.FAILED_PRECONDITION,
         lambda e: (Precondition("INDEX_MISMATCH", "index", str(e)),),
+    ),
+    Row(
+        VectorsMissingError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (Precondition("VECTORS", "index", _NO_VECTORS),),
+        lambda e: _NO_VECTORS,  # its text names a path of the server
     ),
     Row(
         IndexDirectoryError,

@@ -12,6 +12,10 @@
         except CallError as error:
             print(error.code, error.field_violations)
 
+        found = ["Hamlet", "Macbeth", "Othello"]  # of any engine
+        for score in client.score("author of hamlet", found).result.scores:
+            print(score.title, score.logprob)
+
         queries = (RetrieveRequest(line) for line in open("queries.txt"))  # as long as you like
         for request, answer in client.retrieve_stream(queries):  # as they are ready, in any order
             if not isinstance(answer, CallError):
@@ -37,7 +41,15 @@ if TYPE_CHECKING:
     from service.client.async_client import AsyncRetrievalClient
     from service.client.calls import LIVENESS, READINESS
     from service.client.options import ClientOptions
-    from service.client.reply import AnswerReply, IndexInfo, IndexRef, ReloadReply, Reply
+    from service.client.reply import (
+        AnswerReply,
+        IndexInfo,
+        IndexRef,
+        ReloadReply,
+        Reply,
+        ScoreReply,
+        VectorsInfo,
+    )
     from service.client.sync_client import RetrievalClient
     from service.errors import CallError
 
@@ -53,6 +65,8 @@ _EXPORTS = {
     "ReloadReply": "service.client.reply",
     "Reply": "service.client.reply",
     "RetrievalClient": "service.client.sync_client",
+    "ScoreReply": "service.client.reply",
+    "VectorsInfo": "service.client.reply",
 }
 
 __all__ = [
@@ -67,6 +81,8 @@ __all__ = [
     "ReloadReply",
     "Reply",
     "RetrievalClient",
+    "ScoreReply",
+    "VectorsInfo",
 ]
 
 

@@ -21,7 +21,7 @@ from service.client.channel import Stubs, metadata, open_channel, request_id_of
 from service.client.failures import failed_call
 from service.client.options import CallOptions, ClientOptions, OptionChanges
 from service.client.outstanding import Outstanding
-from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply
+from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
 from service.errors import CallError
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class AsyncRetrievalClient:
         self,
         mentions: Sequence[Mention],
         k: int = 1,
-        method: str = "beam",
+        method: str = "auto",
         *,
         index: str = "",
         call: CallOptions | None = None,
@@ -140,6 +140,29 @@ class AsyncRetrievalClient:
     ) -> AnswerReply:
         """Answer one query with JSON."""
         return await self._call(calls.answer(request, index), call)
+
+    async def score(
+        self,
+        subject: str | Mention,
+        titles: Sequence[str],
+        *,
+        prompt: str | None = None,
+        index: str = "",
+        **call: Unpack[CallOptions],
+    ) -> ScoreReply:
+        """Score given titles for one query, in their order: to rank again what another engine has found.
+
+        Args:
+            subject: The query, or a mention in its context.
+            titles: From 1 to 10,000 texts, in the catalogue or not.
+            prompt: Name of the prompt template; None: the model's default one. Not with a mention.
+            index: Whose model scores; empty for the default one.
+            **call: See `CallOptions`.
+
+        Raises:
+            InputError: the query or a title cannot be used.
+        """
+        return await self._call(calls.score(subject, titles, prompt, index), call)
 
     async def list_indexes(self, **call: Unpack[CallOptions]) -> list[IndexInfo]:
         """Return what the server serves, the default index first."""

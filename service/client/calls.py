@@ -14,7 +14,7 @@ from retrieval.errors import InputError
 from retrieval.request_options import RequestOptions, with_options
 from retrieval.types import Mention, RetrieveRequest
 from service.client.channel import Stubs
-from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply
+from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
 from service.errors import CallError
 from service.wire.answers import answer_from_proto, answer_request_to_proto
 from service.wire.indexes import (
@@ -28,6 +28,7 @@ from service.wire.indexes import (
 from service.wire.linking import link_reply_from_proto, link_request_to_proto
 from service.wire.replies import batch_reply_from_proto, reply_from_proto
 from service.wire.requests import batch_request_to_proto, request_to_proto
+from service.wire.scores import score_reply_from_proto, score_request_to_proto
 
 READINESS = "genret.v1.RetrievalService"
 LIVENESS = ""
@@ -108,6 +109,22 @@ def answer(request: AnswerRequest, index: str) -> UnaryCall[AnswerReply]:
         lambda stubs: stubs.retrieval.Answer,
         answer_request_to_proto(request, index),
         lambda message, _: answer_from_proto(request.query, message),
+    )
+
+
+def score(
+    subject: str | Mention, titles: Sequence[str], prompt: str | None, index: str
+) -> UnaryCall[ScoreReply]:
+    """Score titles for one query.
+
+    Raises:
+        InputError: the query or a title cannot be used.
+    """
+    query = subject.mention if isinstance(subject, Mention) else subject
+    return UnaryCall(
+        lambda stubs: stubs.retrieval.Score,
+        score_request_to_proto(subject, titles, prompt, index),
+        lambda message, _: score_reply_from_proto(query, message),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from retrieval.answers.types import AnswerResult
+from retrieval.score_types import ScoreResult
 from retrieval.types import RetrievalResult
 
 
@@ -52,6 +53,48 @@ class AnswerReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreReply:
+    """Scores of titles as a client sees them.
+
+    Attributes:
+        result: The scores; of a mention its query is the mention's text.
+        queue_ms: Time the request waited for its batch, milliseconds.
+        total_ms: Time from arrival at the server to the reply, milliseconds.
+        index: Which index version answered.
+    """
+
+    result: ScoreResult
+    queue_ms: float
+    total_ms: float
+    index: IndexRef
+
+
+@dataclass(frozen=True, slots=True)
+class VectorsInfo:
+    """The vectors of an index as a server has them.
+
+    Attributes:
+        method: What made them: "lexical", "encoder" or "sentence-transformers".
+        kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
+        dimensions: Length of a vector.
+        count: Number of vectors.
+        bytes: Size of their file, which is held in memory.
+        recall: Share of the 100 nearest texts that a search finds; None where nobody measured.
+        usable: Whether shortlists can be made with them.
+        problem: Why not; empty where they can.
+    """
+
+    method: str
+    kind: str
+    dimensions: int
+    count: int
+    bytes: int
+    recall: float | None
+    usable: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class IndexInfo:
     """An index as a server serves it.
 
@@ -67,6 +110,7 @@ class IndexInfo:
         loaded_at: When the version was taken into service, seconds since the epoch; None where unknown.
         columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
         max_title_tokens: Tokens of the longest surface form, end token included.
+        vectors: What shortlists are made of; None where it has none.
     """
 
     name: str
@@ -80,6 +124,7 @@ class IndexInfo:
     loaded_at: float | None
     columns: tuple[tuple[str, str], ...]
     max_title_tokens: int
+    vectors: VectorsInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("POST", "/v1/link", "RetrievalService", "Link"),
     Endpoint("POST", "/v1/answer", "RetrievalService", "Answer"),
+    Endpoint("POST", "/v1/score", "RetrievalService", "Score"),
     Endpoint("GET", "/v1/indexes", "IndexService", "ListIndexes", has_body=False),
     Endpoint("POST", "/v1/indexes/{name}:reload", "IndexService", "ReloadIndex", is_limited=False),
     Endpoint("GET", "/v1/indexes/{name}", "IndexService", "GetIndex", has_body=False),

@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from typing import TypeVar
 
+from retrieval.errors import InputError
+from retrieval.score_types import ScoreRequest, ScoreResult
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.methods.call import Call
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
@@ -17,6 +19,7 @@ from service.serving.lanes import Lane, Lanes
 from service.serving.served import IndexTable, ServedIndex
 from service.wire.replies import reply_to_proto
 from service.wire.requests import request_from_proto
+from service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
 
 # Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000
@@ -44,6 +47,18 @@ class Queries:
             tokens = await _work(served, request)
             answer = await self._submit(self._lane(served), served, request, tokens, call)
             return _reply(answer, served, call)
+
+    async def score(self, message: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
+        """Score the titles of a request; it is refused where its queue is full."""
+        with self._indexes.use(message.index) as served:
+            request = score_request_from_proto(message, served.retriever.mention_request)
+            try:
+                tokens = await _work(served, request)
+                answer = await self._submit(self._lane(served), served, request, tokens, call)
+            except InputError as error:
+                raise score_error(error, message.HasField("mention")) from None
+            result = expected(ScoreResult, answer.result)
+            return score_reply_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
 
     async def answer_item(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
         """Answer a query of a batch; it waits where its queue is full, is refused where too much waits."""
@@ -82,7 +97,7 @@ class Queries:
     async def _submit(
         lane: Lane,
         served: ServedIndex,
-        request: RetrieveRequest,
+        request: RetrieveRequest | ScoreRequest,
         tokens: int,
         call: Call,
         share: int | None = None,
@@ -95,14 +110,17 @@ def _reply(answer: Answer, served: ServedIndex, call: Call) -> pb.RetrieveRespon
     return reply_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
 
 
-async def _work(served: ServedIndex, request: RetrieveRequest) -> int:
+async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) -> int:
     """Return the work of a request, tokens; checks what only the index and the model can check."""
 
     def count() -> int:
         return contained(served.retriever.prompt_tokens, request)
 
     inline = len(request.query) <= _INLINE_QUERY_CHARS
-    return estimate_tokens(request, count() if inline else await asyncio.to_thread(count))
+    prompt_tokens = count() if inline else await asyncio.to_thread(count)
+    if isinstance(request, ScoreRequest):
+        return estimate_tokens(request, prompt_tokens)
+    return estimate_tokens(request, prompt_tokens, served.description.scored_forms(request))
 
 
 def expected(kind: type[T], result: object) -> T:

@@ -91,6 +91,11 @@ class RetrievalMethods:
         except InputError as error:
             raise wire_error(error) from None
 
+    async def score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
+        """Score given titles for one query."""
+        self._readiness.check()
+        return await self._queries.score(request, call)
+
     async def _item(self, request: pb.RetrieveRequest, call: Call) -> pb.BatchRetrieveResult:
         try:
             return pb.BatchRetrieveResult(response=await self._queries.answer_item(request, call))

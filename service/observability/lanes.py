@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
-from retrieval.types import RetrievalResult
+from retrieval.score_types import ScoreRequest, ScoreResult
+from retrieval.types import RetrievalResult, Timings
 from service.observability.metrics import Metrics
 from service.observability.scope import Attribute, CallScope, current_scope
 from service.serving.observer import Rejection, Stage
-from service.serving.served import Outcome, Request
+from service.serving.served import Outcome, Request, Result
 
 
 class LaneObservations:
@@ -49,15 +50,13 @@ class LaneObservations:
         self._batch_seconds.observe(seconds)
         kv_bytes = 0
         for outcome in outcomes:
-            if isinstance(outcome, RetrievalResult | AnswerResult):
+            if not isinstance(outcome, Exception):
                 self._note_work(outcome)
                 kv_bytes += outcome.kv.peak_bytes
         if kv_bytes:
             self._metrics.kv_peak_bytes.observe(kv_bytes)
 
-    def answered(
-        self, request: Request, result: RetrievalResult | AnswerResult, queued_s: float, seconds: float
-    ) -> None:
+    def answered(self, request: Request, result: Result, queued_s: float, seconds: float) -> None:
         """Count an answer, and note its stages in the trace of the call that asked."""
         self._metrics.results.labels(decoding_method(request), finish_reason(result)).inc()
         scope = current_scope()
@@ -68,26 +67,39 @@ class LaneObservations:
         if scope.span is not None:
             _add_stages(scope, request, result, scope.answered - seconds, queued_s)
 
-    def _note_work(self, result: RetrievalResult | AnswerResult) -> None:
+    def _note_work(self, result: Result) -> None:
         metrics = self._metrics
         metrics.prefill_seconds.observe(result.timings.prefill_ms / 1000)
-        metrics.decode_seconds.observe(result.timings.decode_ms / 1000)
+        if isinstance(result, ScoreResult):
+            self._note_scored(len(result.scores), result.timings)
+            metrics.model_tokens.inc(result.num_nodes)
+            return
         if isinstance(result, AnswerResult):
             metrics.decode_steps.inc(result.num_forwards)
             metrics.model_tokens.inc(result.num_tokens)
         else:
             metrics.decode_steps.inc(result.num_steps)
             metrics.model_tokens.inc(result.num_nodes)
+            if result.shortlist_size:
+                metrics.shortlist_seconds.observe(result.timings.shortlist_ms / 1000)
+                self._note_scored(result.num_scored, result.timings)
+        metrics.decode_seconds.observe(result.timings.decode_ms / 1000)
+
+    def _note_scored(self, num_titles: int, timings: Timings) -> None:
+        self._metrics.score_seconds.observe(timings.score_ms / 1000)
+        self._metrics.scored_titles.inc(num_titles)
 
 
 def decoding_method(request: Request) -> str:
     """Return how a request is decoded; JSON answers and lists of titles share names of methods."""
+    if isinstance(request, ScoreRequest):
+        return "score"
     return f"json_{request.method}" if isinstance(request, AnswerRequest) else request.method
 
 
-def finish_reason(result: RetrievalResult | AnswerResult) -> str:
+def finish_reason(result: Result) -> str:
     """Return "ok", "no_match" where the catalogue holds nothing, "abstained" where it was withheld."""
-    if isinstance(result, AnswerResult) or not result.no_match:
+    if isinstance(result, AnswerResult | ScoreResult) or not result.no_match:
         return "ok"
     return "abstained" if result.abstained else "no_match"
 
@@ -95,7 +107,7 @@ def finish_reason(result: RetrievalResult | AnswerResult) -> str:
 def _add_stages(
     scope: CallScope,
     request: Request,
-    result: RetrievalResult | AnswerResult,
+    result: Result,
     submitted: float,
     queued_s: float,
 ) -> None:
@@ -103,10 +115,16 @@ def _add_stages(
     if span is None:
         return
     taken = submitted + queued_s
-    decoding = taken + result.timings.prefill_ms / 1000
+    timings = result.timings
+    decoding = taken + timings.prefill_ms / 1000
+    decoded = decoding + timings.decode_ms / 1000
     span.stage("queue", submitted, taken, {})
     span.stage("prefill", taken, decoding, {})
     about: dict[str, Attribute] = {"genret.method": decoding_method(request)}
+    if isinstance(result, ScoreResult):
+        about |= {"genret.tokens": result.num_nodes, "genret.titles": len(result.scores)}
+        span.stage("score", decoding, decoding + timings.score_ms / 1000, about)
+        return
     if isinstance(result, AnswerResult):
         about |= {"genret.steps": result.num_forwards, "genret.tokens": result.num_tokens}
     else:
@@ -115,4 +133,8 @@ def _add_stages(
     k = getattr(request, "k", None)
     if k is not None:
         about["genret.k"] = k
-    span.stage("decode", decoding, decoding + result.timings.decode_ms / 1000, about)
+    span.stage("decode", decoding, decoded, about)
+    if isinstance(result, RetrievalResult) and result.shortlist_size:
+        scoring = decoded + timings.shortlist_ms / 1000
+        span.stage("shortlist", decoded, scoring, {"genret.entities": result.shortlist_size})
+        span.stage("score", scoring, scoring + timings.score_ms / 1000, {"genret.titles": result.num_scored})

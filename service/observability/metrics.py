@@ -100,6 +100,15 @@ class Metrics:
         self.decode_seconds = self._histogram(
             "genret_decode_seconds", "Time an answer was decoded behind its prompt, seconds.", _SECONDS
         )
+        self.shortlist_seconds = self._histogram(
+            "genret_shortlist_seconds", "Time the vectors were asked for an answer, seconds.", _SECONDS
+        )
+        self.score_seconds = self._histogram(
+            "genret_score_seconds", "Time the titles of an answer were scored, seconds.", _SECONDS
+        )
+        self.scored_titles = self._counter(
+            "genret_scored_titles", "Titles scored that shortlists or clients proposed."
+        )
         self.decode_steps = self._counter(
             "genret_decode_steps", "Decode steps, those of each answer added up."
         )

@@ -72,6 +72,10 @@ class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
         """Answer one query with JSON."""
         return await _unary(self._methods.answer, request, context, self._max_seconds)
 
+    async def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:  # noqa: N802
+        """Score given titles for one query."""
+        return await _unary(self._methods.score, request, context, self._max_seconds)
+
 
 class IndexServicer(index_grpc.IndexServiceServicer):
     """`genret.v1.IndexService`.

@@ -5,31 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from retrieval.answers.types import AnswerRequest, AnswerResult
-from retrieval.types import RetrievalResult, RetrieveRequest
+from retrieval.score_types import ScoreRequest
+from retrieval.types import RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.forecast import TITLE_TOKENS, Forecast, open_tokens, used_tokens
+from service.serving.forecast import TITLE_TOKENS, Forecast, open_tokens, title_tokens, used_tokens
 from service.serving.pace import Pace
+from service.serving.served import Request, Result
 
 _QUEUE_PER_BUDGET = 4
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
 
 
-def estimate_tokens(request: RetrieveRequest | AnswerRequest, prompt_tokens: int) -> int:
+def estimate_tokens(request: Request, prompt_tokens: int, scored_forms: int = 0) -> int:
     """Return the tokens a model must process for a request, at most where its length is not known.
 
     They are those of its prompt, and of its branches to a title's end with all that proving the list may
-    take, or to the last token that a JSON answer may have.
+    take, or to the last token that a JSON answer may have; and those of the titles that are scored, as if
+    they shared nothing.
+
+    Args:
+        request: The request.
+        prompt_tokens: Length of its prompt.
+        scored_forms: Surface forms of a shortlist that are scored; see `IndexDescription.scored_forms`.
     """
-    beams = request.width * TITLE_TOKENS if request.method == "beam" else 0
-    titles = beams if isinstance(request, RetrieveRequest) else 0
-    return prompt_tokens + titles + open_tokens(request)
+    if isinstance(request, ScoreRequest):
+        return prompt_tokens + title_tokens(request)
+    is_beam = isinstance(request, RetrieveRequest) and request.decoding == "beam"
+    titles = scored_forms + (request.width if is_beam else 0)
+    return prompt_tokens + titles * TITLE_TOKENS + open_tokens(request)
 
 
-def done_tokens(
-    estimated: int, request: RetrieveRequest | AnswerRequest, outcome: RetrievalResult | AnswerResult
-) -> int:
+def done_tokens(estimated: int, request: Request, outcome: Result) -> int:
     """Return an estimate less what the answer has left of its budget."""
     return estimated - open_tokens(request) + used_tokens(request, outcome)
 
@@ -61,7 +68,7 @@ class Admission:
         """Their work, tokens."""
         return self._tokens
 
-    def share(self, request: RetrieveRequest | AnswerRequest, tokens: int) -> int:
+    def share(self, request: Request, tokens: int) -> int:
         """Return what a request counts for while it is not finished, at most its whole work.
 
         Of a budget that its client has named, that is what requests of its kind took lately, and never more
@@ -113,7 +120,7 @@ class Admission:
         for tell in self._tells:
             tell()
 
-    def learn(self, request: RetrieveRequest | AnswerRequest, outcome: object) -> None:
+    def learn(self, request: Request, outcome: object) -> None:
         """Learn from a request that is done what others of its kind will take."""
         self._forecast.learn(request, outcome)
 

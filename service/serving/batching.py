@@ -18,14 +18,12 @@ from dataclasses import dataclass
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
-from retrieval.answers.types import AnswerResult
-from retrieval.types import RetrievalResult
 from service.configuration.config import BatchLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission, done_tokens
 from service.serving.executor import DeviceExecutor
 from service.serving.observer import LaneObserver, SilentObserver, Stage
-from service.serving.served import Outcome, Request, ServedRetriever
+from service.serving.served import Outcome, Request, Result, ServedRetriever
 
 _LOG = logging.getLogger(__name__)
 # A client that stops waiting at its deadline says so a little before the server's own clock does.
@@ -36,7 +34,7 @@ _DEADLINE_SLACK_S = 0.05
 class Answer:
     """A result and how long its request waited for its batch, milliseconds."""
 
-    result: RetrievalResult | AnswerResult
+    result: Result
     queue_ms: float
 
 

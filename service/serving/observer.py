@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, get_args
 
-from retrieval.answers.types import AnswerResult
-from retrieval.types import RetrievalResult
-from service.serving.served import Outcome, Request
+from service.serving.served import Outcome, Request, Result
 
 Rejection = Literal["queue_full", "memory_full", "shutting_down"]
 # Where a request was when it ended early: at the door, waiting, in a batch.
@@ -44,9 +42,7 @@ class LaneObserver(Protocol):
             seconds: How long the device was at it.
         """
 
-    def answered(
-        self, request: Request, result: RetrievalResult | AnswerResult, queued_s: float, seconds: float
-    ) -> None:
+    def answered(self, request: Request, result: Result, queued_s: float, seconds: float) -> None:
         """A request has its answer. Called in the context (`contextvars`) of the task that asked.
 
         Args:
@@ -75,9 +71,7 @@ class SilentObserver:
     def batch_finished(self, outcomes: Sequence[Outcome | Exception], seconds: float) -> None:
         """Do nothing."""
 
-    def answered(
-        self, request: Request, result: RetrievalResult | AnswerResult, queued_s: float, seconds: float
-    ) -> None:
+    def answered(self, request: Request, result: Result, queued_s: float, seconds: float) -> None:
         """Do nothing."""
 
 

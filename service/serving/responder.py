@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from decoding.cancellation import CancelToken
 from retrieval.answers.types import AnswerRequest
 from retrieval.errors import GenretError
+from retrieval.score_types import ScoreRequest
 from retrieval.types import Mention, RetrieveRequest
 from service.serving.admission import estimate_tokens
 from service.serving.caches import CacheCounts
@@ -37,8 +38,10 @@ class Responder:
         self.retriever = retriever
         self._indexes = indexes
 
-    def prompt_tokens(self, request: RetrieveRequest) -> int:
+    def prompt_tokens(self, request: RetrieveRequest | ScoreRequest) -> int:
         """Return the length of the request's prompt; see `Retriever.prompt_tokens`."""
+        if isinstance(request, ScoreRequest):
+            return self.retriever.prompt_tokens(RetrieveRequest(request.query, prompt=request.prompt))
         return self.retriever.prompt_tokens(request)
 
     def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
@@ -59,6 +62,10 @@ class Responder:
         if titles:
             found = self.retriever.retrieve_batch(list(titles.values()), [tokens[i] for i in titles])
             outcomes.update(zip(titles, found, strict=True))
+        given = {i: request for i, request in enumerate(requests) if isinstance(request, ScoreRequest)}
+        if given:
+            scored = self.retriever.score_batch(list(given.values()), [tokens[i] for i in given])
+            outcomes.update(zip(given, scored, strict=True))
         answerer = self.retriever.answerer
         jobs = {}
         for i, request in enumerate(requests):

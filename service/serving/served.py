@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,17 +13,19 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.errors import GenretError
+from retrieval.score_types import ScoreRequest, ScoreResult
 from retrieval.types import Mention, RetrievalResult, RetrieveRequest
 from service.errors import UnknownIndexError
 
-Request = RetrieveRequest | AnswerRequest
-Outcome = RetrievalResult | AnswerResult | GenretError | DecodingError
+Request = RetrieveRequest | AnswerRequest | ScoreRequest
+Result = RetrievalResult | AnswerResult | ScoreResult
+Outcome = Result | GenretError | DecodingError
 
 
 class ServedRetriever(Protocol):
     """The part of `retrieval.Retriever` that a server uses."""
 
-    def prompt_tokens(self, request: RetrieveRequest) -> int:
+    def prompt_tokens(self, request: RetrieveRequest | ScoreRequest) -> int:
         """Return the length of the request's prompt; raises InputError for what cannot be answered."""
 
     def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
@@ -58,6 +61,29 @@ class ServedRetriever(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class VectorsDescription:
+    """The vectors of an index version as they are served.
+
+    Attributes:
+        method: What made them: "lexical", "encoder" or "sentence-transformers".
+        kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
+        dimensions: Length of a vector.
+        count: Number of vectors.
+        bytes: Size of their file, which is held in memory.
+        recall: Share of the 100 nearest texts that a search finds; None where nobody measured.
+        problem: Why no shortlist can be made with them; empty where one can.
+    """
+
+    method: str
+    kind: str
+    dimensions: int
+    count: int
+    bytes: int
+    recall: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class IndexDescription:
     """An index version as it is served.
 
@@ -72,6 +98,7 @@ class IndexDescription:
         loaded_at: When the version was taken into service, seconds since the epoch; 0 where nobody noted it.
         columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
         max_title_tokens: Tokens of the longest surface form, end token included.
+        vectors: What shortlists are made of; None where it has none.
     """
 
     name: str
@@ -84,6 +111,20 @@ class IndexDescription:
     loaded_at: float = 0.0
     columns: tuple[tuple[str, str], ...] = ()
     max_title_tokens: int = 0
+    vectors: VectorsDescription | None = None
+
+    def scored_forms(self, request: RetrieveRequest) -> int:
+        """Return how many surface forms a request has scored, about: 0 where there is no shortlist to score.
+
+        A filter that allows few entities has them scored without vectors, too; nobody counts those here.
+        """
+        if not request.proposals:
+            return 0
+        has_vectors = self.vectors is not None and not self.vectors.problem
+        if not has_vectors and self.num_entities > request.proposals:
+            return 0
+        entities = min(request.proposals, self.num_entities)
+        return math.ceil(entities * self.num_rows / max(self.num_entities, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from service.client.reply import IndexInfo, ReloadReply
+from service.client.reply import IndexInfo, ReloadReply, VectorsInfo
 from service.pb.genret.v1 import index_service_pb2 as pb
-from service.serving.served import IndexDescription
+from service.serving.served import IndexDescription, VectorsDescription
 
 
 def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:
@@ -23,6 +23,8 @@ def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:
         columns=[pb.Column(name=name, type=kind) for name, kind in index.columns],
         max_title_tokens=index.max_title_tokens,
     )
+    if index.vectors is not None:
+        message.vectors.CopyFrom(_vectors_to_proto(index.vectors))
     if index.loaded_at:
         message.loaded_at.CopyFrom(_timestamp(index.loaded_at))
     return message
@@ -44,6 +46,33 @@ def index_from_proto(message: pb.Index) -> IndexInfo:
         loaded_at=loaded_at,
         columns=tuple((column.name, column.type) for column in message.columns),
         max_title_tokens=message.max_title_tokens,
+        vectors=_vectors_from_proto(message.vectors) if message.HasField("vectors") else None,
+    )
+
+
+def _vectors_to_proto(vectors: VectorsDescription) -> pb.Vectors:
+    return pb.Vectors(
+        method=vectors.method,
+        kind=vectors.kind,
+        dimensions=vectors.dimensions,
+        count=vectors.count,
+        bytes=vectors.bytes,
+        recall=vectors.recall,
+        usable=not vectors.problem,
+        problem=vectors.problem,
+    )
+
+
+def _vectors_from_proto(message: pb.Vectors) -> VectorsInfo:
+    return VectorsInfo(
+        method=message.method,
+        kind=message.kind,
+        dimensions=message.dimensions,
+        count=message.count,
+        bytes=message.bytes,
+        recall=message.recall if message.HasField("recall") else None,
+        usable=message.usable,
+        problem=message.problem,
     )
 
 

@@ -11,6 +11,7 @@ from service.pb.genret.v1 import retrieval_service_pb2 as pb
 _QUERIES: dict[type, Callable[[Any], Sequence[str]]] = {
     pb.RetrieveRequest: lambda m: (m.query,),
     pb.AnswerRequest: lambda m: (m.query,),
+    pb.ScoreRequest: lambda m: (m.mention.mention if m.HasField("mention") else m.query,),
     pb.RetrieveStreamRequest: lambda m: (m.request.query,),
     pb.BatchRetrieveRequest: lambda m: [item.query for item in m.requests],
     pb.LinkRequest: lambda m: [item.mention for item in m.mentions],
@@ -18,6 +19,7 @@ _QUERIES: dict[type, Callable[[Any], Sequence[str]]] = {
 _INDEXES: dict[type, Callable[[Any], Any]] = {
     pb.RetrieveResponse: lambda m: m.index,
     pb.AnswerResponse: lambda m: m.index,
+    pb.ScoreResponse: lambda m: m.index,
     index_pb.GetIndexResponse: lambda m: m.index,
     index_pb.ReloadIndexResponse: lambda m: m.index,
     # All items of these name one index each; the first answer's stands for them when they agree.

@@ -40,6 +40,8 @@ def reply_to_proto(
         num_accepted=result.num_accepted,
         num_nodes=result.num_nodes,
         num_exact_nodes=result.num_exact_nodes,
+        num_scored=result.num_scored,
+        shortlist_size=result.shortlist_size,
         num_steps=result.num_steps,
         seed=result.seed,
         abstained=result.abstained,
@@ -69,6 +71,8 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         num_accepted=message.num_accepted,
         num_nodes=message.num_nodes,
         num_exact_nodes=message.num_exact_nodes,
+        num_scored=message.num_scored,
+        shortlist_size=message.shortlist_size,
         num_steps=message.num_steps,
         seed=optional(message, "seed"),
         abstained=message.abstained,
@@ -100,6 +104,7 @@ def _candidate_to_proto(rank: int, candidate: Candidate) -> pb.Candidate:
         logprob=candidate.logprob,
         probability=candidate.probability,
         score=candidate.score,
+        similarity=candidate.similarity,
         metadata={name: value_to_proto(value) for name, value in candidate.metadata.items()},
     )
 
@@ -116,4 +121,5 @@ def _candidate_from_proto(message: pb.Candidate) -> Candidate:
         probability=optional(message, "probability"),
         metadata=metadata,
         score=message.score,
+        similarity=optional(message, "similarity"),
     )

@@ -15,13 +15,20 @@ from service.serving.served import IndexDescription
 def timings_to_proto(timings: Timings, queue_ms: float, total_ms: float) -> pb.Timings:
     """Return the wire's form of where the time of a request went."""
     return pb.Timings(
-        queue_ms=queue_ms, prefill_ms=timings.prefill_ms, decode_ms=timings.decode_ms, total_ms=total_ms
+        queue_ms=queue_ms,
+        prefill_ms=timings.prefill_ms,
+        decode_ms=timings.decode_ms,
+        total_ms=total_ms,
+        shortlist_ms=timings.shortlist_ms,
+        score_ms=timings.score_ms,
     )
 
 
 def timings_from_proto(message: pb.Timings) -> Timings:
     """Return the library's form of the time that a model took."""
-    return Timings(message.prefill_ms, message.decode_ms, message.prefill_ms + message.decode_ms)
+    parts = (message.prefill_ms, message.decode_ms, message.shortlist_ms, message.score_ms)
+    prefill_ms, decode_ms, shortlist_ms, score_ms = parts
+    return Timings(prefill_ms, decode_ms, sum(parts), shortlist_ms, score_ms)
 
 
 def index_ref_to_proto(index: IndexDescription) -> pb.IndexRef:

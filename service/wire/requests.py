@@ -8,7 +8,7 @@ from typing import Any
 from retrieval.errors import InputError
 from retrieval.types import RetrieveRequest
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.wire.methods import METHOD_NUMBERS, METHODS
+from service.wire.methods import DECODER_NUMBERS, DECODERS, METHOD_NUMBERS, METHODS
 
 _AGGREGATES: dict[int, str | None] = {
     pb.AGGREGATION_UNSPECIFIED: None,
@@ -31,6 +31,8 @@ _OPTIONAL_FIELDS = (
     "seed",
     "min_mass",
     "exact_budget",
+    "shortlist_size",
+    "vector_weight",
 )
 # Fields that are called otherwise here than in the library.
 _WIRE_FIELDS = {
@@ -52,6 +54,9 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
     if message.aggregation not in _AGGREGATES:
         known = ", ".join(pb.Aggregation.keys())
         raise InputError("aggregation", f"must be one of {known}, got {message.aggregation}")
+    if message.decoder not in DECODERS:
+        known = ", ".join(map(pb.RetrievalMethod.Name, DECODERS))
+        raise InputError("decoder", f"must be one of {known}, got {_method_name(message.decoder)}")
     options: dict[str, Any] = {
         name: getattr(message, name) for name in _OPTIONAL_FIELDS if message.HasField(name)
     }
@@ -67,6 +72,8 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
             explain=message.explain,
             length_penalty=message.length_penalty,
             aggregate=_AGGREGATES[message.aggregation],
+            decoder=DECODERS[message.decoder],
+            shortlist_query=message.shortlist_query or None,
             filter=message.filter or None,
             deny_ids=tuple(message.deny_entity_ids),
             **options,
@@ -89,11 +96,18 @@ def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRe
         explain=request.explain,
         length_penalty=request.length_penalty,
         aggregation=_AGGREGATION_NUMBERS[request.aggregate],
+        decoder=DECODER_NUMBERS[request.decoder],
+        shortlist_query=request.shortlist_query or "",
         filter=request.filter or "",
         allow_entity_ids=None if allowed is None else pb.EntityIds(ids=allowed),
         deny_entity_ids=request.deny_ids,
         **{name: value for name, value in options.items() if value is not None},
     )
+
+
+def _method_name(number: int) -> str:
+    """Return what the wire calls a method, the number itself for one it does not know."""
+    return pb.RetrievalMethod.Name(number) if number in pb.RetrievalMethod.values() else str(number)
 
 
 def batch_request_to_proto(requests: Sequence[RetrieveRequest], index: str = "") -> pb.BatchRetrieveRequest:

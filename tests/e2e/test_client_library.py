@@ -57,6 +57,12 @@ async def test_every_method_is_there(kind: str) -> None:
         assert (bad.code, bad.field_violations[0][0]) == ("INVALID_ARGUMENT", "query")
         answer = await client.answer(AnswerRequest("hamlet", schema="{}"))
         assert answer.result.text == '{"title": "Hamlet"}'
+        scores = await client.score("hamlet", ["Hamlet", "w " * 21], index="fake1", timeout_s=9)
+        assert [(s.logprob, s.entity_ids) for s in scores.result.scores] == [(-6.0, ("Q1", "Q2")), (None, ())]
+        assert (scores.result.query, scores.index.name) == ("hamlet", "fake1")
+        assert (await client.score(Mention("Lion", "The "), ["x"])).result.query == "Lion"
+        with pytest.raises(InputError, match=r"titles\[1\]: must not be empty"):
+            await client.score("hamlet", ["Hamlet", ""])
         (linked, blank) = await client.link([Mention("Lion", "The "), Mention(" ")], k=2, index="fake1")
         assert linked.result.candidates[0].title == "title of The [Lion]"
         assert (len(linked.result.candidates), linked.result.query, linked.index.name) == (2, "Lion", "fake1")

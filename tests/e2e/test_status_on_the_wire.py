@@ -37,6 +37,7 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
+    VectorsMissingError,
 )
 from retrieval.index.reader import Index
 from service.configuration.config import IndexSpec, QueueLimits
@@ -256,6 +257,13 @@ CASES = [
         frozenset({"ErrorInfo"}),
     ),
     Case(
+        IndexChecksumError,
+        answered_with(IndexChecksumError("vectors.faiss", "digest")),
+        C.DATA_LOSS,
+        500,
+        frozenset({"ErrorInfo"}),
+    ),
+    Case(
         IndexNotFoundError,
         reload_finds(lambda index: shutil.rmtree(index.path)),
         C.FAILED_PRECONDITION,
@@ -281,7 +289,12 @@ CASES = [
     ),
     *(
         Case(type(error), answered_with(error), C.FAILED_PRECONDITION, 400, WRONG_STATE)
-        for error in (InvalidLogitsError("NaN"), DecodingError("odd"), MissingExtraError("numba", "numba"))
+        for error in (
+            InvalidLogitsError("NaN"),
+            DecodingError("odd"),
+            MissingExtraError("faiss", "vectors"),
+            VectorsMissingError("/srv/index: no vectors"),
+        )
     ),
 ]
 
@@ -339,7 +352,7 @@ async def test_a_message_beyond_the_limit_is_refused_by_the_transports() -> None
         assert (await face.api.retrieve()).candidates
 
 
-@pytest.mark.parametrize("method", ["BatchRetrieve", "Link", "Answer", "GetIndex", "ReloadIndex"])
+@pytest.mark.parametrize("method", ["BatchRetrieve", "Link", "Answer", "Score", "GetIndex", "ReloadIndex"])
 @asynchronous
 async def test_malformed_bytes_have_a_request_id_at_every_method(method: str) -> None:
     case = CASES[0]

@@ -23,6 +23,7 @@ BASES: dict[str, Message] = {
         pb.RetrieveRequest(query="which", k=2),
         pb.Mention(mention="Paris", left="in ", right=" today"),
         pb.AnswerRequest(query="which", schema_json='{"enum": ["a", "b"]}', max_tokens=40),
+        pb.ScoreRequest(query="which", titles=["Paris", "The Seine"]),
     )
 }
 STRINGS = (

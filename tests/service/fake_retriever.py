@@ -11,6 +11,7 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import GenretError, InputError
+from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from retrieval.types import (
     Candidate,
     Entity,
@@ -104,13 +105,16 @@ class FakeRetriever:
             return error
         if isinstance(request, AnswerRequest):
             return self.errors.get(request.query) or fake_answer(request)
+        if isinstance(request, ScoreRequest):
+            return self.errors.get(request.query) or fake_scores(request)
         return self.errors.get(request.query) or fake_result(request)
 
 
 def fake_result(request: RetrieveRequest) -> RetrievalResult:
     if request.query == "nothing":
         return RetrievalResult(request.query, request.method, ())
-    sampled = request.method == "disc"
+    scored = request.method in ("auto", "shortlist")
+    sampled = request.decoding == "disc"
     if request.min_mass is not None and request.min_mass > FAKE_MASS:
         return RetrievalResult(request.query, "disc", (), mass=FAKE_MASS, abstained=True, seed=99)
     candidates = tuple(
@@ -119,9 +123,10 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
             title=f"title of {request.query}",
             surface=f"surface {i}",
             logprob=-1.5 - i,
-            probability=1 / (2 + i) if sampled else None,
+            probability=1 / (2 + i) if sampled or scored else None,
             metadata={"kind": "fake", "year": 1600 + i, "score": 0.5, "real": False, "note": None},
-            score=1 / (2 + i) if sampled else -1.5 - i,
+            score=1 / (2 + i) if request.method == "disc" else -1.5 - i,
+            similarity=0.75 - i / 4 if scored else None,
         )
         for i in range(min(request.k, 2))
     )
@@ -129,10 +134,10 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
         query=request.query,
         method=request.method,
         candidates=candidates,
-        certified=None if sampled else True,
+        certified=None if sampled or request.method == "shortlist" else True,
         mass=FAKE_MASS if sampled else None,
         mass_stderr=0.01 if sampled else None,
-        mass_lower=0.125 if sampled else None,
+        mass_lower=0.125 if sampled or scored else None,
         mass_upper=0.5 if sampled else None,
         num_nodes=11,
         num_exact_nodes=min(request.budget, 5),
@@ -140,7 +145,30 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
         num_accepted=3 if sampled else 0,
         num_steps=4,
         seed=(request.seed if request.seed is not None else 99) if sampled else None,
-        timings=Timings(prefill_ms=1.0, decode_ms=2.0, total_ms=3.0),
+        timings=Timings(1.0, 2.0, 10.0, 3.0, 4.0) if scored else Timings(1.0, 2.0, 3.0),
+        kv=KvShare(1000, 4000, 500, 2),
+        num_scored=3 if scored else 0,
+        shortlist_size=2 if scored else 0,
+    )
+
+
+def fake_scores(request: ScoreRequest) -> ScoreResult:
+    """Titles of more than 20 words are too long; the catalogue has those that begin with a capital."""
+    rooms = [len(title.split()) <= 20 for title in request.titles]
+    return ScoreResult(
+        query=request.query,
+        scores=tuple(
+            TitleScore(
+                title=title,
+                logprob=-float(len(title)) if fits else None,
+                probability=1 / len(rooms) if fits else 0.0,
+                num_tokens=len(title.split()) + 1,
+                entity_ids=("Q1", "Q2") if title[0].isupper() else (),
+            )
+            for title, fits in zip(request.titles, rooms, strict=True)
+        ),
+        num_nodes=17,
+        timings=Timings(1.0, 0.0, 5.0, 0.0, 4.0),
         kv=KvShare(1000, 4000, 500, 2),
     )
 

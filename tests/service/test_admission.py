@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
 from service.serving.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
+from service.serving.served import IndexDescription, VectorsDescription
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,51 @@ from service.serving.admission import TITLE_TOKENS, Admission, done_tokens, esti
 )
 def test_work_grows_with_the_prompt_and_the_branches(request_: RetrieveRequest, branches: int) -> None:
     assert estimate_tokens(request_, 20) == 20 + branches * TITLE_TOKENS
+
+
+def test_work_grows_with_the_titles_that_are_scored() -> None:
+    beam = estimate_tokens(RetrieveRequest("q", k=3, method="beam"), 20)
+    auto = RetrieveRequest("q", k=3, method="auto")
+    assert estimate_tokens(auto, 20) == beam, "what has no shortlist decodes alone"
+    assert estimate_tokens(auto, 20, scored_forms=150) == beam + 150 * TITLE_TOKENS
+    shortlist = RetrieveRequest("q", k=3, method="shortlist")
+    assert estimate_tokens(shortlist, 20, scored_forms=150) == 20 + 150 * TITLE_TOKENS
+    draws = RetrieveRequest("q", method="auto", decoder="disc", num_draws=2, num_samples=3)
+    assert estimate_tokens(draws, 20, scored_forms=1) == 20 + (1 + 6) * TITLE_TOKENS
+
+
+def test_given_titles_are_work_by_their_length() -> None:
+    titles = ["Hamlet", "The Tragedy of Macbeth", "x"]
+    request = ScoreRequest("q", titles)  # type: ignore[arg-type]  # takes any iterable
+    assert estimate_tokens(request, 20) == 20 + (1 + 1) + (1 + 5) + 1
+    scores = ScoreResult("q", tuple(TitleScore(title, -1.0, 0.3, 2) for title in titles), num_nodes=5)
+    assert done_tokens(estimate_tokens(request, 20), request, scores) == 20 + 9
+    assert Admission(QueueLimits(max_tokens=40)).share(request, 29) == 29, "all of it is sure to be done"
+
+
+DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, model="m", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("method", "size", "vectors", "forms"),
+    [
+        ("beam", None, True, 0),
+        ("disc", None, True, 0),
+        ("auto", None, True, 300),
+        ("auto", 7, True, 21),
+        ("auto", 7, False, 0),
+        ("auto", 2000, False, 3000),
+        ("shortlist", 2000, True, 3000),
+    ],
+)
+def test_a_shortlist_has_as_many_forms_as_its_entities_have_in_the_mean(
+    method: str, size: int | None, vectors: bool, forms: int
+) -> None:
+    made = VectorsDescription("lexical", "flat", 256, 3000, 10**6, 1.0, "" if vectors else "broken")
+    request = RetrieveRequest("q", method=method, shortlist_size=size)
+    assert replace(DESCRIBED, vectors=made).scored_forms(request) == forms
+    if not vectors:
+        assert DESCRIBED.scored_forms(request) == forms, "broken vectors are none"
 
 
 def test_a_proof_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> None:

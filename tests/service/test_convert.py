@@ -42,6 +42,11 @@ BEAM = {
     "num_samples": SAMPLES,
     "top_m": TOP_M,
 }
+SHORTLIST: dict[str, Any] = {
+    "shortlist_size": st.none() | st.integers(1, 2000),
+    "vector_weight": st.none() | st.floats(0, 1000),
+    "shortlist_query": st.none() | TEXT.filter(lambda text: bool(text.strip())),
+}
 BUDGET = st.none() | st.integers(0, 10**6)
 REQUESTS = st.one_of(
     st.builds(RetrieveRequest, **BEAM, exact=st.booleans(), aggregate=st.sampled_from([None, "sum", "max"])),
@@ -56,6 +61,24 @@ REQUESTS = st.one_of(
     st.builds(RetrieveRequest, **DISC, num_samples=SAMPLES, top_m=TOP_M),
     st.builds(RetrieveRequest, **DISC, num_samples=st.integers(1, 4), beam_size=st.integers(1, 64)),
     st.builds(RetrieveRequest, **DISC, num_samples=SAMPLES, adaptive=st.booleans()),
+    st.builds(RetrieveRequest, **COMMON, **SHORTLIST, method=st.just("shortlist")),
+    st.builds(
+        RetrieveRequest,
+        **COMMON,
+        **SHORTLIST,
+        method=st.just("auto"),
+        decoder=st.sampled_from([None, "beam"]),
+        exact=st.booleans(),
+    ),
+    st.builds(
+        RetrieveRequest,
+        **COMMON,
+        **SHORTLIST,
+        method=st.just("auto"),
+        decoder=st.just("disc"),
+        num_samples=SAMPLES,
+        adaptive=st.booleans(),
+    ),
 )
 CANDIDATES = st.builds(
     Candidate,
@@ -66,13 +89,14 @@ CANDIDATES = st.builds(
     probability=st.none() | st.floats(0, 1),
     metadata=st.dictionaries(TEXT, st.none() | TEXT | INT64 | FINITE | st.booleans(), max_size=4),
     score=FINITE,
+    similarity=st.none() | st.floats(-1, 1),
 )
 BYTES = st.integers(0, 2**63 - 1)
 MILLISECONDS = st.floats(0, 1e6)
 RESULTS = st.builds(
     RetrievalResult,
     query=TEXT,
-    method=st.sampled_from(["beam", "disc"]),
+    method=st.sampled_from(["beam", "disc", "shortlist", "auto"]),
     candidates=st.lists(CANDIDATES, max_size=3).map(tuple),
     certified=st.none() | st.booleans(),
     mass=st.none() | st.floats(0, 1),
@@ -86,8 +110,10 @@ RESULTS = st.builds(
     num_accepted=st.integers(0, 10**6),
     num_steps=st.integers(0, 10**6),
     seed=st.none() | INT64,
-    timings=st.builds(lambda p, d: Timings(p, d, p + d), MILLISECONDS, MILLISECONDS),
+    timings=st.builds(lambda *parts: Timings(*parts[:2], sum(parts), *parts[2:]), *[MILLISECONDS] * 4),
     kv=st.builds(KvShare, BYTES, BYTES, BYTES, st.integers(0, 10**6)),
+    num_scored=st.integers(0, 10**6),
+    shortlist_size=st.integers(0, 2000),
 )
 
 
@@ -149,6 +175,19 @@ def test_no_list_of_allowed_ids_is_not_an_empty_one() -> None:
         (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, exact=True), "exact"),
         (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, exact_budget=0), "exact_budget"),
         (pb.RetrieveRequest(query="q", exact_budget=5), "exact_budget"),
+        (pb.RetrieveRequest(query="q", shortlist_size=2001), "shortlist_size"),
+        (pb.RetrieveRequest(query="q", vector_weight=-0.5), "vector_weight"),
+        (pb.RetrieveRequest(query="q", shortlist_query=" "), "shortlist_query"),
+        (pb.RetrieveRequest(query="q", decoder=pb.RETRIEVAL_METHOD_SHORTLIST), "decoder"),
+        (
+            pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_BEAM, decoder=pb.RETRIEVAL_METHOD_BEAM),
+            "decoder",
+        ),
+        (
+            pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, vector_weight=0.0),
+            "vector_weight",
+        ),
+        (pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_SHORTLIST, exact=True), "exact"),
         (pb.RetrieveRequest(query="q", exact=True, exact_budget=2**32 - 1), "exact_budget"),
         (pb.RetrieveRequest(query="q", length_penalty=4.5), "length_penalty"),
         (pb.RetrieveRequest(query="q", length_penalty=float("nan")), "length_penalty"),
@@ -172,6 +211,23 @@ def test_fields_out_of_range_are_named_as_in_the_message(message: pb.RetrieveReq
 def test_a_method_of_the_future_is_refused() -> None:
     with pytest.raises(InputError, match="method: must be one of RETRIEVAL_METHOD_UNSPECIFIED"):
         request_from_proto(pb.RetrieveRequest(query="q", method=9))  # type: ignore[arg-type]
+
+
+def test_only_decoders_can_decode_for_auto() -> None:
+    known = "RETRIEVAL_METHOD_UNSPECIFIED, RETRIEVAL_METHOD_BEAM, RETRIEVAL_METHOD_DISC"
+    for number, shown in ((pb.RETRIEVAL_METHOD_AUTO, "RETRIEVAL_METHOD_AUTO"), (9, "9")):
+        with pytest.raises(InputError, match=f"decoder: must be one of {known}, got {shown}"):
+            request_from_proto(pb.RetrieveRequest(query="q", decoder=number))  # type: ignore[arg-type]
+
+
+def test_the_servers_choice_is_auto_with_a_beam_search() -> None:
+    request = request_from_proto(pb.RetrieveRequest(query="q"))
+    assert (request.method, request.decoder, request.decoding) == ("auto", None, "beam")
+
+
+def test_no_weight_of_vectors_is_not_a_weight_of_zero() -> None:
+    for weight in (None, 0.0):
+        assert request_from_proto(pb.RetrieveRequest(query="q", vector_weight=weight)).vector_weight == weight
 
 
 def test_an_aggregation_of_the_future_is_refused() -> None:

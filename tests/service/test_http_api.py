@@ -81,6 +81,47 @@ async def test_a_json_answer_is_written() -> None:
 
 
 @asynchronous
+async def test_given_titles_are_scored() -> None:
+    body = {"query": "x", "titles": ["Hamlet", "no title", "w " * 21]}
+    mention = {"mention": {"mention": "Lion", "left": "The "}, "titles": ["Lion"]}
+    async with http_client() as client:
+        reply = await client.post("/v1/score", json=body)
+        linked = await client.post("/v1/score", json=mention)
+        both = await client.post("/v1/score", json=mention | {"query": "x"})
+        none = await client.post("/v1/score", json={"query": "x"})
+    known, unknown, long = reply.json()["scores"]
+    assert (known["title"], known["logprob"], known["entity_ids"]) == ("Hamlet", -6.0, ["Q1", "Q2"])
+    assert unknown["entity_ids"] == []
+    assert "logprob" not in long
+    assert "probability" not in long
+    assert (reply.json()["num_nodes"], reply.json()["timings"]["score_ms"]) == (17, 4.0)
+    assert linked.json()["scores"][0]["title"] == "Lion"
+    assert code_of(both) == (400, "INVALID_ARGUMENT")
+    assert detail(none, "BadRequest")["field_violations"][0]["field"] == "titles"
+
+
+@asynchronous
+async def test_a_shortlist_is_asked_for_and_told() -> None:
+    body = {
+        "query": "x",
+        "k": 2,
+        "method": "RETRIEVAL_METHOD_AUTO",
+        "decoder": "RETRIEVAL_METHOD_DISC",
+        "shortlist_size": 5,
+        "vectorWeight": 0.5,
+        "shortlist_query": "y",
+    }
+    async with http_client() as client:
+        told = (await client.post("/v1/retrieve", json=body)).json()
+        refused = await client.post("/v1/retrieve", json=body | {"method": "RETRIEVAL_METHOD_BEAM"})
+    assert told["method"] == "RETRIEVAL_METHOD_AUTO"
+    assert (told["num_scored"], told["shortlist_size"]) == (3, 2)
+    assert [c["similarity"] for c in told["candidates"]] == [0.75, 0.5]
+    assert (told["timings"]["shortlist_ms"], told["timings"]["score_ms"]) == (3.0, 4.0)
+    assert detail(refused, "BadRequest")["field_violations"][0]["field"] == "decoder"
+
+
+@asynchronous
 async def test_indexes_are_listed_and_found_by_their_names() -> None:
     async with http_client(FakeRetriever(), FakeRetriever()) as client:
         listed = (await client.get("/v1/indexes")).json()["indexes"]

@@ -65,7 +65,7 @@ def test_a_request_is_read(text: str, expected: pb.RetrieveRequest) -> None:
         (f'{{"temperature": {"9" * 400}}}', "temperature", "is a number too large to be held"),
         ('{"exact": "true"}', "exact", "must be true or false, got a string"),
         ('{"exact": 1}', "exact", "must be true or false, got a number"),
-        ('{"method": "disc"}', "method", "RETRIEVAL_METHOD_DISC, got 'disc'"),
+        ('{"method": "disc"}', "method", "RETRIEVAL_METHOD_AUTO, got 'disc'"),
         ('{"method": 2}', "method", "must be one of RETRIEVAL_METHOD_UNSPECIFIED, "),
         ('{"deny_entity_ids": "Q1"}', "deny_entity_ids", "must be an array, got a string"),
         ('{"deny_entity_ids": ["Q1", null]}', "deny_entity_ids[1]", "must be a string, got null"),
@@ -156,7 +156,12 @@ JSON = st.recursive(
 )
 
 
-@given(JSON, st.sampled_from([pb.RetrieveRequest, pb.BatchRetrieveRequest, pb.LinkRequest, pb.AnswerRequest]))
+@given(
+    JSON,
+    st.sampled_from(
+        [pb.RetrieveRequest, pb.BatchRetrieveRequest, pb.LinkRequest, pb.AnswerRequest, pb.ScoreRequest]
+    ),
+)
 def test_any_json_is_read_or_refused_and_what_is_read_is_written_back(
     value: Any, kind: type[Message]
 ) -> None:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
 from retrieval.answers.types import AnswerRequest
+from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
@@ -151,8 +152,8 @@ def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
         async with watched(fake) as (metrics, lanes, _):
             batcher = lanes.of("cpu").batcher
             for request in (
-                RetrieveRequest("a"),
-                RetrieveRequest("nothing"),
+                RetrieveRequest("a", method="beam"),
+                RetrieveRequest("nothing", method="beam"),
                 RetrieveRequest("b", method="disc", min_mass=0.9),
                 AnswerRequest("c", schema="{}"),
             ):
@@ -171,6 +172,32 @@ def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
         assert seen("genret_decode_steps_total") == 4 + 5
         assert seen("genret_model_tokens_total") == 11 + 9
         assert seen("genret_kv_peak_bytes_sum") == 2000
+
+    asyncio.run(scenario())
+
+
+def test_scored_titles_are_counted_whoever_proposed_them() -> None:
+    async def scenario() -> None:
+        fake = FakeRetriever()
+        async with watched(fake) as (metrics, lanes, _):
+            batcher = lanes.of("cpu").batcher
+            for request in (
+                RetrieveRequest("a", method="auto"),
+                RetrieveRequest("b", method="shortlist"),
+                RetrieveRequest("c", method="beam"),
+                ScoreRequest("d", ("one", "two")),
+            ):
+                await batcher.submit(fake, request, 100, CancelToken())
+            seen = Scraped(metrics)
+        for method in ("auto", "shortlist", "beam", "score"):
+            assert seen("genret_results_total", method=method, finish_reason="ok") == 1
+        assert seen("genret_shortlist_seconds_count") == 2
+        assert seen("genret_shortlist_seconds_sum") == pytest.approx(2 * 0.003)
+        assert seen("genret_score_seconds_count") == 3
+        assert seen("genret_score_seconds_sum") == pytest.approx(3 * 0.004)
+        assert seen("genret_scored_titles_total") == 3 + 3 + 2
+        assert seen("genret_model_tokens_total") == 3 * 11 + 17
+        assert seen("genret_decode_seconds_count") == 3, "given titles are not decoded"
 
     asyncio.run(scenario())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
@@ -17,10 +17,16 @@ from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.wire.answers import answer_request_from_proto
 from service.wire.requests import request_from_proto
+from service.wire.scores import score_request_from_proto
+from tests.service.fake_retriever import FakeRetriever
 
 DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
-READERS = {"RetrieveRequest": request_from_proto, "AnswerRequest": answer_request_from_proto}
+READERS: dict[str, Callable[[Any], object]] = {
+    "RetrieveRequest": request_from_proto,
+    "AnswerRequest": answer_request_from_proto,
+    "ScoreRequest": lambda message: score_request_from_proto(message, FakeRetriever().mention_request),
+}
 # What a mention is refused for is the retriever's to say, behind the wire.
 BLANKS = [key for key, rules in CONSTRAINTS.items() if "pattern" in rules and not key.startswith("Mention.")]
 
@@ -73,7 +79,7 @@ def test_schemas_are_json_schemas_and_examples_fit_them() -> None:
                     jsonschema.validate(
                         media["example"], {**media["schema"], "components": DOCUMENT["components"]}
                     )
-    assert examples == 4
+    assert examples == 5
 
 
 def test_everything_the_proto_says_is_said() -> None:
@@ -101,6 +107,8 @@ def message_with(name: str, field: str, value: Any) -> Any:
     options: dict[str, Any] = {"query": "x", field: value}
     if name == "AnswerRequest":
         options["schema_json"] = "{}"
+    if name == "ScoreRequest":
+        options = {"titles": ["x"]} | options
     if field == "min_mass":
         options["method"] = pb.RETRIEVAL_METHOD_DISC
     if field == "exact_budget":
@@ -132,11 +140,21 @@ def test_bounds_are_those_the_server_holds_to(name: str, field: str, end: str, b
 @pytest.mark.parametrize("key", BLANKS)
 def test_what_must_not_be_blank_may_not(key: str) -> None:
     name, field = key.split(".")
-    assert field in REQUIRED[name]
+    described = getattr(pb, name).DESCRIPTOR.fields_by_name[field]
+    assert field in REQUIRED[name] or described.containing_oneof is not None
     for blank in ("", " ", "\t\n\u2003"):
         with pytest.raises(InputError) as caught:
             READERS[name](message_with(name, field, blank))
         assert caught.value.field == field
+
+
+def test_lists_of_titles_end_where_the_document_says() -> None:
+    read, rules = READERS["ScoreRequest"], CONSTRAINTS["ScoreRequest.titles"]
+    for number in (rules["minItems"], rules["maxItems"]):
+        read(pb.ScoreRequest(query="x", titles=["a"] * number))
+    for number in (rules["minItems"] - 1, rules["maxItems"] + 1):
+        with pytest.raises(InputError, match="titles: "):
+            read(pb.ScoreRequest(query="x", titles=["a"] * number))
 
 
 @pytest.mark.parametrize("field", ["deny_entity_ids", "allow_entity_ids"])

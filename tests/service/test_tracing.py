@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from retrieval.errors import MissingExtraError
+from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrieveRequest
 from service.configuration.sections import TracingConfig
 from service.methods.call import REQUEST_ID_KEY
@@ -26,7 +28,7 @@ from service.observability import tracing
 from service.observability.lanes import LaneObservations
 from service.observability.metrics import Metrics
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from tests.service.fake_retriever import fake_result
+from tests.service.fake_retriever import fake_result, fake_scores
 from tests.service.observed_server import observed
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -72,7 +74,7 @@ def call(
 
 async def answer(request: Any, context: Any) -> Any:
     """Stand in for the batcher, which tells its lane's observer of answers in the task of the call."""
-    asked = RetrieveRequest(request.query, k=3)
+    asked = RetrieveRequest(request.query, k=3, method="beam")
     LaneObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
     await asyncio.sleep(0.01)
     return pb.RetrieveResponse(index=pb.IndexRef(name="plays", version="v7"))
@@ -116,6 +118,38 @@ def test_a_call_has_a_span_with_its_stages(exporter: InMemorySpanExporter) -> No
         "genret.steps": 4,
         "genret.tokens": 11,
         "genret.candidates": 2,
+    }
+
+
+def test_a_scored_shortlist_has_stages_of_its_own(exporter: InMemorySpanExporter) -> None:
+    async def scored(request: Any, context: Any) -> Any:
+        asked = RetrieveRequest(request.query, k=3, method="auto")
+        LaneObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
+        return pb.RetrieveResponse()
+
+    spans = call(exporter, scored)
+    order = [spans[name] for name in ("queue", "prefill", "decode", "shortlist", "score")]
+    times = [(span.start_time or 0, span.end_time or 0) for span in order]
+    assert [round((end - begin) / 1e6) for begin, end in times] == [500, 1, 2, 3, 4]
+    assert all(end == pytest.approx(begin, abs=1000) for (_, end), (begin, _) in itertools.pairwise(times))
+    assert attributes(spans["decode"])["genret.method"] == "auto"
+    assert attributes(spans["shortlist"]) == {"genret.entities": 2}
+    assert attributes(spans["score"]) == {"genret.titles": 3}
+
+
+def test_given_titles_have_a_stage_of_their_scoring(exporter: InMemorySpanExporter) -> None:
+    async def scored(request: Any, context: Any) -> Any:
+        asked = ScoreRequest(request.query, ("one", "two"))
+        LaneObservations(Metrics(), "cpu").answered(asked, fake_scores(asked), queued_s=0.5, seconds=1.0)
+        return pb.RetrieveResponse()
+
+    spans = call(exporter, scored)
+    assert set(spans) >= {"queue", "prefill", "score"}
+    assert "decode" not in spans
+    assert attributes(spans["score"]) == {
+        "genret.method": "score",
+        "genret.tokens": 17,
+        "genret.titles": 2,
     }
 
 

@@ -22,6 +22,8 @@ CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
     "RetrieveRequest.exact_budget": {"minimum": 0, "maximum": 1_000_000},
     "RetrieveRequest.length_penalty": {"minimum": -4, "maximum": 4},
     "RetrieveRequest.deny_entity_ids": _IDS,
+    "RetrieveRequest.shortlist_size": {"minimum": 1, "maximum": 2000},
+    "RetrieveRequest.vector_weight": {"minimum": 0, "maximum": 1000},
     "EntityIds.ids": _IDS,
     "Mention.mention": _NOT_BLANK,
     "AnswerRequest.query": _NOT_BLANK,
@@ -30,6 +32,8 @@ CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
     "AnswerRequest.num_draws": {"minimum": 1, "maximum": 256},
     "AnswerRequest.temperature": _TEMPERATURE,
     "AnswerRequest.shortlist": {"minimum": 1, "maximum": 1000},
+    "ScoreRequest.query": _NOT_BLANK,
+    "ScoreRequest.titles": {"minItems": 1, "maxItems": 10_000},
 }
 
 # Fields that requests cannot do without.
@@ -37,6 +41,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "RetrieveRequest": ("query",),
     "Mention": ("mention",),
     "AnswerRequest": ("query",),
+    "ScoreRequest": ("titles",),
     "RetrieveStreamRequest": ("request",),
 }
 

@@ -52,6 +52,7 @@ _EXAMPLES: dict[str, Any] = {
         "schema_json": '{"type": "object", "properties": {"title": {"type": "string", '
         '"x-genret-index": "titles"}}, "required": ["title"]}',
     },
+    "Score": {"query": "capital of Bavaria", "titles": ["Munich", "Nuremberg", "Bavaria"]},
 }
 
 

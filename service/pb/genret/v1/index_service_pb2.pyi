@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Index(_message.Message):
-    __slots__ = ("name", "version", "digest", "num_rows", "num_entities", "model", "device", "is_default", "loaded_at", "columns", "max_title_tokens")
+    __slots__ = ("name", "version", "digest", "num_rows", "num_entities", "model", "device", "is_default", "loaded_at", "columns", "max_title_tokens", "vectors")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class Index(_message.Message):
     LOADED_AT_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     MAX_TITLE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     digest: str
@@ -33,7 +34,28 @@ class Index(_message.Message):
     loaded_at: _timestamp_pb2.Timestamp
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     max_title_tokens: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., num_rows: _Optional[int] = ..., num_entities: _Optional[int] = ..., model: _Optional[str] = ..., device: _Optional[str] = ..., is_default: bool = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., max_title_tokens: _Optional[int] = ...) -> None: ...
+    vectors: Vectors
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., num_rows: _Optional[int] = ..., num_entities: _Optional[int] = ..., model: _Optional[str] = ..., device: _Optional[str] = ..., is_default: bool = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., max_title_tokens: _Optional[int] = ..., vectors: _Optional[_Union[Vectors, _Mapping]] = ...) -> None: ...
+
+class Vectors(_message.Message):
+    __slots__ = ("method", "kind", "dimensions", "count", "bytes", "recall", "usable", "problem")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    USABLE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    kind: str
+    dimensions: int
+    count: int
+    bytes: int
+    recall: float
+    usable: bool
+    problem: str
+    def __init__(self, method: _Optional[str] = ..., kind: _Optional[str] = ..., dimensions: _Optional[int] = ..., count: _Optional[int] = ..., bytes: _Optional[int] = ..., recall: _Optional[float] = ..., usable: bool = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "type")

@@ -13,6 +13,8 @@ class RetrievalMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RETRIEVAL_METHOD_UNSPECIFIED: _ClassVar[RetrievalMethod]
     RETRIEVAL_METHOD_BEAM: _ClassVar[RetrievalMethod]
     RETRIEVAL_METHOD_DISC: _ClassVar[RetrievalMethod]
+    RETRIEVAL_METHOD_SHORTLIST: _ClassVar[RetrievalMethod]
+    RETRIEVAL_METHOD_AUTO: _ClassVar[RetrievalMethod]
 
 class Aggregation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -69,6 +71,8 @@ class ExtraProperties(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 RETRIEVAL_METHOD_UNSPECIFIED: RetrievalMethod
 RETRIEVAL_METHOD_BEAM: RetrievalMethod
 RETRIEVAL_METHOD_DISC: RetrievalMethod
+RETRIEVAL_METHOD_SHORTLIST: RetrievalMethod
+RETRIEVAL_METHOD_AUTO: RetrievalMethod
 AGGREGATION_UNSPECIFIED: Aggregation
 AGGREGATION_SUM: Aggregation
 AGGREGATION_MAX: Aggregation
@@ -100,7 +104,7 @@ EXTRA_PROPERTIES_DECLARED: ExtraProperties
 EXTRA_PROPERTIES_ALLOWED: ExtraProperties
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation", "explain")
+    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation", "explain", "shortlist_size", "decoder", "vector_weight", "shortlist_query")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +126,10 @@ class RetrieveRequest(_message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    SHORTLIST_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DECODER_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHORTLIST_QUERY_FIELD_NUMBER: _ClassVar[int]
     index: str
     query: str
     k: int
@@ -143,7 +151,11 @@ class RetrieveRequest(_message.Message):
     length_penalty: float
     aggregation: Aggregation
     explain: bool
-    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ..., exact: bool = ..., exact_budget: _Optional[int] = ..., length_penalty: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ..., explain: bool = ...) -> None: ...
+    shortlist_size: int
+    decoder: RetrievalMethod
+    vector_weight: float
+    shortlist_query: str
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ..., exact: bool = ..., exact_budget: _Optional[int] = ..., length_penalty: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ..., explain: bool = ..., shortlist_size: _Optional[int] = ..., decoder: _Optional[_Union[RetrievalMethod, str]] = ..., vector_weight: _Optional[float] = ..., shortlist_query: _Optional[str] = ...) -> None: ...
 
 class EntityIds(_message.Message):
     __slots__ = ("ids",)
@@ -164,7 +176,7 @@ class MetadataValue(_message.Message):
     def __init__(self, string_value: _Optional[str] = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bool_value: bool = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("rank", "entity_id", "title", "surface", "logprob", "probability", "metadata", "score")
+    __slots__ = ("rank", "entity_id", "title", "surface", "logprob", "probability", "metadata", "score", "similarity")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +192,7 @@ class Candidate(_message.Message):
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    SIMILARITY_FIELD_NUMBER: _ClassVar[int]
     rank: int
     entity_id: str
     title: str
@@ -188,19 +201,24 @@ class Candidate(_message.Message):
     probability: float
     metadata: _containers.MessageMap[str, MetadataValue]
     score: float
-    def __init__(self, rank: _Optional[int] = ..., entity_id: _Optional[str] = ..., title: _Optional[str] = ..., surface: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ..., score: _Optional[float] = ...) -> None: ...
+    similarity: float
+    def __init__(self, rank: _Optional[int] = ..., entity_id: _Optional[str] = ..., title: _Optional[str] = ..., surface: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ..., score: _Optional[float] = ..., similarity: _Optional[float] = ...) -> None: ...
 
 class Timings(_message.Message):
-    __slots__ = ("queue_ms", "prefill_ms", "decode_ms", "total_ms")
+    __slots__ = ("queue_ms", "prefill_ms", "decode_ms", "total_ms", "shortlist_ms", "score_ms")
     QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_MS_FIELD_NUMBER: _ClassVar[int]
     DECODE_MS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
+    SHORTLIST_MS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_MS_FIELD_NUMBER: _ClassVar[int]
     queue_ms: float
     prefill_ms: float
     decode_ms: float
     total_ms: float
-    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ...) -> None: ...
+    shortlist_ms: float
+    score_ms: float
+    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., shortlist_ms: _Optional[float] = ..., score_ms: _Optional[float] = ...) -> None: ...
 
 class KvUsage(_message.Message):
     __slots__ = ("peak_bytes", "per_branch_bytes", "saved_bytes", "shared_prefix_bytes", "num_collections")
@@ -227,7 +245,7 @@ class IndexRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained", "kv_usage", "num_exact_nodes", "explanation")
+    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained", "kv_usage", "num_exact_nodes", "explanation", "num_scored", "shortlist_size")
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +265,8 @@ class RetrieveResponse(_message.Message):
     KV_USAGE_FIELD_NUMBER: _ClassVar[int]
     NUM_EXACT_NODES_FIELD_NUMBER: _ClassVar[int]
     EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    NUM_SCORED_FIELD_NUMBER: _ClassVar[int]
+    SHORTLIST_SIZE_FIELD_NUMBER: _ClassVar[int]
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     finish_reason: FinishReason
     method: RetrievalMethod
@@ -266,7 +286,9 @@ class RetrieveResponse(_message.Message):
     kv_usage: KvUsage
     num_exact_nodes: int
     explanation: Explanation
-    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ..., num_exact_nodes: _Optional[int] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ...) -> None: ...
+    num_scored: int
+    shortlist_size: int
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ..., num_exact_nodes: _Optional[int] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ..., num_scored: _Optional[int] = ..., shortlist_size: _Optional[int] = ...) -> None: ...
 
 class Explanation(_message.Message):
     __slots__ = ("nodes", "draws", "truncated")
@@ -496,3 +518,45 @@ class AnswerResponse(_message.Message):
     index: IndexRef
     kv_usage: KvUsage
     def __init__(self, json: _Optional[str] = ..., entities: _Optional[_Iterable[_Union[AnswerEntity, _Mapping]]] = ..., logprob: _Optional[float] = ..., method: _Optional[_Union[AnswerMethod, str]] = ..., num_tokens: _Optional[int] = ..., num_forced: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_forwards: _Optional[int] = ..., seed: _Optional[int] = ..., schema_digest: _Optional[str] = ..., compile_ms: _Optional[float] = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ...) -> None: ...
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("index", "query", "mention", "titles", "prompt_template")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    MENTION_FIELD_NUMBER: _ClassVar[int]
+    TITLES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    index: str
+    query: str
+    mention: Mention
+    titles: _containers.RepeatedScalarFieldContainer[str]
+    prompt_template: str
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., mention: _Optional[_Union[Mention, _Mapping]] = ..., titles: _Optional[_Iterable[str]] = ..., prompt_template: _Optional[str] = ...) -> None: ...
+
+class TitleScore(_message.Message):
+    __slots__ = ("title", "logprob", "probability", "num_tokens", "entity_ids")
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_IDS_FIELD_NUMBER: _ClassVar[int]
+    title: str
+    logprob: float
+    probability: float
+    num_tokens: int
+    entity_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, title: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., num_tokens: _Optional[int] = ..., entity_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ScoreResponse(_message.Message):
+    __slots__ = ("scores", "num_nodes", "timings", "index", "kv_usage")
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    NUM_NODES_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KV_USAGE_FIELD_NUMBER: _ClassVar[int]
+    scores: _containers.RepeatedCompositeFieldContainer[TitleScore]
+    num_nodes: int
+    timings: Timings
+    index: IndexRef
+    kv_usage: KvUsage
+    def __init__(self, scores: _Optional[_Iterable[_Union[TitleScore, _Mapping]]] = ..., num_nodes: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ...) -> None: ...

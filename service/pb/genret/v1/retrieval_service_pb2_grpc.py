@@ -65,6 +65,11 @@ class RetrievalServiceStub(object):
                 request_serializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerRequest.SerializeToString,
                 response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerResponse.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/genret.v1.RetrievalService/Score',
+                request_serializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreResponse.FromString,
+                _registered_method=True)
 
 
 class RetrievalServiceServicer(object):
@@ -115,6 +120,14 @@ class RetrievalServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Score(self, request, context):
+        """Scores given titles for one query, exactly and all in one pass of the model: to rank again what another
+        engine has found. The titles need not be in the catalogue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RetrievalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -142,6 +155,11 @@ def add_RetrievalServiceServicer_to_server(servicer, server):
                     servicer.Answer,
                     request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerRequest.FromString,
                     response_serializer=genret_dot_v1_dot_retrieval__service__pb2.AnswerResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreRequest.FromString,
+                    response_serializer=genret_dot_v1_dot_retrieval__service__pb2.ScoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -285,6 +303,33 @@ class RetrievalService(object):
             '/genret.v1.RetrievalService/Answer',
             genret_dot_v1_dot_retrieval__service__pb2.AnswerRequest.SerializeToString,
             genret_dot_v1_dot_retrieval__service__pb2.AnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/genret.v1.RetrievalService/Score',
+            genret_dot_v1_dot_retrieval__service__pb2.ScoreRequest.SerializeToString,
+            genret_dot_v1_dot_retrieval__service__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

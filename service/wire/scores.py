@@ -1,0 +1,120 @@
+"""Between the wire and the library: titles to be scored, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from retrieval.errors import InputError
+from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from retrieval.types import Mention, RetrieveRequest
+from service.client.reply import ScoreReply
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.serving.served import IndexDescription
+from service.wire.reply_parts import (
+    index_ref_from_proto,
+    index_ref_to_proto,
+    kv_from_proto,
+    kv_to_proto,
+    optional,
+    timings_from_proto,
+    timings_to_proto,
+)
+
+# Fields that are called otherwise here than in the library.
+_WIRE_FIELDS = {"prompt": "prompt_template"}
+_PLACEHOLDER = RetrieveRequest("-")
+
+
+def score_request_from_proto(
+    message: pb.ScoreRequest, mention_request: Callable[[Mention, RetrieveRequest], RetrieveRequest]
+) -> ScoreRequest:
+    """Return the library's form of a request.
+
+    Args:
+        message: The request.
+        mention_request: Makes a query of a mention; see `ServedRetriever.mention_request`.
+
+    Raises:
+        InputError: a field is out of range, or does not fit another.
+    """
+    is_mention = message.HasField("mention")
+    query, prompt = message.query, message.prompt_template or None
+    if is_mention:
+        if prompt is not None:
+            raise InputError("prompt_template", "must be empty with a mention")
+        mention = message.mention
+        asked = mention_request(Mention(mention.mention, mention.left, mention.right), _PLACEHOLDER)
+        query, prompt = asked.query, asked.prompt
+    try:
+        return ScoreRequest(query, tuple(message.titles), prompt)
+    except InputError as error:
+        raise score_error(error, is_mention) from None
+
+
+def score_error(error: InputError, is_mention: bool) -> InputError:
+    """Return what is wrong with a request under the names that the fields have here."""
+    if is_mention and error.field == "query":
+        return InputError("mention", error.message)
+    return InputError(_WIRE_FIELDS.get(error.field, error.field), error.message)
+
+
+def score_request_to_proto(
+    subject: str | Mention, titles: Sequence[str], prompt: str | None = None, index: str = ""
+) -> pb.ScoreRequest:
+    """Return the wire's form of a request.
+
+    Raises:
+        InputError: a field is out of range; it is named as in the library.
+    """
+    query = subject.mention if isinstance(subject, Mention) else subject
+    checked = ScoreRequest(query, titles, prompt)  # type: ignore[arg-type]  # takes any iterable
+    message = pb.ScoreRequest(index=index, titles=checked.titles, prompt_template=prompt or "")
+    if isinstance(subject, Mention):
+        message.mention.CopyFrom(pb.Mention(mention=subject.mention, left=subject.left, right=subject.right))
+    else:
+        message.query = subject
+    return message
+
+
+def score_reply_to_proto(
+    result: ScoreResult, index: IndexDescription, queue_ms: float, total_ms: float
+) -> pb.ScoreResponse:
+    """Return the wire's form of scores."""
+    return pb.ScoreResponse(
+        scores=[
+            pb.TitleScore(
+                title=score.title,
+                logprob=score.logprob,
+                probability=None if score.logprob is None else score.probability,
+                num_tokens=score.num_tokens,
+                entity_ids=score.entity_ids,
+            )
+            for score in result.scores
+        ],
+        num_nodes=result.num_nodes,
+        timings=timings_to_proto(result.timings, queue_ms, total_ms),
+        index=index_ref_to_proto(index),
+        kv_usage=kv_to_proto(result.kv),
+    )
+
+
+def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
+    """Return the library's form of scores of titles for `query`."""
+    timings = message.timings
+    result = ScoreResult(
+        query=query,
+        scores=tuple(
+            TitleScore(
+                title=score.title,
+                logprob=optional(score, "logprob"),
+                probability=score.probability,
+                num_tokens=score.num_tokens,
+                entity_ids=tuple(score.entity_ids),
+            )
+            for score in message.scores
+        ),
+        num_nodes=message.num_nodes,
+        timings=timings_from_proto(timings),
+        kv=kv_from_proto(message.kv_usage),
+    )
+    return ScoreReply(result, timings.queue_ms, timings.total_ms, index_ref_from_proto(message.index))
