@@ -20,6 +20,7 @@ from decoding.branch_attention import BranchPass
 from decoding.hf_session import TreeModel, TreeSession, accepts, at_least_float32
 from decoding.prompt_attention import PromptPass
 from decoding.prompt_layout import PromptLayout
+from decoding.whole_tree_attention import WholeTreePass
 
 # Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. Set for one
 # call in one thread, so that sessions in different threads do not meet. Shape: (Q, B).
@@ -82,7 +83,7 @@ class EncoderDecoderSession(TreeSession):
         positions = torch.arange(len(decoder_prompt), device=device).expand(len(prompts), -1)
         # These models compute logits of every position, of which there are one or two here.
         tree = PromptPass.of(self._tree.prompts.own_lengths, device, self._model.shared_bias)
-        logits = self._run_decoder(start, positions, tree)
+        logits = self._run_decoder(start, positions, tree, self._past)
         # The cross-attention cache is full. Later passes only ask whether there is an encoding and how
         # long it is, so a view of one zero stands in for it.
         self._encoded = encoded.new_zeros(()).expand(encoded.shape)
@@ -90,15 +91,26 @@ class EncoderDecoderSession(TreeSession):
 
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
         with _frontier_at(positions):
-            return self._run_decoder(token_ids, positions, tree)
+            return self._run_decoder(token_ids, positions, tree, self._past)
 
-    def _run_decoder(self, token_ids: Tensor, positions: Tensor, tree: PromptPass | BranchPass) -> Tensor:
+    def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        past = EncoderDecoderCache(tree.kept, self._cross)
+        with _frontier_at(tree.piece.positions):
+            return self._run_decoder(tree.piece.tokens, tree.piece.positions, tree, past)
+
+    def _run_decoder(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        tree: PromptPass | BranchPass | WholeTreePass,
+        past: EncoderDecoderCache,
+    ) -> Tensor:
         output = self._model.inner(
             encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
             attention_mask=self._encoder_mask,
             decoder_input_ids=token_ids,
             decoder_attention_mask=self._no_mask,
-            past_key_values=self._past,
+            past_key_values=past,
             use_cache=True,
             tree=tree,
             **({"decoder_position_ids": positions} if self._takes_positions else {}),

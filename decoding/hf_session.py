@@ -27,8 +27,11 @@ from decoding.packed_frontier import PackedFrontier, PackedWrites
 from decoding.prompt_attention import PromptPass
 from decoding.prompt_layout import PromptLayout
 from decoding.prompt_prefix import TreePrefix
+from decoding.row_trees import RowTrees
 from decoding.token_tree import TokenTree
 from decoding.tree_cache import TreeCache
+from decoding.whole_tree_attention import WholeTreePass
+from decoding.whole_trees import WholeTreeWriter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,9 +257,33 @@ class TreeSession(ABC):
         self._per_branch.note(1, step.largest_position + 1 - self._tree.prompts.longest)
         return logits
 
+    def tree_writer(self, trees: RowTrees) -> WholeTreeWriter:
+        """Return what writes whole trees below the prompts; see `DecodeSession.tree_writer`.
+
+        Raises:
+            PromptTooLongError: a tree needs more positions than the model has.
+            ValueError: not one tree per query.
+        """
+        model = self._model
+        longest = int(trees.depths.max(initial=0))
+        self._per_branch.note(max(trees.widths, default=0), longest)
+        return WholeTreeWriter(
+            trees, self.prompts, self._cache, self._run_whole_trees, model.shared_bias, model.position_limit
+        )
+
+    @torch.no_grad()
+    def _run_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        """Logits of one pass over nodes of whole trees, in the model's type. Shape: (1, P, V)."""
+        self._cache.note_beside(tree.piece.tokens.shape[1], tree.kept.length)
+        return self._forward_whole_trees(tree)
+
     @abstractmethod
     def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
         """Logits of one pass in the model's type; `positions` shape: (Q, B), int64. Shape: (Q, B, V)."""
+
+    @abstractmethod
+    def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        """`_run_whole_trees`, by the model."""
 
 
 class CausalSession(TreeSession):
@@ -312,7 +339,12 @@ class CausalSession(TreeSession):
         token_ids, positions = packed.pack(token_ids), packed.pack(positions)
         return packed.unpack(self._run(token_ids, positions, tree, PackedWrites(self._cache, packed)))
 
-    def _run(self, token_ids: Tensor, positions: Tensor, tree: BranchPass, cache: Cache) -> Tensor:
+    def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        return self._run(tree.piece.tokens, tree.piece.positions, tree, tree.kept)
+
+    def _run(
+        self, token_ids: Tensor, positions: Tensor, tree: BranchPass | WholeTreePass, cache: Cache
+    ) -> Tensor:
         output = self._model.inner(
             input_ids=token_ids,
             position_ids=positions,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from decoding.kv_usage import KvUsage
+from decoding.row_trees import NodeSpan, RowTrees
 
 
 class PromptPrefix(Protocol):
@@ -26,6 +27,25 @@ class PromptPrefix(Protocol):
     @property
     def kv_bytes(self) -> int:
         """Bytes of key/value cache it holds."""
+
+
+class TreeWriter(Protocol):
+    """Writes given token trees, many depths of many trees in one forward."""
+
+    def write(self, spans: Sequence[NodeSpan]) -> Tensor:
+        """Write nodes, every one of them behind its ancestors.
+
+        Position and attention of a node are exactly as if its path ran alone after its prompt.
+
+        Args:
+            spans: Nodes of different queries, none of them empty. The nodes of a tree are written from its
+                first to its last. A span that ends before its tree does is the last one of its forward; the
+                next forward begins where it ended, or nothing more of that tree is written.
+
+        Returns:
+            Next-token logits after every node, in the order of the spans, in the type that the model computes
+            them in; the caller's to overwrite. Shape: (P, V).
+        """
 
 
 class DecodeSession(Protocol):
@@ -69,6 +89,20 @@ class DecodeSession(Protocol):
 
         Raises:
             ValueError: `depth` is not in [1, deepest + 1], or not the next without `keep_levels`.
+        """
+
+    def tree_writer(self, trees: RowTrees) -> TreeWriter:
+        """Return what writes whole token trees below the prompts of this session.
+
+        The trees stand beside the session's own branches, written or not: neither sees the other, and the
+        session stays as it is. Any number of writers may come from one session, one after the other.
+
+        Args:
+            trees: One per query.
+
+        Raises:
+            PromptTooLongError: a tree needs more positions than the model has.
+            ValueError: not one tree per query.
         """
 
     def select(self, queries: Sequence[int], branches: bool = False) -> DecodeSession:

@@ -8,15 +8,26 @@ written in one forward, in which every token sees its prompt and its ancestors o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import DecodeSession
+from decoding.row_trees import Ints, NodeSpan, RowLayout
 
 # Logits of one forward: trees with more are written in several, parents before children.
 DEFAULT_MAX_LOGITS_BYTES = 256 * 2**20
+# Nodes of one forward, however small the vocabulary: more take more memory, and less time for none of them.
+_MOST_NODES = 2048
+# Logits whose normalisers are computed together: their exponentials are the only copy, and stay in a cache.
+_PIECE = 1 << 19
+_PIECE_ON_DEVICE = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +35,10 @@ class RowScores:
     """What the rows of one query score.
 
     Attributes:
-        logprobs: Natural log of the model's probability of each row, all of its tokens; None for a row of more
-            tokens than there is room for. One per row, in order.
-        num_nodes: Tokens the model computed behind the prompt: the rows' tokens, beginnings they share once and
-            their last ones, behind which nothing is asked, not at all.
+        logprobs: Natural log of the model's probability of each row, all of its tokens; None for a row of
+            more tokens than there is room for. One per row, in order.
+        num_nodes: Tokens the model computed behind the prompt: the rows' tokens, beginnings they share once
+            and their last ones, behind which nothing is asked, not at all.
     """
 
     logprobs: tuple[float | None, ...]
@@ -44,9 +55,9 @@ def score_rows(
     """Score given rows behind every prompt of a session.
 
     Args:
-        session: Its prompts just run, without branches.
-        rows: Per query any number of rows, none of them empty; one may stand there twice, or be the beginning of
-            another. Tokens are ids of the vocabulary. Length Q.
+        session: Stays as it is, with whatever branches it has, which the rows do not see.
+        rows: Per query any number of rows, none of them empty; one may stand there twice, or be the beginning
+            of another. Tokens are ids of the vocabulary. Length Q.
         cancel: Polled between forwards, one per query.
         room: Most tokens that may follow each prompt; None without bound.
         max_logits_bytes: Bound on the logits of one forward.
@@ -55,7 +66,161 @@ def score_rows(
         Per query its scores, or why it was ended.
 
     Raises:
-        InvalidLogitsError: the model returned NaN, or no finite logit at all.
+        InvalidLogitsError: the model returned NaN or +inf, or no finite logit at all, where some row is asked
+            for; it names the query.
+        PromptTooLongError: there is room for rows that need more positions than the model has.
         ValueError: not one list per query, an empty row, or a token outside the vocabulary.
     """
-    raise NotImplementedError
+    num_queries, vocab_size = session.root_logits.shape
+    for name, given in (("rows", rows), ("cancel", cancel), ("room", room)):
+        if given is not None and len(given) != num_queries:
+            raise ValueError(f"{name} must have one entry per query, {num_queries}, got {len(given)}")
+    if max_logits_bytes < 1:
+        raise ValueError(f"max_logits_bytes must be at least 1, got {max_logits_bytes}")
+    bounds: Sequence[int | None] = [None] * num_queries if room is None else room
+    fitting = [
+        list(of_query) if most is None else [row for row in of_query if len(row) <= most]
+        for of_query, most in zip(rows, bounds, strict=True)
+    ]
+    layout = RowLayout.of(fitting, vocab_size)
+    ended = _Cancellation(num_queries, cancel)
+    ended.poll(range(num_queries))
+    nodes_at_once = max_logits_bytes // (vocab_size * session.root_logits.element_size())
+    steps = _Steps(layout)
+    steps.ask_prompts(session.root_logits)
+    writer = session.tree_writer(layout.trees)
+    for spans in _forwards(layout, ended, min(max(nodes_at_once, 1), _MOST_NODES)):
+        steps.ask(writer.write(spans), spans)
+    logprobs = layout.row_sums(steps.logprobs(ended.errors))
+    return _results(rows, bounds, layout, logprobs, ended.errors)
+
+
+class _Cancellation:
+    """Who has been cancelled. Of those that have nothing left to be written nobody asks any more."""
+
+    def __init__(self, num_queries: int, cancel: Sequence[CancelToken | None] | None) -> None:
+        self._tokens: Sequence[CancelToken | None] = [None] * num_queries if cancel is None else cancel
+        self.errors: list[DecodingCancelledError | None] = [None] * num_queries
+
+    def poll(self, queries: Sequence[int]) -> None:
+        for query in queries:
+            token = self._tokens[query]
+            if token is None or self.errors[query] is not None:
+                continue
+            try:
+                token.check()
+            except DecodingCancelledError as error:
+                self.errors[query] = error
+
+
+def _forwards(layout: RowLayout, ended: _Cancellation, nodes_at_once: int) -> Iterator[list[NodeSpan]]:
+    """What is written in one forward after the other: every tree in order, none of those that have ended."""
+    trees = layout.trees
+    pending = [span for query in range(trees.num_queries) if (span := trees.span(query)).first < span.end]
+    while True:
+        ended.poll([span.query for span in pending])
+        pending = [span for span in pending if ended.errors[span.query] is None]
+        if not pending:
+            return
+        spans, free = [], nodes_at_once
+        while pending and free:
+            span = pending.pop(0)
+            cut = min(span.end, span.first + free)
+            spans.append(NodeSpan(span.query, span.first, cut))
+            free -= cut - span.first
+            if cut < span.end:
+                pending.insert(0, NodeSpan(span.query, cut, span.end))
+        yield spans
+
+
+class _Steps:
+    """Log-probabilities of the steps of a layout, as they come from the model. Waits for the device once.
+
+    Args:
+        layout: The steps.
+    """
+
+    def __init__(self, layout: RowLayout) -> None:
+        self._layout = layout
+        # What was asked: which steps, and on the device their logits and normalisers.
+        self._asked: list[Ints] = []
+        self._logits: list[Tensor] = []
+        self._normalisers: list[Tensor] = []
+
+    def ask_prompts(self, root_logits: Tensor) -> None:
+        """Take what is asked behind the prompts. Shape: (Q, V)."""
+        steps = self._layout.steps_behind_prompts
+        queries = -1 - self._layout.step_nodes[steps]
+        self._take(root_logits, np.arange(steps.start, steps.stop), queries)
+
+    def ask(self, logits: Tensor, spans: Sequence[NodeSpan]) -> None:
+        """Take what is asked behind the nodes of a forward. Shape: (P, V)."""
+        steps, rows, start = [], [], 0
+        for span in spans:
+            behind = self._layout.steps_behind(span)
+            steps.append(np.arange(behind.start, behind.stop))
+            rows.append(self._layout.step_nodes[behind] - span.first + start)
+            start += span.end - span.first
+        self._take(logits, np.concatenate(steps), np.concatenate(rows))
+
+    def _take(self, logits: Tensor, steps: Ints, rows: Ints) -> None:
+        """Take steps out of rows of logits."""
+        places = torch.from_numpy(np.stack([rows, self._layout.step_tokens[steps]])).to(logits.device)
+        self._asked.append(steps)
+        self._logits.append(_wide(logits[places[0], places[1]]))
+        self._normalisers.append(_normalisers(logits)[places[0]])
+
+    def logprobs(self, errors: Sequence[DecodingCancelledError | None]) -> NDArray[np.float64]:
+        """All of them; NaN of steps that nobody asked for, since their queries have ended. Shape: (E,).
+
+        Raises:
+            InvalidLogitsError: the logits of a query that has not ended were broken.
+        """
+        asked = np.concatenate(self._asked)
+        logits = torch.cat(self._logits).double()
+        normalisers = torch.cat(self._normalisers).double()
+        values, sums = torch.stack([logits - normalisers, normalisers]).cpu().numpy()
+        self._refuse_broken(asked[~np.isfinite(sums)], errors)
+        found = np.full(len(self._layout.step_nodes), np.nan)
+        found[asked] = values
+        return found
+
+    def _refuse_broken(self, steps: Ints, errors: Sequence[DecodingCancelledError | None]) -> None:
+        trees, nodes = self._layout.trees, self._layout.step_nodes[steps]
+        queries = np.where(nodes < 0, -1 - nodes, np.searchsorted(trees.offsets, nodes, side="right") - 1)
+        for query in np.unique(queries).tolist():
+            if errors[query] is None:
+                broken = len(np.unique(nodes[queries == query]))
+                raise InvalidLogitsError(
+                    f"the model returned NaN or infinite logits for query {query}, behind {broken} of the "
+                    "beginnings of its rows"
+                )
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """Logits in a type that probabilities can be computed in."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _normalisers(logits: Tensor) -> Tensor:
+    """Return log sum exp of every row, without a second copy of all rows. Shapes: (P, V) to (P,)."""
+    piece = _PIECE if logits.is_cpu else _PIECE_ON_DEVICE
+    rows = max(1, piece // logits.shape[1])
+    return torch.cat([torch.logsumexp(_wide(part), dim=-1) for part in torch.split(logits, rows)])
+
+
+def _results(
+    rows: Sequence[Sequence[Sequence[int]]],
+    bounds: Sequence[int | None],
+    layout: RowLayout,
+    logprobs: NDArray[np.float64],
+    errors: Sequence[DecodingCancelledError | None],
+) -> list[RowScores | DecodingCancelledError]:
+    """Give every query its own."""
+    found = iter(logprobs.tolist())
+    results: list[RowScores | DecodingCancelledError] = []
+    for query, (of_query, most) in enumerate(zip(rows, bounds, strict=True)):
+        mine = tuple(next(found) if most is None or len(row) <= most else None for row in of_query)
+        error, span = errors[query], layout.trees.span(query)
+        results.append(RowScores(mine, span.end - span.first) if error is None else error)
+    return results

@@ -1,7 +1,8 @@
 """The attention of the token tree, as one function that stock transformers models call.
 
 Registered under the name `genret_tree` beside transformers' own attention functions. A forward pass says by
-its extra argument `tree` which pass it is: a `PromptPass` writes the prompts, a `BranchPass` one frontier.
+its extra argument `tree` which pass it is: a `PromptPass` writes the prompts, a `BranchPass` one frontier, a
+`WholeTreePass` nodes of all depths.
 Without that argument, in encoders and in cross-attention the function is plain scaled dot product attention.
 
 Masks come from positions and ancestry alone, so whatever mask a model builds for itself is ignored.
@@ -21,6 +22,7 @@ from decoding.branch_attention import BranchPass, attend_branches
 from decoding.errors import UnsupportedModelError
 from decoding.prompt_attention import PromptPass, attend_prompts
 from decoding.segment_attention import Rule, causal_mask
+from decoding.whole_tree_attention import WholeTreePass, attend_whole_trees
 
 # The name must not contain "sdpa", "flex" or "flash": transformers looks for those substrings.
 TREE_ATTENTION = "genret_tree"
@@ -50,14 +52,15 @@ def tree_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     position_bias: Tensor | None = None,
-    tree: PromptPass | BranchPass | None = None,
+    tree: PromptPass | BranchPass | WholeTreePass | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend in the form transformers' attention interface asks for.
 
     Args:
         module: The attention module; `layer_idx` names its cache layer, `is_causal` tells self-attention.
-        query: Shape: (Q, H, B, D). Of a packed frontier Q is 1 and B all live branches, here and below.
+        query: Shape: (Q, H, B, D). Of packed frontiers and of whole trees Q is 1 and B all that is live, here
+            and below; not of an encoder's keys and values.
         key: Keys of this pass's tokens (self-attention) or of the encoder. Shape: (Q, H_kv, B or S, D).
         value: Shape: (Q, H_kv, B or S, D_v).
         attention_mask: Used outside the tree only.
@@ -78,6 +81,10 @@ def tree_attention(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree is None and softcap is not None:
         return _attend_outside(query, key, value, attention_mask, dropout, scaling, softcap), None
+    if isinstance(tree, WholeTreePass) and not getattr(module, "is_causal", True):
+        return _attend_across(
+            tree, module, query, key, value, attention_mask, dropout, scaling, position_bias
+        ), None
     if tree is None or not getattr(module, "is_causal", True):
         return sdpa_attention_forward(
             module,
@@ -103,11 +110,42 @@ def tree_attention(
     )
     layer = module.layer_idx
     assert isinstance(layer, int)
-    if isinstance(tree, PromptPass):
+    if isinstance(tree, WholeTreePass):
+        attended = attend_whole_trees(tree, layer, query, key, value, rule)
+    elif isinstance(tree, PromptPass):
         attended = attend_prompts(tree, layer, query, key, value, rule)
     else:
         attended = attend_branches(tree, layer, query, rule)
     return attended.transpose(1, 2).contiguous(), None
+
+
+def _attend_across(
+    tree: WholeTreePass,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    scaling: float,
+    position_bias: Tensor | None,
+) -> Tensor:
+    """Cross-attention of whole trees: the nodes of every query to its own encoding. (1, P, H, D_v)."""
+    attended = []
+    for of, first, end in tree.piece.rows:
+        part, _ = sdpa_attention_forward(
+            module,
+            query[:, :, first:end],
+            key[of : of + 1],
+            value[of : of + 1],
+            None if mask is None else mask[of : of + 1],
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=False,
+            position_bias=None if position_bias is None else position_bias[:, :, first:end],
+        )
+        attended.append(part)
+    return torch.cat(attended, dim=1)
 
 
 def _attend_outside(

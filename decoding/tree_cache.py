@@ -109,6 +109,17 @@ class TreeCache(Cache):
         other.capacity = other.used
         return other
 
+    def note_beside(self, tokens: int, path: int) -> None:
+        """Count what a pass over whole trees holds beside the cache: no tail, but what it is writing.
+
+        Args:
+            tokens: Tokens that are written, whose keys and values are held in one layer at a time.
+            path: Tokens that all layers keep.
+        """
+        largest = max(sum(layer.slot_bytes) for layer in self._tree_layers())
+        beside = tokens * largest + path * self.slot_bytes
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + beside)
+
     def _resize(self, capacity: int) -> None:
         before, replaced = self.held_bytes, self.capacity
         for layer in self._tree_layers():

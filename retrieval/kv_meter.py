@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from decoding.kv_usage import KvUsage
-from decoding.language_model import DecodeSession
+from decoding.language_model import DecodeSession, TreeWriter
+from decoding.row_trees import NodeSpan, RowTrees
 from retrieval.types import KvShare
 
 
@@ -85,6 +86,21 @@ class _MeteredSession:
         self._mine.usage = self._session.usage
         return logits
 
+    def tree_writer(self, trees: RowTrees) -> TreeWriter:
+        return _MeteredWriter(self._session, self._session.tree_writer(trees), self._mine)
+
     def select(self, queries: Sequence[int], branches: bool = False) -> DecodeSession:
         numbers = tuple(self._mine.queries[query] for query in queries)
         return _MeteredSession(self._session.select(queries, branches), numbers, self._readings)
+
+
+class _MeteredWriter:
+    """A writer whose session's usage is read after every forward."""
+
+    def __init__(self, session: DecodeSession, writer: TreeWriter, reading: _Reading) -> None:
+        self._session, self._writer, self._mine = session, writer, reading
+
+    def write(self, spans: Sequence[NodeSpan]) -> Tensor:
+        logits = self._writer.write(spans)
+        self._mine.usage = self._session.usage
+        return logits

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from decoding.kv_usage import KvUsage
 from decoding.language_model import PromptPrefix
+from decoding.row_trees import RowTrees
+from decoding.stepped_trees import SteppedTrees
 from decoding.types import Constraint
 from retrieval.index.reader import Index
 
@@ -42,6 +44,9 @@ class TableSession:
                 f"keep_levels must come before the first step, at depth 0, got it at depth {deepest}"
             )
         self._keeps_levels = True
+
+    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
+        return SteppedTrees(self, trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> TableSession:
         other = TableSession(self._model, [self._prompts[query] for query in queries])

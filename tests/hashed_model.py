@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from decoding.kv_usage import KvUsage
+from decoding.row_trees import RowTrees
+from decoding.stepped_trees import SteppedTrees
 
 _PRIME = 2_147_483_647
 _FACTOR = 1_000_003
@@ -78,6 +80,9 @@ class HashedSession:
         self.num_forwards += 1
         self.num_branches.append(parents.shape[1])
         return self._table[keys % len(self._table)]
+
+    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
+        return SteppedTrees(self, trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> Self:
         chosen = list(queries)

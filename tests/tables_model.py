@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from decoding.kv_usage import KvUsage
+from decoding.row_trees import RowTrees
+from decoding.stepped_trees import SteppedTrees
 
 Row = tuple[int, ...]
 
@@ -204,6 +206,9 @@ class TablesSession:
         logits = tables[query, keys.clamp(min=0) % tables.shape[1]]
         misleading = torch.linspace(1e4, 0.0, tables.shape[2], device=keys.device)
         return torch.where((keys >= 0).unsqueeze(2), logits, misleading)
+
+    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
+        return SteppedTrees(self, trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> TablesSession:
         chosen = list(queries)

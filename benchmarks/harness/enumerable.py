@@ -17,6 +17,8 @@ from torch import Tensor
 
 from decoding.kv_usage import KvUsage
 from decoding.language_model import PromptPrefix
+from decoding.row_trees import RowTrees
+from decoding.stepped_trees import SteppedTrees
 from harness.branches import Branches
 from harness.divergence import Array
 
@@ -135,6 +137,10 @@ class TableSession:
         node = self._model.children[before, token_ids].clamp(min=0)  # padding may say anything
         self._branches.add(node, depth)
         return self._model.table[node]
+
+    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
+        """Return what writes whole trees, by steps."""
+        return SteppedTrees(self, trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> TableSession:
         """Return a session over some of the queries."""

@@ -20,6 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from decoding.hf_model import HFLanguageModel
 from decoding.kv_usage import KvUsage
 from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from decoding.row_trees import RowTrees
+from decoding.stepped_trees import SteppedTrees
 from decoding.title_trie import TitleTrie
 from harness.branches import Branches
 
@@ -124,6 +126,10 @@ class LeaningSession:
         states = self._model.follow(self._branches.parents(parents, level), token_ids)
         self._branches.add(states, level)
         return self._model.lean(logits, states)
+
+    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
+        """Return what writes whole trees, by steps."""
+        return SteppedTrees(self, trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> LeaningSession:
         """Return a session over some of the queries."""

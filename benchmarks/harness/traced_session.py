@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from decoding.kv_usage import KvUsage
-from decoding.language_model import DecodeSession
+from decoding.language_model import DecodeSession, TreeWriter
+from decoding.row_trees import RowTrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,10 @@ class TracedSession:
             Moment(usage.held_bytes, usage.used_bytes, branches, self._live_tokens(), written)
         )
         return logits
+
+    def tree_writer(self, trees: RowTrees) -> TreeWriter:
+        """Return what writes whole trees, which is not traced."""
+        return self._session.tree_writer(trees)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> DecodeSession:
         """Return a session over some of the queries, which is not traced."""

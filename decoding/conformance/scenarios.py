@@ -12,6 +12,7 @@ from torch import Tensor
 from decoding.conformance.layer_readings import LayerReader
 from decoding.conformance.random_trees import RandomTree
 from decoding.packed_frontier import PackedFrontier
+from decoding.row_trees import NodeSpan, RowLayout, RowTrees
 
 if TYPE_CHECKING:
     from decoding.hf_model import HFLanguageModel
@@ -94,6 +95,56 @@ class Driver:
         logits = session.step(parents, tokens.to(self.model.device), level + 1)
         return Frontier(level + 1, tuple(rows), tuple(chosen), logits, self._hidden(parents))
 
+    def write_whole(self, session: TreeSession, paths: _Paths, nodes_at_once: int) -> Iterator[Frontier]:
+        """Write the trees of all queries, so many nodes in a forward."""
+        writer = session.tree_writer(paths.trees)
+        logits, hidden = [], []
+        for first in range(0, len(paths.trees.tokens), nodes_at_once):
+            logits.append(writer.write(_spans(paths.trees, first, first + nodes_at_once)))
+            if self.reader is not None:
+                hidden.append(self.reader.outputs()[:, 0])
+        answers, outputs = torch.cat(logits), torch.cat(hidden, dim=1) if hidden else None
+        queries, columns = tuple(range(self.tree.num_queries)), tuple(range(self.tree.tokens.shape[2]))
+        for level, nodes in enumerate(paths.nodes.to(answers.device)):
+            found = nodes.clamp(min=0)
+            read = None if outputs is None else outputs[:, found]
+            yield Frontier(level + 1, queries, columns, answers[found], read)
+
+
+def _spans(trees: RowTrees, first: int, end: int) -> list[NodeSpan]:
+    """The nodes [first, end), query by query."""
+    whole = [trees.span(query) for query in range(trees.num_queries)]
+    parts = [NodeSpan(span.query, max(span.first, first), min(span.end, end)) for span in whole]
+    return [part for part in parts if part.first < part.end]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Paths:
+    """A random tree as rows: branches of one path are one node.
+
+    Attributes:
+        trees: The nodes.
+        nodes: Which node every branch is, -1 for padding. Shape: (depth, Q, B), int64.
+    """
+
+    trees: RowTrees
+    nodes: Tensor
+
+    @classmethod
+    def of(cls, tree: RandomTree, vocab_size: int) -> _Paths:
+        """Lay a tree out."""
+        live = (tree.parents >= 0).permute(1, 0, 2)
+        # One more token behind every path: what nothing follows is no node.
+        rows = [
+            [[*tree.path(query, depth + 1, column), 0] for depth, column in live[query].nonzero().tolist()]
+            for query in range(tree.num_queries)
+        ]
+        layout = RowLayout.of(rows, vocab_size)
+        last = layout.step_nodes[layout.row_steps[layout.row_starts[1:] - 1]]
+        nodes = torch.full(live.shape, -1)
+        nodes[live] = torch.from_numpy(last)
+        return cls(layout.trees, nodes.permute(1, 0, 2))
+
 
 def one_prompt(driver: Driver) -> Iterator[Frontier]:
     """A session for every query."""
@@ -175,6 +226,16 @@ def _ready(tree: RandomTree, written: list[list[int]], level: int) -> list[int]:
     return [column for column in missing if there.issuperset(tree.parents[level, :, column].tolist())]
 
 
+def whole_trees(driver: Driver) -> Iterator[Frontier]:
+    """The levels of all queries are written in one forward, and again in several that end inside of trees."""
+    tree = driver.tree
+    paths = _Paths.of(tree, driver.model.vocab_size)
+    session = driver.model.prefill(tree.prompts)
+    yield driver.roots(session, range(tree.num_queries))
+    for nodes_at_once in (len(paths.trees.tokens), max(len(paths.trees.tokens) // 5, 1)):
+        yield from driver.write_whole(session, paths, nodes_at_once)
+
+
 def _together(driver: Driver, session: TreeSession) -> Iterator[Frontier]:
     queries = range(driver.tree.num_queries)
     yield driver.roots(session, queries)
@@ -201,4 +262,5 @@ COLLECTIONS = Scenario("with collections", collections)
 SHARED_PREFIX = Scenario("with a shared prefix", shared_prefix)
 SELECTION = Scenario("selection in the middle", selection)
 KEPT_LEVELS = Scenario("levels kept", kept_levels)
-SCENARIOS = (ONE_PROMPT, MIXED_LENGTHS, COLLECTIONS, SHARED_PREFIX, SELECTION, KEPT_LEVELS)
+WHOLE_TREES = Scenario("whole trees", whole_trees)
+SCENARIOS = (ONE_PROMPT, MIXED_LENGTHS, COLLECTIONS, SHARED_PREFIX, SELECTION, KEPT_LEVELS, WHOLE_TREES)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from decoding.kv_usage import KvUsage
+from decoding.row_trees import NodeSpan, RowLayout, RowTrees
 from retrieval.kv_meter import KvMeter
 from retrieval.types import KvShare
 
@@ -39,6 +40,13 @@ class Session:
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         self.steps += 1
         return torch.zeros(*parents.shape, 4)
+
+    def tree_writer(self, trees: RowTrees) -> Session:
+        return self
+
+    def write(self, spans: Sequence[NodeSpan]) -> Tensor:
+        self.steps += 1
+        return torch.zeros(sum(span.end - span.first for span in spans), 4)
 
     def select(self, queries: Sequence[int], branches: bool = False) -> Session:
         return Session(len(queries))
@@ -73,3 +81,14 @@ def test_a_metered_session_is_the_session() -> None:
     assert session.root_logits is inner.root_logits
     assert session.step(nothing, nothing).shape == (2, 3, 4)
     assert session.usage == inner.usage
+
+
+def test_whole_trees_are_metered_like_steps() -> None:
+    inner = Session(2)
+    meter = KvMeter(inner, 2)
+    trees = RowLayout.of([[[1, 2, 3]], [[1, 2]]], 4).trees
+    writer = meter.session.tree_writer(trees)
+    assert meter.share(0).peak_bytes == 100
+    assert writer.write([trees.span(0), NodeSpan(1, 2, 3)]).shape == (3, 4)
+    assert meter.share(0).peak_bytes == 220
+    assert inner.steps == 1

@@ -96,7 +96,8 @@ def test_a_later_layer_is_named_when_the_difference_begins_there(monkeypatch: py
 
 def test_slot_numbers_for_positions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding.hf_model, "use_true_positions", lambda embedding: None)
-    report = examine(build("bart", torch.float64), SMALL)
+    # As many positions as there are slots, so that the wrong ones exist.
+    report = examine(build("bart", torch.float64, changes={"max_position_embeddings": 128}), SMALL)
     assert report.verdict == "differs"
     assert report.examination is not None
     first = report.examination.first_different

@@ -15,6 +15,8 @@ from decoding.disc.proposer import FIRST, SECOND, DrawBatch
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.kv_usage import KvUsage
 from decoding.params import DiscParams
+from decoding.row_trees import RowTrees
+from decoding.stepped_trees import SteppedTrees
 from decoding.stopping import StopPoll
 from decoding.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, ByHand, CountingModel, Lockstep, catalogue, true_mass
@@ -177,6 +179,9 @@ class _Chain:
 
     def keep_levels(self) -> None:
         pass
+
+    def tree_writer(self, trees: RowTrees) -> SteppedTrees:
+        return SteppedTrees(self, trees)
 
     def select(self, queries, branches: bool = False) -> _Chain:
         return _Chain(len(queries))
