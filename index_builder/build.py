@@ -16,10 +16,13 @@ from index_builder.merge import write_version
 from index_builder.progress import BuildProgress, PhaseClock, Silent
 from index_builder.publish import prune, publish, staging, work_root
 from index_builder.reading import FrontHalf, Sources, read_shards
+from index_builder.vector_wish import check_method
+from index_builder.vectors import VectorMaker
 from index_builder.version import VersionSpec
 from index_builder.workplace import remove_work, shaping_libraries
 from retrieval.errors import SourceError
 from retrieval.index.manifest import HistoryEntry, Manifest, TokenizerEntry
+from retrieval.index.vector_summary import vector_facts
 from retrieval.index.versions import live_or_none
 from retrieval.normalize import NormalizationReport
 from retrieval.text import TextTokenizer
@@ -70,6 +73,7 @@ class BuildSummary:
             "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
             "normalization": self.normalization.to_json(),
             "metadata": {column.name: column.type for column in self.manifest.metadata},
+            "vectors": vector_facts(self.manifest),
             "bytes": self.manifest.num_bytes,
             "files": {file.name: file.bytes for file in self.manifest.files},
             "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
@@ -98,9 +102,13 @@ def build_index(
     Raises:
         SourceError: a source cannot be used, or there are more bad rows than allowed.
         InputError: the tokenizer has no end token, or an option is wrong.
+        MissingExtraError: vectors are asked for, and a library they need is not installed.
+        ModelError: the encoder of the vectors cannot be loaded.
         IndexDirectoryError: the index directory cannot be written. The live version is untouched.
     """
     clock = PhaseClock(progress or Silent())
+    if options.vectors is not None:
+        check_method(options.vectors.method)
     root = work_root(options.out)
     with staging(options.out) as folder:
         with read_shards(sources, tokenizer, options, root, clock) as front:
@@ -115,6 +123,9 @@ def build_index(
             history=(_history(front, options, written.counts.entities),),
             built_with=shaping_libraries(),
         )
+        if options.vectors is not None:
+            maker = VectorMaker(folder, root, options.memory_limit, options.threads, clock)
+            manifest = maker.make(manifest, options.vectors)
         clock.phase("publishing")
         before = live_or_none(options.out)
         live = publish(options.out, folder, manifest)
@@ -184,7 +195,7 @@ def _history(front: FrontHalf, options: BuildOptions, entities: int) -> HistoryE
         operation="build",
         parent="",
         sources=front.sources,
-        options=options.shaping(),
+        options=options.shaping() | options.shaping_vectors(),
         records=front.records,
         duplicates=front.duplicates,
         rejected=len(front.rejects.rows),

@@ -50,11 +50,11 @@ class Changes:
 
 def apply_changes(
     live: VersionRun, shards: Sequence[Run], removals: Removals, rejects: Rejects, ignore_missing: bool
-) -> Changes:
+) -> tuple[Changes, list[npt.NDArray[np.int32]]]:
     """Decide which entities of the live version and of the shards take part in the merge.
 
     The outcome is in their `keep`. Memory: the ids of one shard, or a million of those to remove, 60 bytes
-    for each; 8 bytes per live entity; and the entities of one window of 65,536.
+    for each; 8 bytes per live entity; 4 per entity of a shard; and the entities of one window of 65,536.
 
     Args:
         live: The live version.
@@ -63,11 +63,16 @@ def apply_changes(
         rejects: Gets the ids to remove that are not there.
         ignore_missing: Counts these instead.
 
+    Returns:
+        The changes, and for every shard the number of the live entity that each of its entities replaces, or
+        -1. Shape of each: (num_entities,).
+
     Raises:
         SourceError: an id is both added and taken away.
     """
+    replaced = [np.full(shard.num_entities, -1, dtype=np.int32) for shard in shards]
     added = changed = unchanged = 0
-    for shard in shards:
+    for shard, instead_of in zip(shards, replaced, strict=True):
         kept = np.flatnonzero(shard.keep)
         if not len(kept):
             continue
@@ -78,11 +83,12 @@ def apply_changes(
         same = _same_content(live, shard, kept[known], numbers[known])
         shard.keep[kept[known[same]]] = False
         live.keep[numbers[known[~same]]] = False
+        instead_of[kept[known[~same]]] = numbers[known[~same]]
         added += len(kept) - len(known)
         changed += len(known) - int(same.sum())
         unchanged += int(same.sum())
     removed, missing = _remove(live, removals, rejects, ignore_missing)
-    return Changes(added, changed, unchanged, removed, missing)
+    return Changes(added, changed, unchanged, removed, missing), replaced
 
 
 def _ids(run: Run, numbers: npt.NDArray[np.int64]) -> pa.Array:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from index_builder.memory import DEFAULT_MEMORY_LIMIT, MemoryBudget
+from index_builder.vector_wish import VectorWish
 from retrieval.errors import InputError
 from retrieval.sources import SOURCE_FORMATS, ColumnMapping, SourceFormat
 from retrieval.text import Rendering
@@ -34,6 +35,9 @@ class BuildOptions:
         keep_versions: How many superseded versions stay on disk beside the live one.
         memory_limit: Bytes of memory the process may take.
         resume: Whether the work of an earlier run that was cut short is taken up.
+        vectors: What vectors the version gets; None for none. An update leaves those that are there.
+        threads: Of what makes vectors; None: all cores that the process may use. What is made does not depend
+            on it for lexical vectors in a flat index.
         shard_records: Most records of one shard. The index does not depend on it.
 
     Raises:
@@ -52,6 +56,8 @@ class BuildOptions:
     keep_versions: int = 2
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     resume: bool = True
+    vectors: VectorWish | None = None
+    threads: int | None = None
     shard_records: int = _SHARD_RECORDS
 
     def __post_init__(self) -> None:
@@ -82,3 +88,7 @@ class BuildOptions:
         if mapping.metadata is not None:
             shaping["metadata"] = list(mapping.metadata)
         return shaping
+
+    def shaping_vectors(self) -> dict[str, Any]:
+        """Return the options that decide which vectors are made, as JSON; nothing where none are."""
+        return {} if self.vectors is None else {"vectors": self.vectors.shaping()}

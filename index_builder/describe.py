@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from index_builder.build import BuildSummary
 from index_builder.plan import BuildPlan
 from retrieval.index.histogram import length_lines
+from retrieval.index.vector_summary import vector_facts, vector_lines
 from retrieval.normalize import NormalizationReport
 
 _MIB = 1 << 20
@@ -28,6 +29,9 @@ def describe_build(summary: BuildSummary) -> str:
     if manifest.metadata:
         lines.append("  metadata: " + _types({c.name: c.type for c in manifest.metadata}))
     lines += _normalization(summary.normalization)
+    facts = vector_facts(manifest)
+    if facts is not None:
+        lines += ["  vectors", *(f"    {line}" for line in vector_lines(facts))]
     if summary.resumed_records:
         lines.append(f"  {summary.resumed_records:,} records were taken over from an earlier run")
     seconds = sum(summary.seconds.values())

@@ -39,6 +39,12 @@ def write_synced(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def sync_file(path: Path) -> None:
+    """Make the content of a file that something else wrote durable."""
+    with naming(path), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     with naming(path):

@@ -13,6 +13,9 @@ import signal
 
 ENVIRONMENT_VARIABLE = "GENRET_FAULT"
 
+# Passed only where vectors are made.
+VECTOR_POINTS = ("vectors-making", "vectors-written")
+
 # In the order in which a build passes them.
 FAULT_POINTS = (
     "locked",
@@ -27,6 +30,7 @@ FAULT_POINTS = (
     "entities-written",
     "postings-written",
     "title-order-written",
+    *VECTOR_POINTS,
     "manifest-written",
     "staging-synced",
     "version-renamed",

@@ -6,7 +6,7 @@ ranks; titles give their entities their numbers. Equal input gives equal bytes, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,7 @@ def write_version(
     budget: MemoryBudget,
     progress: BuildProgress,
     block_bytes: int | None = None,
+    told: Callable[[IntArray], None] | None = None,
 ) -> WrittenVersion:
     """Merge runs into the data files of a version; the manifest is the caller's.
 
@@ -65,6 +66,8 @@ def write_version(
         budget: Bounds the memory of a range.
         progress: Told about every step.
         block_bytes: Size of a range; None: a quarter of what the budget leaves, at most 160 MiB.
+        told: Told which entities get the next numbers, range by range; those of all runs count on from run to
+            run, dropped ones included.
 
     Returns:
         What was written; every file is synced.
@@ -85,7 +88,10 @@ def write_version(
         progress.phase("merging", sum(run.num_forms for run in runs))
         done = 0
         for spans in blocks:
-            entities.add(merged.add(spans))
+            numbered = merged.add(spans)
+            entities.add(numbered)
+            if told is not None:
+                told(numbered)
             done += sum(end - begin for begin, end in spans)
             progress.advance(done, f"{done:,} titles and aliases")
             fault_point("block-merged")

@@ -156,7 +156,7 @@ def _tidy(index: Path, folder: Path, fresh: bool) -> None:
 
 def _is_intact(folder: Path) -> bool:
     try:
-        Index.open(folder).close()
+        with Index.open(folder) as index:
+            return index.vectors_problem is None
     except GenretError:
         return False
-    return True

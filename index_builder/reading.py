@@ -106,6 +106,9 @@ def read_shards(
         source = stack.enter_context(
             open_source(paths, options.mapping, options.format, aliases, options.unescape_html)
         )
+        if options.vectors is not None:
+            names = zip(source.columns.names, source.columns.declared, strict=True)
+            options.vectors.check_columns({name: str(kind or "string") for name, kind in names})
         rejects = Rejects(source.name, options.max_bad_rows, files=source.names)
         if options.rejects is not None:
             stack.callback(rejects.write, options.rejects)
@@ -117,6 +120,8 @@ def read_shards(
         maker = ShardMaker(source, encoder, tokenizer.vocab_size, options, journal, rejects)
         maker.run(progress)
         columns = _columns(source, maker.kinds)
+        if options.vectors is not None:
+            options.vectors.check_columns({column.name: column.type for column in columns})
         shards = tuple(stack.enter_context(shard) for shard in _open_shards(journal, columns))
         progress.phase("resolving entities")
         budget = MemoryBudget(options.memory_limit)

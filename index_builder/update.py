@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,17 @@ from index_builder.update_reading import (
     max_title_tokens,
     read_update,
 )
+from index_builder.update_vectors import Ancestry, VectorFate, check_vectors, vector_fate
+from index_builder.vector_wish import check_method
+from index_builder.vectors import VectorMaker, copy_version
 from index_builder.version import VersionSpec
 from index_builder.version_run import VersionRun
-from index_builder.workplace import remove_work, shaping_libraries, temporary_work
+from index_builder.workplace import remove_vector_work, remove_work, shaping_libraries, temporary_work
 from retrieval.errors import SourceError
 from retrieval.index.layout import FORMAT_VERSION
 from retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from retrieval.index.reader import Index
+from retrieval.index.vector_summary import vector_facts
 from retrieval.index.versions import live_version
 from retrieval.text import TextTokenizer
 
@@ -47,6 +51,8 @@ class UpdateSummary:
         version: Id of the version now live: the parent, if nothing changed or it was a dry run.
         manifest: Of that version.
         changes: What the request comes to.
+        vectors: What becomes, or would become, of the vectors: "absent", "kept" as they are, "carried over"
+            to the new entities, "made" or "dropped".
         dry_run: Whether it was only asked for.
         rejected: Bad rows per reason.
         report: A few lines about the bad rows; "" when there are none.
@@ -60,6 +66,7 @@ class UpdateSummary:
     version: str
     manifest: Manifest
     changes: Changes
+    vectors: VectorFate
     dry_run: bool
     rejected: Mapping[str, int]
     report: str
@@ -76,6 +83,8 @@ class UpdateSummary:
             "published": self.version != self.parent,
             "dry_run": self.dry_run,
             **asdict(self.changes),
+            "vectors": vector_facts(self.manifest),
+            "vectors_are": self.vectors,
             "counts": asdict(self.manifest.counts),
             "rejected": dict(self.rejected),
             "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
@@ -108,29 +117,48 @@ def update_index(
         IndexMismatchError: the index has another tokenizer.
         SourceError: a source cannot be used, has columns that the index lacks, contradicts the removals,
             there are more bad rows than allowed, or no entity would be left.
-        InputError: an option is wrong.
+        InputError: an option is wrong, or the vectors cannot be kept in step with what is there.
+        ModelError: the encoder of the vectors cannot be loaded.
+        MissingExtraError: new vectors are asked for, and a library they need is not installed.
     """
+    if request.vectors.wish is not None:
+        check_method(request.vectors.wish.method)
     clock = PhaseClock(progress or Silent())
     live_version(options.out)
     clock.phase("opening")
     with _workplace(request, options.out) as (folder, root), Index.open(options.out) as index:
+        check_vectors(request.vectors, index)
         with read_update(request, tokenizer, options, index, root, clock) as reading:
             clock.phase("comparing")
             live = VersionRun(index)
-            changes = apply_changes(
+            changes, replaced = apply_changes(
                 live, reading.shards, reading.removals, reading.rejects, request.ignore_missing
             )
             reading.rejects.check(OUTCOME)
-            runs = _kept([live, *reading.shards], options.out)
+            every: list[Run] = [live, *reading.shards]
+            runs = _kept(every, options.out)
+            rewritten = changes.any or index.manifest.format_version < FORMAT_VERSION
+            fate = vector_fate(request.vectors, index, rewritten)
+            ancestry = Ancestry(index.num_entities, every, replaced) if fate == "carried over" else None
+            history = extend_history(index.manifest.history, _history(reading, index, changes))
             manifest = None
-            outdated = index.manifest.format_version < FORMAT_VERSION
-            if (changes.any or outdated) and folder is not None:
-                manifest = _write(runs, reading, index, folder, changes, clock)
+            if rewritten and folder is not None:
+                manifest = _write(runs, reading, index, folder, history, ancestry, clock)
+            elif fate in ("made", "dropped") and folder is not None:
+                clock.phase("copying")
+                manifest = replace(copy_version(index, folder), history=history)
+        if manifest is not None and folder is not None:
+            maker = VectorMaker(folder, root, options.memory_limit, options.threads, clock)
+            if request.vectors.wish is not None:
+                manifest = maker.make(manifest, request.vectors.wish)
+            elif ancestry is not None:
+                manifest = maker.carry_over(manifest, index, ancestry.numbers(), request.vectors)
         version = index.version
         if manifest is not None and folder is not None:
             clock.phase("publishing")
             version = publish(options.out, folder, manifest)
             prune(options.out, version, options.keep_versions, before=index.version)
+            remove_vector_work(root)
         if request.add:
             remove_work(root)
         return UpdateSummary(
@@ -139,6 +167,7 @@ def update_index(
             version=version,
             manifest=manifest or index.manifest,
             changes=changes,
+            vectors=fate,
             dry_run=request.dry_run,
             rejected=reading.rejects.counts(),
             report=reading.rejects.report() if reading.rejects.rows else "",
@@ -171,18 +200,20 @@ def _write(
     reading: UpdateReading,
     index: Index,
     folder: Path,
-    changes: Changes,
+    history: tuple[HistoryEntry, ...],
+    ancestry: Ancestry | None,
     progress: BuildProgress,
 ) -> Manifest:
-    """Write the files of the new version and return its manifest."""
+    """Write the files of the new version but its vectors, and return the manifest of them."""
     spec = VersionSpec(index.vocab_size, index.manifest.metadata)
     budget = MemoryBudget(reading.options.memory_limit)
     with spill_folder(work_root(reading.options.out)) as spill:
-        written = write_version(runs, spec, folder, spill, budget, progress)
+        told = None if ancestry is None else ancestry.add
+        written = write_version(runs, spec, folder, spill, budget, progress, told=told)
     return written.to_manifest(
         tokenizer=index.manifest.tokenizer,
         rendering=index.rendering,
-        history=extend_history(index.manifest.history, _history(reading, index, changes)),
+        history=history,
         built_with=shaping_libraries(),
     )
 
@@ -196,7 +227,7 @@ def _history(reading: UpdateReading, index: Index, changes: Changes) -> HistoryE
         operation="update",
         parent=index.version,
         sources=(*(front.sources if front is not None else ()), *reading.removals.sources),
-        options={**shaping, MAX_TITLE_TOKENS: max_title_tokens(index.manifest)},
+        options={**shaping, **request.vectors.shaping(), MAX_TITLE_TOKENS: max_title_tokens(index.manifest)},
         records=(front.records if front is not None else 0) + len(reading.removals),
         duplicates=front.duplicates if front is not None else 0,
         rejected=len(reading.rejects.rows),

@@ -20,6 +20,9 @@ from index_builder.command_line import (
 from index_builder.config import BuildOptions
 from index_builder.source_flags import SourceFlags, source_flags
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
+from index_builder.vector_flags import update_vector_flags
+from index_builder.vector_wish import VectorChange
+from retrieval.index.vector_summary import vector_facts, vector_lines
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
 
@@ -74,6 +77,7 @@ _ENV = "GENRET_UPDATE_"
     help="The tokenizer the index was built with. Needed for --add alone.",
 )
 @source_flags(_ENV)
+@update_vector_flags(_ENV)
 @bad_row_options(_ENV, fails="update", place="INDEX")
 @keep_versions_option(_ENV)
 @click.option(
@@ -92,6 +96,7 @@ def update_command(
     ignore_missing: bool,
     tokenizer: str | None,
     flags: SourceFlags,
+    vectors: VectorChange,
     max_bad_rows: int,
     rejects: Path | None,
     keep_versions: int,
@@ -101,10 +106,11 @@ def update_command(
     quiet: bool,
     debug: bool,
 ) -> None:
-    """Add, replace and remove entities of an INDEX.
+    """Add, replace and remove entities of an INDEX, or change its vectors.
 
     What is there and stays is not tokenised again. The new version replaces the live one in one step, and
-    has the files that a build of the same entities would have. `genret rollback` takes it back.
+    has the files that a build of the same entities would have. `genret rollback` takes it back. Vectors
+    that are there are kept in step: those of texts that stay are taken over.
     """
     use_threads(threads)
     before = live_or_none(index)
@@ -113,7 +119,7 @@ def update_command(
         sigterm_as_interrupt(),
         shown_progress(quiet, "genret update") as progress,
     ):
-        request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run)
+        request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run, vectors)
         options = BuildOptions(
             out=index,
             format=flags.format,
@@ -124,6 +130,7 @@ def update_command(
             rejects=rejects_file(rejects, index, dry_run),
             keep_versions=keep_versions,
             memory_limit=flags.memory_limit,
+            threads=threads,
         )
         loaded = load_tokenizer(tokenizer) if add else None
         summary = update_index(request, loaded, options, progress)
@@ -137,11 +144,18 @@ def _describe(summary: UpdateSummary) -> str:
         f"{changes.unchanged:,} added ones were there already, {changes.missing:,} to remove were not there"
     )
     if summary.dry_run:
-        return f"{summary.index}: dry run, version {summary.version} stays live\n  would be: {counts}"
-    if not changes.any:
+        would = "" if summary.vectors == "absent" else f"\n  vectors would be {summary.vectors}"
+        return f"{summary.index}: dry run, version {summary.version} stays live\n  would be: {counts}{would}"
+    if summary.version == summary.parent:
         return f"{summary.index}: no change, version {summary.version} stays live\n  {counts}"
     stored = summary.manifest.counts
-    return (
-        f"{summary.index}: version {summary.version}, before: {summary.parent}\n  {counts}\n"
-        f"  {stored.entities:,} entities, {stored.rows:,} rows, {summary.manifest.num_bytes:,} bytes"
-    )
+    lines = [
+        f"{summary.index}: version {summary.version}, before: {summary.parent}",
+        f"  {counts}",
+        f"  {stored.entities:,} entities, {stored.rows:,} rows, {summary.manifest.num_bytes:,} bytes",
+    ]
+    if summary.vectors != "absent":
+        lines.append(f"  vectors {summary.vectors}")
+    facts = vector_facts(summary.manifest)
+    lines += [] if facts is None else [f"    {line}" for line in vector_lines(facts)]
+    return "\n".join(lines)

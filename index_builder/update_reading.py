@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from index_builder.build import check_rejects
@@ -13,6 +13,7 @@ from index_builder.progress import BuildProgress
 from index_builder.reading import FrontHalf, read_shards
 from index_builder.removals import Removals, read_removals
 from index_builder.shard import ShardRun
+from index_builder.vector_wish import VectorChange
 from retrieval.errors import IndexMismatchError, InputError, SourceError
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
@@ -35,6 +36,7 @@ class UpdateRequest:
         remove_ids: Further ids.
         ignore_missing: Whether ids to remove that are not there are no bad rows.
         dry_run: Only say what would be different.
+        vectors: What becomes of the vectors.
 
     Raises:
         InputError: nothing shall, or an id is no text.
@@ -45,10 +47,11 @@ class UpdateRequest:
     remove_ids: tuple[str, ...] = ()
     ignore_missing: bool = False
     dry_run: bool = False
+    vectors: VectorChange = field(default_factory=VectorChange)
 
     def __post_init__(self) -> None:
-        if not (self.add or self.remove or self.remove_ids):
-            raise InputError("update", "nothing to do: expected files to add, or ids to remove")
+        if not (self.add or self.remove or self.remove_ids or self.vectors.any):
+            raise InputError("update", "nothing to do: expected files to add, ids to remove, or vectors")
         for entity_id in self.remove_ids:
             try:
                 entity_id.encode()

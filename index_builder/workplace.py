@@ -1,12 +1,15 @@
-"""The work directory inside an index: one build's shards, under a key of everything that shapes them."""
+"""The work directory inside an index: one build's shards, under a key of everything that shapes them.
+
+Beside them lies what a model has embedded, under keys of its own: it is of use to any later build.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from retrieval.errors import IndexDirectoryError
 from retrieval.index.digests import digest_bytes
 
 WORK_DIR = "work"
+_VECTORS_DIR = "vectors"
 
 # Changes whenever shards or the journal are written in another way.
 _WORK_FORMAT = 1
@@ -29,7 +33,12 @@ _ONCE = "once"
 
 def shaping_libraries() -> dict[str, str]:
     """Return the versions of the libraries that shape what is built."""
-    return {name: _library_version(name) for name in _SHAPING_LIBRARIES}
+    return library_versions(_SHAPING_LIBRARIES)
+
+
+def library_versions(names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of some distributions; "unknown" where one is not installed."""
+    return {name: _library_version(name) for name in names}
 
 
 def work_key(shaping: Mapping[str, Any] | None) -> str:
@@ -46,7 +55,7 @@ def work_key(shaping: Mapping[str, Any] | None) -> str:
 
 
 def open_journal(root: Path, key: str, resume: bool) -> Journal:
-    """Open the journal of a build; the work of every other one is removed.
+    """Open the journal of a build; the shards of every other one are removed.
 
     Args:
         root: The work directory; made when missing.
@@ -58,10 +67,37 @@ def open_journal(root: Path, key: str, resume: bool) -> Journal:
     """
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
-        if path.name != key or not resume or key == _ONCE:
+        if not resume or (path.name != _VECTORS_DIR and (path.name != key or key == _ONCE)):
             with naming(path):
                 shutil.rmtree(path)
     return Journal(root / key)
+
+
+@contextmanager
+def vector_work(root: Path) -> Iterator[Path]:
+    """Yield the directory for what a model has embedded; it is gone afterwards if nothing is in it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = root / _VECTORS_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        _remove_empty(folder)
+        _remove_empty(root)
+
+
+def remove_vector_work(root: Path) -> None:
+    """Remove what a model has embedded, once it is published."""
+    shutil.rmtree(root / _VECTORS_DIR, ignore_errors=True)
+    _remove_empty(root)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # something lies in it, or it is not there
+        folder.rmdir()
 
 
 @contextmanager
@@ -89,6 +125,8 @@ def remove_work(root: Path) -> None:
 
 def holds_work(root: Path) -> bool:
     """Return whether a build could go on with what lies there."""
+    if any((root / _VECTORS_DIR).glob("*")):
+        return True
     return any(
         path.parent.name != _ONCE and path.stat().st_size > 0 for path in root.glob(f"*/{JOURNAL_FILE}")
     )

@@ -16,6 +16,7 @@ from retrieval.index.layout import CURRENT_FILE, VERSIONS_DIR
 from retrieval.index.manifest import Manifest
 from retrieval.index.plots import draw
 from retrieval.index.reader import Index, read_manifest
+from retrieval.index.vector_summary import vector_facts, vector_lines
 from retrieval.index.verification import verify
 from retrieval.index.versions import list_versions
 
@@ -108,11 +109,20 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
         },
         "history": [asdict(entry) for entry in manifest.history],
         "built_with": dict(manifest.built_with),
+        "vectors": _vectors(index),
         "samples": [
             {"surface": index.surface(rank), "tokens": list(index.row_token_ids(rank))}
             for rank in range(0, rows, step)[:samples]
         ],
     }
+
+
+def _vectors(index: Index) -> dict[str, Any] | None:
+    """Return what there is to say about the vectors; what opening found wrong with their files too."""
+    facts = vector_facts(index.manifest)
+    if facts is not None and index.vectors_problem is not None:
+        facts["problem"] = str(index.vectors_problem)
+    return facts
 
 
 def _versions(path: Path, index: Index) -> list[dict[str, Any]]:
@@ -183,10 +193,15 @@ def _render(facts: dict[str, Any]) -> str:
         f"  rendering   {json.dumps(facts['rendering'], ensure_ascii=False)}",
         f"  bytes       {facts['bytes']:,}, {facts['bytes_per_row']:.1f} per row",
     ]
+    if facts["vectors"] is not None:
+        first, *further = vector_lines(facts["vectors"])
+        lines += [f"  vectors     {first}", *(f"              {line}" for line in further)]
+        if "problem" in facts["vectors"]:
+            lines.append(f"              DAMAGED: {facts['vectors']['problem']}")
     rows_bytes = sum(f["bytes"] for name, f in facts["files"].items() if name.startswith("rows/"))
     shares = {name: f["bytes"] for name, f in facts["files"].items() if not name.startswith("rows/")}
     for name, size in sorted({"rows/": rows_bytes, **shares}.items()):
-        lines.append(f"    {name:<16}{size:>14,}{size / counts['rows']:>8.1f} per row")
+        lines.append(f"    {name:<20}{size:>14,}{size / counts['rows']:>8.1f} per row")
     lines.append("  versions, the latest first; * is live")
     lines += ["  " + _version_line(version) for version in facts["versions"]]
     lines.append("  tokens per row")

@@ -133,8 +133,25 @@ class Index:
         )
 
     @classmethod
+    def open_unpublished(cls, folder: Path, manifest: Manifest) -> Self:
+        """Open files that have just been written and whose manifest is not there yet; no digest is compared.
+
+        Args:
+            folder: Where they lie.
+            manifest: What is known of them so far.
+
+        Raises:
+            IndexChecksumError, IndexFormatError: as `open`.
+        """
+        return cls._open_files(folder, manifest, digest_bytes(manifest.to_bytes()), verify_digests=False)
+
+    @classmethod
     def _open_version(cls, folder: Path, verify_digests: bool) -> Self:
         manifest, digest = read_manifest(folder)
+        return cls._open_files(folder, manifest, digest, verify_digests)
+
+    @classmethod
+    def _open_files(cls, folder: Path, manifest: Manifest, digest: str, verify_digests: bool) -> Self:
         expected = expected_files(manifest)
         listed = {entry.name for entry in manifest.files}
         odd = sorted((expected - listed) | (listed - expected - optional_files(manifest)))

@@ -1,0 +1,134 @@
+"""What vectors a command asks for, checked as far as that can be done before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import InputError, MissingExtraError
+from retrieval.vectors.methods import ENCODER, LEXICAL, SENTENCE_TRANSFORMERS, VectorMethod
+from retrieval.vectors.options import VectorOptions
+
+# The column whose texts get vectors if none is named.
+DESCRIPTION = "description"
+
+# What each method needs, and the extra that brings it.
+_PACKAGES = {
+    LEXICAL: (("faiss", "vectors"), ("sklearn", "vectors")),
+    ENCODER: (("faiss", "vectors"),),
+    SENTENCE_TRANSFORMERS: (("faiss", "vectors"), ("sentence_transformers", "sentence-transformers")),
+}
+_CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorWish:
+    """Vectors to make.
+
+    Attributes:
+        method: What makes vectors of texts.
+        options: How, and of which texts.
+    """
+
+    method: VectorMethod
+    options: VectorOptions = field(default_factory=VectorOptions)
+
+    def shaping(self) -> dict[str, Any]:
+        """Return what decides which vectors are made, as JSON; what was left to the rule is left out."""
+        options = self.options
+        named: Mapping[str, Any] = {
+            "index": None if options.kind == "auto" else options.kind,
+            "dimensions": options.dimensions,
+            "columns": None if options.columns is None else list(options.columns),
+            "sample": options.sample,
+            "seed": options.seed or None,
+        }
+        return {
+            "method": str(self.method),
+            **{name: value for name, value in named.items() if value is not None},
+        }
+
+    def check_columns(self, types: Mapping[str, str]) -> None:
+        """Refuse columns that have no texts.
+
+        Args:
+            types: The type of each metadata column; "string" for one whose type is not yet known.
+
+        Raises:
+            InputError: a column is not there, or holds no strings.
+        """
+        for column in self.options.columns or ():
+            if types.get(column) == "string":
+                continue
+            strings = [name for name, kind in types.items() if kind == "string"]
+            why = "there is no such column" if column not in types else f"the column is {types[column]}"
+            raise InputError(
+                "vector_columns",
+                f"{column!r}: {why}; the metadata columns of strings are "
+                f"{', '.join(map(repr, strings)) or 'none'}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorChange:
+    """What an update does about vectors. If nothing is asked for, those that are there are kept in step.
+
+    Attributes:
+        wish: Vectors to make anew, whatever is there; None for none.
+        drop: Whether those that are there are left out.
+        device: Where an encoder runs that keeps them in step.
+        encoder: Where the model of the vectors that are there lies now; None: where it lay.
+
+    Raises:
+        InputError: they are to be made and dropped at once.
+    """
+
+    wish: VectorWish | None = None
+    drop: bool = False
+    device: str = "cpu"
+    encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.wish is not None and self.drop:
+            raise InputError("vectors", "expected a method or none, got both")
+        if self.encoder is not None and (self.drop or self.wish is not None):
+            raise InputError("encoder", "says where the model of vectors lies that are kept; these are not")
+
+    @property
+    def any(self) -> bool:
+        """Whether something is asked for."""
+        return self.drop or self.wish is not None
+
+    def shaping(self) -> dict[str, Any]:
+        """Return what was asked for, as JSON; nothing if nothing was."""
+        if self.drop:
+            return {"vectors": "none"}
+        return {} if self.wish is None else {"vectors": self.wish.shaping()}
+
+
+def check_method(method: VectorMethod) -> None:
+    """Refuse a method that cannot work here.
+
+    Raises:
+        MissingExtraError: a library is not installed.
+        InputError: the model is a directory that is not there, or holds no model.
+    """
+    for package, extra in _PACKAGES[method.name]:
+        if find_spec(package) is None:
+            raise MissingExtraError(package, extra)
+    if method.source:
+        _check_source(method)
+
+
+def _check_source(method: VectorMethod) -> None:
+    """Refuse what can only be a directory, and is none with a model; hub ids are left to their library."""
+    place = Path(method.source)
+    if place.is_dir():
+        if not (place / _CONFIG_FILE).is_file():
+            raise InputError("vectors", f"{str(method)!r}: the directory has no {_CONFIG_FILE}")
+        return
+    if place.exists() or place.is_absolute() or method.source.startswith(".") or len(place.parts) > 2:
+        raise InputError("vectors", f"{str(method)!r}: there is no such directory")
