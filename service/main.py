@@ -47,6 +47,9 @@ COMMANDS = {
         "service.commands.deploy_ray", "deploy_ray_command", "Serve by replicas on a Ray cluster."
     ),
     "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
+    "score": LazyCommand(
+        "service.commands.score", "score_command", "Score given titles on a running server."
+    ),
     "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
     "health": LazyCommand("service.commands.health", "health_command", "Say whether a server is ready."),
     "indexes": LazyCommand(

@@ -1,7 +1,7 @@
 """`genret demo`: the whole way once, with the commands a user would type.
 
-Builds the sample catalogue's index, starts a server on a free port, asks it real questions by both
-methods and for JSON over gRPC, prints the answers and stops the server.
+Builds the sample catalogue's index with its vectors, starts a server on a free port, asks it real questions
+in the default way, by DISC and for JSON over gRPC, prints the answers and stops the server.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ _READY_TIMEOUT_S = 180.0
 @click.option("-k", "--k", default=3, show_default=True, show_envvar=True, help="Candidates shown per query.")
 @click.argument("queries", nargs=-1)
 def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
-    """Build the sample index, start a server, answer QUERIES (or seven of ours) by beam and DISC, stop.
+    """Build the sample index, start a server, answer QUERIES (or seven of ours) by auto and DISC, stop.
 
     Two of them are answered as JSON, too.
     """
@@ -70,9 +71,10 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
 
     with _folder(folder) as place:
         index = place / "sample.index"
-        _run("build", str(sample_catalogue()), "--out", str(index))
+        vectors = ("--vectors", "lexical") if find_spec("faiss") and find_spec("sklearn") else ()
+        _run("build", str(sample_catalogue()), "--out", str(index), *vectors)
         with _server(index) as address:
-            click.echo(f"\nAsking {address}, each question by beam search and by DISC:\n")
+            click.echo(f"\nAsking {address}, each question in the default way and by DISC:\n")
             with RetrievalClient(address) as client:
                 _show(client, queries or QUERIES, k)
                 _show_json(client, queries[:2] or JSON_QUERIES)
@@ -151,12 +153,12 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
 
     table = Table(show_lines=True)
     table.add_column("Query", overflow="fold", ratio=3)
-    table.add_column("beam: likeliest titles (log P)", overflow="fold", ratio=4)
+    table.add_column("auto: likeliest titles (log P)", overflow="fold", ratio=4)
     table.add_column("disc: share of 16 samples", overflow="fold", ratio=4)
     for query in queries:
-        beam = client.retrieve(RetrieveRequest(query, k=k)).result
+        auto = client.retrieve(RetrieveRequest(query, k=k)).result
         disc = client.retrieve(RetrieveRequest(query, k=k, method="disc", seed=1)).result
-        table.add_row(Text(query), Text(_beam_cell(beam)), Text(_disc_cell(disc)))
+        table.add_row(Text(query), Text(_auto_cell(auto)), Text(_disc_cell(disc)))
     console = Console()
     # Without a terminal rich assumes 80 columns, too few for three of text.
     Console(width=max(console.width, 110)).print(table)
@@ -187,10 +189,12 @@ def _json_lines(reply: AnswerReply) -> str:
     return "\n".join(lines)
 
 
-def _beam_cell(result: RetrievalResult) -> str:
+def _auto_cell(result: RetrievalResult) -> str:
     lines = [f"{c.title} ({c.logprob:.2f})" for c in result.candidates]
-    if result.certified:
-        lines.append("[proven to be the exact list]")
+    notes = [f"{result.num_scored} titles scored"] if result.num_scored else []
+    notes += ["proven to be the exact list"] if result.certified else []
+    if notes:
+        lines.append(f"[{', '.join(notes)}]")
     return "\n".join(lines) or "no match"
 
 

@@ -38,8 +38,9 @@ def _json_option(command: str) -> Callable[[_F], _F]:
 def indexes_command(name: str | None, as_json_lines: bool, connection: Connection) -> None:
     """List the indexes of a running server, the default one first, or describe the one called NAME.
 
-    In a pipe an index is one line: name, version, entities, surface forms, model, device, when it was loaded
-    and "default" for the default one, between tabs.
+    In a pipe an index is one line: name, version, entities, surface forms, model, device, when it was loaded,
+    "default" for the default one, and what made its vectors, "broken" where they cannot be used, between
+    tabs.
     """
     from service.errors import CallError
 

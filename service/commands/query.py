@@ -12,11 +12,12 @@ import click
 from retrieval.errors import InputError, SourceError
 from retrieval.filters.id_file import read_ids
 from retrieval.options import SHOWN, adaptive_option
-from retrieval.request_checks import DEFAULT_NUM_SAMPLES
+from retrieval.request_checks import DEFAULT_NUM_SAMPLES, METHODS
 from retrieval.scoring_options import scoring_options
 from retrieval.types import RetrieveRequest
 from service.commands.connection import Connection, call_error, connection_options, hint
 from service.commands.query_input import batches, most_items
+from service.commands.shortlist_options import shortlist_options
 from service.commands.usage import usage_error
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 @click.option("-k", "--k", "k", type=int, default=10, help="Candidates wanted, at most 1000.", **SHOWN)
 @click.option(
     "--method",
-    type=click.Choice(["beam", "disc"]),
-    default="beam",
-    help="beam: the k most probable titles; disc: samples and their shares.",
+    type=click.Choice(METHODS),
+    default="auto",
+    help="auto: a decoder, and a shortlist that is scored where the index has vectors; beam: the k most "
+    "probable titles; disc: samples and their shares; shortlist: what the vectors propose, scored.",
     **SHOWN,
 )
 @click.option(
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
 )
 @adaptive_option
 @scoring_options
+@shortlist_options
 @click.option(
     "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
 )
@@ -139,6 +142,10 @@ def query_command(
     exact_budget: int | None,
     length_penalty: float,
     aggregate: str | None,
+    shortlist_size: int | None,
+    decoder: str | None,
+    vector_weight: float | None,
+    shortlist_query: str | None,
     prompt: str | None,
     predicate: str | None,
     allow_ids: str | None,
@@ -153,8 +160,9 @@ def query_command(
     is answered at once, without waiting for the end of the input.
 
     On a terminal the answer is a table. In a pipe it is one line per candidate: query, rank, entity id,
-    title, surface form, log-probability, with disc the share of the samples, and what they are ordered by,
-    between tabs; an explanation goes to standard error.
+    title, surface form, log-probability, with disc the share of the samples, with auto and shortlist the
+    probability among what was scored, what they are ordered by, and the similarity of the vectors, between
+    tabs; an explanation goes to standard error.
     """
     if not queries:
         raise click.UsageError('what is the query? genret query "author of hamlet"')
@@ -179,6 +187,10 @@ def query_command(
         exact_budget=exact_budget,
         length_penalty=length_penalty,
         aggregate=aggregate,
+        shortlist_size=shortlist_size,
+        decoder=decoder,
+        vector_weight=vector_weight,
+        shortlist_query=shortlist_query,
         prompt=prompt,
         filter=predicate,
         allow_ids=allowed,

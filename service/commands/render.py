@@ -24,13 +24,20 @@ def as_json(query: str, reply: Reply | CallError) -> str:
 
 
 def as_lines(query: str, reply: Reply) -> Iterator[str]:
-    """Yield per candidate: query, rank, entity id, title, surface, logprob, probability or nothing, score."""
+    """Yield a line per candidate.
+
+    Its cells: query, rank, entity id, title, surface, logprob, probability or nothing, score, similarity or
+    nothing.
+    """
     for rank, candidate in enumerate(reply.result.candidates, start=1):
-        probability = "" if candidate.probability is None else f"{candidate.probability:.6f}"
+        likely, alike = candidate.probability, candidate.similarity
+        probability = "" if likely is None else f"{likely:.6f}"
+        similarity = "" if alike is None else f"{alike:.6f}"
         cells = (query, str(rank), candidate.entity_id, candidate.title, candidate.surface)
         logprob = f"{candidate.logprob:.6f}"
         score = f"{candidate.score:.6f}"
-        yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), logprob, probability, score])
+        figures = (logprob, probability, score, similarity)
+        yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), *figures])
 
 
 def as_table(query: str, reply: Reply, min_mass: float | None = None) -> RenderableType:
@@ -48,6 +55,9 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
 
     result = reply.result
     sampled = result.method == "disc"
+    # Of what was scored; without a similarity where no vectors were asked.
+    is_posterior = not sampled and any(c.probability is not None for c in result.candidates)
+    is_alike = any(c.similarity is not None for c in result.candidates)
     table = Table(title=Text(query, style="bold"), title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("Title", overflow="fold")
@@ -55,8 +65,12 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
     table.add_column("Share" if sampled else "log P", justify="right")
     # Only where it says something that the column before it does not.
     is_scored = not sampled and any(c.score != c.logprob for c in result.candidates)
+    if is_posterior:
+        table.add_column("Among scored", justify="right")
     if is_scored:
         table.add_column("Score", justify="right")
+    if is_alike:
+        table.add_column("Similarity", justify="right")
     columns = sorted({name for candidate in result.candidates for name in candidate.metadata})
     for name in columns:
         table.add_column(Text(name), overflow="fold")
@@ -65,7 +79,9 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
         if candidate.surface != candidate.title:
             written += f"  ({candidate.surface})"
         scores = [f"{candidate.probability or 0.0:.0%}" if sampled else f"{candidate.logprob:.2f}"]
+        scores += [f"{candidate.probability or 0.0:.1%}"] if is_posterior else []
         scores += [f"{candidate.score:.2f}"] if is_scored else []
+        scores += ["" if (alike := candidate.similarity) is None else f"{alike:.2f}"] if is_alike else []
         cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in columns]
         # Text, so that brackets in a title are not read as markup.
         table.add_row(*(Text(c) for c in (str(rank), written, candidate.entity_id, *scores, *cells)))
@@ -102,13 +118,15 @@ def _caption(reply: Reply, min_mass: float | None) -> str:
         if result.num_exact_nodes:
             proof += f" after {result.num_exact_nodes:,} more tokens"
         parts.append(proof)
+    if result.num_scored:
+        parts.append(f"{result.num_scored:,} titles scored, of {result.shortlist_size:,} entities proposed")
     parts += _mass_parts(result)
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
     parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
     parts.append(f"index {reply.index.name}")
     if result.kv.peak_bytes:
-        branch = "draw" if result.method == "disc" else "beam"
+        branch = "draw" if result.num_draws else "beam"
         shared = result.kv.shared_prefix_bytes
         beside = f" and {_megabytes(shared)} shared with other requests" if shared else ""
         parts.append(
@@ -188,6 +206,7 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
                 "logprob": candidate.logprob,
                 "probability": candidate.probability,
                 "score": candidate.score,
+                "similarity": candidate.similarity,
                 "metadata": dict(candidate.metadata),
             }
             for rank, candidate in enumerate(result.candidates, start=1)
@@ -202,6 +221,8 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
         "num_accepted": result.num_accepted,
         "num_nodes": result.num_nodes,
         "num_exact_nodes": result.num_exact_nodes,
+        "num_scored": result.num_scored,
+        "shortlist_size": result.shortlist_size,
         "num_steps": result.num_steps,
         "seed": result.seed,
         "kv": {
@@ -216,6 +237,8 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
             "queue": round(reply.queue_ms, 3),
             "prefill": round(result.timings.prefill_ms, 3),
             "decode": round(result.timings.decode_ms, 3),
+            "shortlist": round(result.timings.shortlist_ms, 3),
+            "score": round(result.timings.score_ms, 3),
             "total": round(reply.total_ms, 3),
         },
         **explanation,

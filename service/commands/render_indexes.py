@@ -20,6 +20,20 @@ def loaded_at(index: IndexInfo) -> str:
     return datetime.fromtimestamp(int(index.loaded_at), UTC).isoformat().replace("+00:00", "Z")
 
 
+def vectors_text(index: IndexInfo) -> str:
+    """Return what is known of an index's vectors, in words; nothing where it has none."""
+    vectors = index.vectors
+    if vectors is None:
+        return ""
+    if not vectors.usable:
+        return f"{vectors.method}, cannot be used: {vectors.problem}"
+    recall = "" if vectors.recall is None else f", recall {vectors.recall:.3f}"
+    return (
+        f"{vectors.method}, {vectors.count:,} of {vectors.dimensions} dimensions, {vectors.kind}, "
+        f"{vectors.bytes / 2**20:,.1f} MiB{recall}"
+    )
+
+
 def as_line(index: IndexInfo) -> str:
     """Return one line for one index."""
     cells = (
@@ -31,8 +45,15 @@ def as_line(index: IndexInfo) -> str:
         index.device,
         loaded_at(index),
         "default" if index.is_default else "",
+        _vectors_word(index),
     )
     return "\t".join(cells)
+
+
+def _vectors_word(index: IndexInfo) -> str:
+    if index.vectors is None:
+        return ""
+    return index.vectors.method if index.vectors.usable else "broken"
 
 
 def as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
@@ -41,7 +62,7 @@ def as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
     from rich.text import Text
 
     table = Table()
-    for name in ("Index", "Version", "Entities", "Surface forms", "Model", "Device", "Loaded"):
+    for name in ("Index", "Version", "Entities", "Surface forms", "Vectors", "Model", "Device", "Loaded"):
         is_number = name in ("Entities", "Surface forms")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for index in indexes:
@@ -50,6 +71,7 @@ def as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
             index.version,
             f"{index.num_entities:,}",
             f"{index.num_rows:,}",
+            _vectors_word(index),
             index.model,
             index.device,
             loaded_at(index),
@@ -74,6 +96,7 @@ def as_details(index: IndexInfo) -> RenderableType:
         "Surface forms": f"{index.num_rows:,}",
         "Longest form": f"{index.max_title_tokens} tokens",
         "Columns": ", ".join(f"{name} ({kind})" for name, kind in index.columns) or "none",
+        "Vectors": vectors_text(index) or "none",
         "Model": index.model,
         "Device": index.device,
         "Loaded": loaded_at(index) or "unknown",

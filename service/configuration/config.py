@@ -49,11 +49,19 @@ DEFAULT_GRAMMAR_CACHE_MIB = 256
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index to serve: the name requests use, its directory, and the name of the model that answers."""
+    """An index to serve.
+
+    Attributes:
+        name: The name requests use.
+        path: Its directory.
+        model: Name of the model that answers.
+        encoder: Directory or hub id of the encoder that made its vectors; None: where it lay then.
+    """
 
     name: str
     path: Path
     model: str = "default"
+    encoder: str | None = None
 
     def __post_init__(self) -> None:
         check_name("index", self.name)

@@ -161,7 +161,8 @@ class _Builder:
                 self._problems.append(f'{origin.label}: the path of the index is missing, as path = "..."')
                 continue
             model = self._values.get(("indexes", name, "model"), DEFAULT_MODEL)
-            specs.append(IndexSpec(name, path, model))
+            encoder = self._values.get(("indexes", name, "encoder"))
+            specs.append(IndexSpec(name, path, model, encoder))
         for key, origin in self._origins.items():
             if key[0] == "indexes" and key[1] not in names:
                 known = ", ".join(repr(name) for name in names) or "none"

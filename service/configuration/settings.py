@@ -136,6 +136,16 @@ SETTINGS: tuple[Setting, ...] = (
         "model",
         "INDEX=MODEL",
     ),
+    _repeated(
+        "indexes.NAME.encoder",
+        "--encoder",
+        "Where the encoder that made an index's vectors lies now, if not where it lay then. May be given "
+        "several times.",
+        IndexSpec,
+        "encoder",
+        "INDEX=ENCODER",
+        Checkpoint(),
+    ),
     _of_model(
         "checkpoint",
         "--model",

@@ -114,7 +114,7 @@ def _put_text(layer: Layer, setting: Setting, text: str, origin: Origin) -> None
         if setting.repeated:
             name, text = _PAIRS[setting.parameter](text)
             key = setting.named(name)
-            if setting.parameter != "use_model":  # which names the model of an index, and no index
+            if setting.parameter not in _OF_INDEXES:
                 layer.put_name(key[0], name, origin)
         elif key[0] == "models":
             layer.put_name(key[0], key[1], origin)
@@ -149,8 +149,11 @@ _PAIRS: dict[str, Callable[[str], tuple[str, str]]] = {
     "index": _index_pair,
     "schema": _schema_pair,
     "use_model": _pair("use_model", "INDEX=MODEL"),
+    "encoder": _pair("encoder", "INDEX=ENCODER"),
     "add_model": _pair("add_model", "NAME=CHECKPOINT"),
 }
+# They say something of an index that is named elsewhere.
+_OF_INDEXES = ("use_model", "encoder")
 
 
 def _twice(key: Key) -> str:
@@ -159,7 +162,7 @@ def _twice(key: Key) -> str:
         "schemas": ("schemas", "FILE"),
         "models": ("models", "CHECKPOINT"),
     }
-    if len(key) >= 2 and key[-1] != "model" and key[0] in things:
+    if len(key) >= 2 and key[-1] not in ("model", "encoder") and key[0] in things:
         many, place = things[key[0]]
         return f"two {many} are named {key[1]!r}; tell them apart with NAME={place}"
     return f"{'.'.join(key)} is given twice"

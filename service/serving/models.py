@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from retrieval.errors import InputError
+from retrieval.index.layout import VECTORS_FILE
 from service.configuration.config import IndexSpec
 from service.configuration.sections import ModelSpec
 from service.errors import UnservableIndexError
 from service.serving.responder import Responder
-from service.serving.served import IndexDescription, ServedIndex
+from service.serving.served import IndexDescription, ServedIndex, VectorsDescription
 
 if TYPE_CHECKING:
     from retrieval.answers.index_set import IndexSet, NamedIndex
@@ -66,6 +67,13 @@ class ServedModel:
             served.description.device,
             retriever.trie.kernels_name,
         )
+        vectors = served.description.vectors
+        if vectors is not None and vectors.problem is not None:
+            _LOG.warning(
+                "index %r: its vectors cannot be used, so shortlist is refused and auto only decodes: %s",
+                spec.name,
+                vectors.problem,
+            )
         with self._lock:
             self._retrievers[named] = retriever
             self._alive[served] = indexes
@@ -134,7 +142,7 @@ class ServedModel:
 
     def _open(self, spec: IndexSpec) -> Retriever:
         if self._loaded is not None:
-            return self._loaded.open_another(spec.path, name=spec.name, is_named=False)
+            return self._loaded.open_another(spec.path, name=spec.name, is_named=False, encoder=spec.encoder)
         from retrieval.retriever import Retriever
 
         model = self.spec
@@ -150,6 +158,7 @@ class ServedModel:
             draft_model=model.draft,
             name=spec.name,
             is_named=False,
+            encoder=spec.encoder,
         )
         return self._loaded
 
@@ -166,7 +175,24 @@ class ServedModel:
             loaded_at=time.time(),
             columns=tuple((name, index.metadata_types[name]) for name in index.metadata_columns),
             max_title_tokens=index.max_row_tokens,
+            vectors=_described_vectors(retriever),
         )
+
+
+def _described_vectors(retriever: Retriever) -> VectorsDescription | None:
+    index = retriever.index
+    entry = index.vectors
+    if entry is None:
+        return None
+    return VectorsDescription(
+        method=entry.method,
+        kind=entry.kind,
+        dimensions=entry.dimensions,
+        count=entry.count,
+        bytes=sum(file.bytes for file in index.manifest.files if file.name == VECTORS_FILE),
+        recall=entry.recall if entry.recall_queries or entry.kind == "flat" else None,
+        problem=retriever.vectors_problem,
+    )
 
 
 def _close(closing: list[tuple[NamedIndex, Retriever]]) -> None:

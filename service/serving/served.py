@@ -71,7 +71,7 @@ class VectorsDescription:
         count: Number of vectors.
         bytes: Size of their file, which is held in memory.
         recall: Share of the 100 nearest texts that a search finds; None where nobody measured.
-        problem: Why no shortlist can be made with them; empty where one can.
+        problem: Why no shortlist can be made with them; None where one can.
     """
 
     method: str
@@ -80,7 +80,7 @@ class VectorsDescription:
     count: int
     bytes: int
     recall: float | None = None
-    problem: str = ""
+    problem: GenretError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class IndexDescription:
         """
         if not request.proposals:
             return 0
-        has_vectors = self.vectors is not None and not self.vectors.problem
+        has_vectors = self.vectors is not None and self.vectors.problem is None
         if not has_vectors and self.num_entities > request.proposals:
             return 0
         entities = min(request.proposals, self.num_entities)

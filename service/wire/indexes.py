@@ -7,6 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from service.client.reply import IndexInfo, ReloadReply, VectorsInfo
 from service.pb.genret.v1 import index_service_pb2 as pb
 from service.serving.served import IndexDescription, VectorsDescription
+from service.status import failure_of
 
 
 def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:
@@ -58,8 +59,9 @@ def _vectors_to_proto(vectors: VectorsDescription) -> pb.Vectors:
         count=vectors.count,
         bytes=vectors.bytes,
         recall=vectors.recall,
-        usable=not vectors.problem,
-        problem=vectors.problem,
+        usable=vectors.problem is None,
+        # As answers say it: the error's own words may name a path of the server.
+        problem="" if vectors.problem is None else failure_of(vectors.problem, "").message,
     )
 
 

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from retrieval.errors import IndexChecksumError
 from service.configuration.sections import AuthConfig
 from service.main import cli
 from service.security.scopes import Scope
 from service.security.tokens import line_of, new_token
+from service.serving.served import VectorsDescription
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, wait_until
 from tests.service.threaded_server import Threaded, threaded
@@ -36,11 +38,16 @@ def described(name: str, **fields: Any) -> Any:
     return dataclasses.replace(index, description=dataclasses.replace(index.description, **fields))
 
 
+VECTORS = VectorsDescription(
+    "lexical", "flat", 256, 50, 51_200, 1.0, IndexChecksumError("vectors.faiss", "/srv/index: digest")
+)
+
+
 @pytest.fixture
 def api() -> Iterator[Threaded]:
     indexes = {
         "films": described("films", loaded_at=1_700_000_000.9, columns=COLUMNS, max_title_tokens=9),
-        "people": described("people"),
+        "people": described("people", vectors=VECTORS),
     }
     with threaded(indexes=indexes) as running:
         yield running
@@ -51,8 +58,8 @@ def test_indexes_are_lines_in_a_pipe(api: Threaded) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     first, second = (line.split("\t") for line in done.stdout.splitlines())
     assert first[:6] == ["films", "v1", "20", "30", "fake-model", "cpu"]
-    assert first[6:] == ["2023-11-14T22:13:20Z", "default"]
-    assert (second[0], second[7]) == ("people", "")
+    assert first[6:] == ["2023-11-14T22:13:20Z", "default", ""]
+    assert (second[0], second[7:]) == ("people", ["", "broken"])
 
 
 def test_indexes_are_objects_for_programs(api: Threaded) -> None:
@@ -70,8 +77,19 @@ def test_indexes_are_objects_for_programs(api: Threaded) -> None:
         "loaded_at": "2023-11-14T22:13:20Z",
         "columns": {"kind": "string", "year": "int"},
         "max_title_tokens": 9,
+        "vectors": None,
     }
     assert not second["is_default"]
+    assert second["vectors"] == {
+        "method": "lexical",
+        "kind": "flat",
+        "dimensions": 256,
+        "count": 50,
+        "bytes": 51_200,
+        "recall": 1.0,
+        "usable": False,
+        "problem": "vectors.faiss: size or digest differs from the index manifest",
+    }
     (alone,) = genret("indexes", "people", "--json", "--address", api.server.address).stdout.splitlines()
     assert json.loads(alone) == second
 
@@ -84,6 +102,8 @@ def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.Monkey
     one = genret("indexes", "films", "--address", api.server.address, COLUMNS="160")
     assert "kind (string), year (int)" in one.stdout
     assert "9 tokens" in one.stdout
+    broken = genret("indexes", "people", "--address", api.server.address, COLUMNS="160")
+    assert "lexical, cannot be used: vectors.faiss: size or digest differs" in broken.stdout
 
 
 class Terminal:
@@ -116,6 +136,50 @@ def test_reload_says_what_it_did(api: Threaded) -> None:
         "v2",
         "v2",
     )
+
+
+def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded, tmp_path: Path) -> None:
+    reach = ("--address", api.server.address)
+    done = genret("score", "author", "Macbeth", "Hamlet", "w " * 21, *reach)
+    assert (done.exit_code, done.stderr) == (0, "")
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert rows == [
+        ["Macbeth", "-7.000000", "0.333333", "2", "Q1,Q2"],
+        ["Hamlet", "-6.000000", "0.333333", "2", "Q1,Q2"],
+        ["w " * 21, "", "", "22", ""],
+    ]
+    file = tmp_path / "titles.txt"
+    file.write_text("Macbeth\n\n  Hamlet \n", encoding="utf-8")
+    best = genret("score", "author", "--titles", str(file), "--best-first", "--json", *reach)
+    assert [json.loads(line)["title"] for line in best.stdout.splitlines()] == ["Hamlet", "Macbeth"]
+    piped = genret("score", "author", "--titles", "-", *reach, stdin="Macbeth\nHamlet\n")
+    assert piped.stdout == "".join(
+        "\t".join(row) + "\n"
+        for row in [
+            ["Macbeth", "-7.000000", "0.500000", "2", "Q1,Q2"],
+            ["Hamlet", "-6.000000", "0.500000", "2", "Q1,Q2"],
+        ]
+    )
+
+
+def test_titles_that_cannot_be_read_are_told_by_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "titles.txt"
+    file.write_bytes(b"Hamlet\n\xff\n")
+    done = genret("score", "x", "--titles", str(file), "--address", "127.0.0.1:9")
+    assert (done.exit_code, done.stderr) == (1, f"Error: {file}, line 2: not valid UTF-8\n")
+    lost = genret("score", "x", "--titles", str(tmp_path / "none"), "--address", "127.0.0.1:9")
+    assert lost.stderr == f"Error: {tmp_path / 'none'}: cannot be read: No such file or directory\n"
+    empty = genret("score", "x", "--titles", "-", "--address", "127.0.0.1:9", stdin="\n \n")
+    assert (empty.exit_code, "titles: must be 1 to 10000, got 0" in empty.stderr) == (2, True)
+
+
+def test_a_query_by_shortlist_shows_similarities(api: Threaded) -> None:
+    reach = ("--address", api.server.address)
+    done = genret("query", "hamlet", "--method", "shortlist", "--shortlist-size", "5", "-k", "1", *reach)
+    assert done.stdout.split("\t")[5:] == ["-1.500000", "0.500000", "-1.500000", "0.750000\n"]
+    asked = ("--decoder", "disc", "--vector-weight", "2", "--shortlist-query", "ham", "--json")
+    document = json.loads(genret("query", "hamlet", *asked, *reach).stdout)
+    assert (document["method"], document["num_scored"], document["shortlist_size"]) == ("auto", 3, 2)
 
 
 def test_a_stream_answers_all_of_stdin(api: Threaded) -> None:

@@ -18,6 +18,7 @@ _COMPANIONS: dict[str, dict[str, object]] = {
     "tls_key": {"tls_certificate": "/c"},
     "tls_client_ca": {"tls_certificate": "/c", "tls_key": "/k"},
     "log_queries": {"log_requests": True},
+    "encoder": {"index": ["a=/a"]},
     "use_model": {"add_model": ["one=x", "two=x", "three=x", "default=x"], "index": ["a=/a"]},
 }
 

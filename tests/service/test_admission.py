@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.errors import GenretError
 from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
@@ -69,7 +70,7 @@ DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, mo
 def test_a_shortlist_has_as_many_forms_as_its_entities_have_in_the_mean(
     method: str, size: int | None, vectors: bool, forms: int
 ) -> None:
-    made = VectorsDescription("lexical", "flat", 256, 3000, 10**6, 1.0, "" if vectors else "broken")
+    made = VectorsDescription("lexical", "flat", 256, 3000, 10**6, 1.0, None if vectors else GenretError())
     request = RetrieveRequest("q", method=method, shortlist_size=size)
     assert replace(DESCRIBED, vectors=made).scored_forms(request) == forms
     if not vectors:

@@ -53,7 +53,7 @@ def table(shown: Reply, width: int = 120, min_mass: float | None = None) -> str:
     return out.getvalue()
 
 
-def test_lines_have_eight_cells_whatever_is_in_them() -> None:
+def test_lines_have_nine_cells_whatever_is_in_them() -> None:
     lines = list(as_lines("a\tb", reply()))
     assert lines[0].split("\t") == [
         "a b",
@@ -64,6 +64,7 @@ def test_lines_have_eight_cells_whatever_is_in_them() -> None:
         "-1.250000",
         "0.750000",
         "0.750000",
+        "",
     ]
     assert lines[1].split("\t")[3] == "Tab here line"
 
@@ -74,7 +75,14 @@ def test_json_holds_everything() -> None:
     assert document["candidates"][0]["metadata"] == {"kind": "work", "year": 1600}
     assert document["candidates"][1]["title"] == "Tab\there\nline"
     assert document["index"] == {"name": "sample", "version": "v1", "digest": "d1"}
-    assert document["timings_ms"] == {"queue": 0.5, "prefill": 1.0, "decode": 2.0, "total": 4.0}
+    assert document["timings_ms"] == {
+        "queue": 0.5,
+        "prefill": 1.0,
+        "decode": 2.0,
+        "shortlist": 0.0,
+        "score": 0.0,
+        "total": 4.0,
+    }
     assert (document["certified"], document["mass"], document["seed"]) == (None, 0.5, 7)
     assert (document["mass_lower_bound"], document["mass_upper_bound"]) == (0.25, 0.75)
     assert (document["num_nodes"], document["abstained"]) == (21, False)
@@ -209,9 +217,45 @@ def test_scores_have_a_column_where_they_are_not_the_log_probabilities() -> None
     for text in ("Score", "log P", "-0.25", "-0.75", "-1.25", "-2.50"):
         assert text in shown
     assert [line.split("\t")[5:] for line in as_lines("q", listed((-0.25, -0.75)))] == [
-        ["-1.250000", "", "-0.250000"],
-        ["-2.500000", "", "-0.750000"],
+        ["-1.250000", "", "-0.250000", ""],
+        ["-2.500000", "", "-0.750000", ""],
     ]
+
+
+def scored() -> Reply:
+    candidates = (
+        Candidate("Q1", "Hamlet", "Hamlet", -1.25, 0.75, {}, -1.25, similarity=0.5),
+        Candidate("Q2", "Macbeth", "Macbeth", -2.5, 0.215, {}, -2.5),
+    )
+    result = RetrievalResult(
+        "q",
+        "auto",
+        candidates,
+        certified=False,
+        mass_lower=0.375,
+        num_scored=1234,
+        shortlist_size=1000,
+        timings=Timings(1.0, 2.0, 10.0, 3.0, 4.0),
+    )
+    return Reply(result, 0.5, 12.0, IndexRef("sample", "v1", "d1"))
+
+
+def test_a_scored_shortlist_shows_probabilities_and_similarities() -> None:
+    shown = table(scored(), width=160)
+    for text in ("log P", "Among scored", "Similarity", "75.0%", "21.5%", "0.50"):
+        assert text in shown
+    assert "Score " not in shown
+    assert "1,234 titles scored, of 1,000 entities proposed; 12 ms" in shown
+    for text in ("Among scored", "Similarity", "scored"):
+        assert text not in table(listed(), width=160)
+    assert [line.split("\t")[5:] for line in as_lines("q", scored())] == [
+        ["-1.250000", "0.750000", "-1.250000", "0.500000"],
+        ["-2.500000", "0.215000", "-2.500000", ""],
+    ]
+    document = json.loads(as_json("q", scored()))
+    assert [c["similarity"] for c in document["candidates"]] == [0.5, None]
+    assert (document["num_scored"], document["shortlist_size"]) == (1234, 1000)
+    assert (document["timings_ms"]["shortlist"], document["timings_ms"]["score"]) == (3.0, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_command_has_the_option_with_its_default_and_variable(setting: Setti
 def test_a_setting_is_taken_from_flag_variable_and_file(tmp_path: Path, setting: Setting) -> None:
     one = sample(setting, 0)
     beside = one.companions
-    index = None if setting.parameter == "use_model" else "/i"
+    index = None if setting.parameter in ("use_model", "encoder") else "/i"
     by_flag = resolved(tmp_path, {**beside, setting.parameter: one.flag}, index=index)
     by_variable = resolved(tmp_path, beside, {setting.variable: one.text}, index=index)
     by_file = resolved(tmp_path, beside, {}, one.toml, index=index)
@@ -89,7 +89,7 @@ def test_a_flag_wins_over_a_variable_over_the_file(
         of_flag.companions | ({setting.parameter: of_flag.flag} if "flag" in sources else {}),
         {setting.variable: of_variable.text} if "variable" in sources else {},
         of_file.toml if "file" in sources else "",
-        index=None if setting.parameter == "use_model" else "/i",
+        index=None if setting.parameter in ("use_model", "encoder") else "/i",
     ).config
     expected = {"flag": of_flag, "variable": of_variable, "file": of_file}[sources[0]]
     assert of_flag.got(config) == expected.value
