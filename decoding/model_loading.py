@@ -100,15 +100,27 @@ def load_weights(
     target: torch.device,
     dtype: str,
     trust_remote_code: bool,
+    auto_class: Any = None,
+    unused: tuple[str, ...] = (),
 ) -> PreTrainedModel:
     """Load the weights that belong to a configuration, whatever its architecture.
+
+    Args:
+        path_or_hub_id: Checkpoint directory or hub id.
+        config: What `load_config` returned for it.
+        target: Where the weights go.
+        dtype: "auto" or one of `DTYPES`.
+        trust_remote_code: Run model code that a hub checkpoint brings along.
+        auto_class: The class of transformers that loads them; None: the one that makes a model write text.
+        unused: How the names of weights begin that the checkpoint may lack.
 
     Raises:
         ModelLoadError: weights missing or broken, or the device cannot take them.
     """
     name = str(path_or_hub_id)
     refuse_foreign_file_name(getattr(config, "transformers_weights", None))
-    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    if auto_class is None:
+        auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
         with _without_progress_bar():
             loaded: Any = auto_class.from_pretrained(
@@ -124,7 +136,7 @@ def load_weights(
             f"cannot load {config.model_type!r} weights from {name!r}: {_first_line(error)}"
         ) from error
     model, report = loaded
-    _refuse_incomplete(name, report)
+    _refuse_incomplete(name, report, unused)
     if dtype == "auto":
         model = model.to(_automatic_dtype(model, target))
     try:
@@ -212,10 +224,10 @@ def _refuse_unsuitable_directory(path: Path, named_as_path: bool) -> None:
     raise ModelLoadError(f"{path} holds no *.safetensors weights")
 
 
-def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
+def _refuse_incomplete(name: str, report: dict[str, Any], unused: tuple[str, ...]) -> None:
     """Weights that are not found get filled with random numbers by transformers; that is no model."""
     for what in ("missing_keys", "mismatched_keys"):
-        keys = sorted(str(key) for key in report.get(what, ()))
+        keys = sorted(str(key) for key in report.get(what, ()) if not str(key).startswith(unused))
         if keys:
             shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
             raise ModelLoadError(f"{name!r} is incomplete: {len(keys)} {what.replace('_', ' ')} ({shown})")

@@ -1,36 +1,84 @@
-"""Vectors by a Hugging Face encoder: the mean of its last hidden states."""
+"""Vectors by a Hugging Face model: the mean of its last hidden states over the tokens of a text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel
 
+from decoding.errors import DecodingError
+from decoding.model_loading import load_config, load_weights, resolve_device
+from retrieval.checkpoint_fingerprint import model_fingerprint
+from retrieval.errors import ModelError
+from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import FloatMatrix
+
+# Of models that name no last position: their tokenizers say 512, or nothing.
+_DEFAULT_POSITIONS = 512
+
+# A batch holds at most so many tokens, padding included, and so many texts.
+_BATCH_TOKENS = 16_384
+_BATCH_TEXTS = 512
 
 
 class EncoderEmbedder:
-    """The mean of a model's last hidden states over the tokens of a text.
+    """The mean of a model's last hidden states over the tokens of a text, special ones included.
+
+    Of an encoder-decoder the encoder is used. Computed in float32 wherever it runs: vectors made on one
+    device are compared with those of queries made on another. Safe to use from several threads.
 
     Args:
-        place: Checkpoint directory or hub id.
+        place: Checkpoint directory or hub id, with safetensors weights and a tokenizer.json.
         device: Where the model runs: "cpu", "cuda", "cuda:1", "auto".
+
+    Attributes:
+        dimensions: Size of a hidden state.
+        fingerprint: Of the checkpoint's files.
+        max_tokens: Longer texts are cut, special tokens included.
 
     Raises:
         ModelError: the checkpoint cannot be used.
     """
 
-    dimensions: int
-    fingerprint: str
-
     def __init__(self, place: str | Path, device: str = "cpu") -> None:
-        raise NotImplementedError
+        tokenizer = TextTokenizer.load(place)
+        try:
+            config = load_config(place, trust_remote_code=False)
+            self._device = resolve_device(device)
+            # A mean needs no pooler, and many checkpoints have none.
+            model = load_weights(
+                place, config, self._device, "float32", False, auto_class=AutoModel, unused=("pooler.",)
+            )
+        except DecodingError as error:
+            raise ModelError(str(error)) from error
+        encoder: nn.Module = model.get_encoder() if config.is_encoder_decoder else model
+        self._encoder = encoder.eval()
+        width = len(cast(Tensor, model.get_input_embeddings().weight))
+        if tokenizer.vocab_size > width:
+            raise ModelError(
+                f"{place}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, the model embeds {width}"
+            )
+        self._tokenizer = tokenizer
+        self.dimensions = int(config.get_text_config(decoder=False).hidden_size)
+        self.fingerprint = model_fingerprint(str(place))
+        self.max_tokens = _num_positions(self._encoder, config.get_text_config(decoder=False))
+        before, after = tokenizer.frame
+        if len(before) + len(after) >= self.max_tokens:
+            raise ModelError(f"{place}: the model's {self.max_tokens} positions leave no room for text")
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of catalogue texts. See `TextEmbedder`."""
-        raise NotImplementedError
+        rows = self._token_rows(texts)
+        vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
+        for batch in _batches([len(row) for row in rows]):
+            vectors[batch] = self._forward([rows[i] for i in batch])
+        return vectors
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries, which are made like those of texts."""
@@ -39,3 +87,43 @@ class EncoderEmbedder:
     def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
         """Return nothing: the checkpoint has it all."""
         return {}
+
+    def _token_rows(self, texts: Sequence[str]) -> list[list[int]]:
+        before, after = self._tokenizer.frame
+        room = self.max_tokens - len(before) - len(after)
+        return [before + ids[:room] + after for ids in self._tokenizer.encode_texts(texts)]
+
+    @torch.inference_mode()
+    def _forward(self, rows: list[list[int]]) -> FloatMatrix:
+        ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+            mask[i, : len(row)] = 1
+        ids, mask = ids.to(self._device), mask.to(self._device)
+        hidden: Tensor = self._encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        # What stands at a padded place may be anything, even no number.
+        means = hidden.float().masked_fill(mask[:, :, None] == 0, 0).sum(1) / mask.sum(1, keepdim=True)
+        vectors: FloatMatrix = nn.functional.normalize(means, dim=1).cpu().numpy()
+        return vectors
+
+
+def _batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Yield places of texts that are embedded together, longest first; those without tokens are left out."""
+    order = [i for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]) if lengths[i]]
+    begin = 0
+    while begin < len(order):
+        size = max(1, min(_BATCH_TEXTS, _BATCH_TOKENS // lengths[order[begin]]))
+        yield order[begin : begin + size]
+        begin += size
+
+
+def _num_positions(encoder: nn.Module, config: object) -> int:
+    """Return how many tokens a model takes: fewer than its positions where they begin behind padding's."""
+    named = getattr(config, "max_position_embeddings", None)
+    if named is None:
+        return _DEFAULT_POSITIONS
+    for name, module in encoder.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(named) - cast(int, module.padding_idx) - 1
+    return int(named)

@@ -1,41 +1,140 @@
-"""Vectors by a sentence-transformers model."""
+"""Vectors by a sentence-transformers model, with its own pooling and its prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
+from sentence_transformers import SentenceTransformer
 
+from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.errors import ModelError
+from retrieval.index.digests import digest_bytes
 from retrieval.vectors.embedder import FloatMatrix
+
+_BATCH_TEXTS = 64
+_MODULES = "modules.json"
+_PACKAGE = "sentence_transformers."
+
+# What is fetched from the hub: nothing that can run code when it is read.
+_FETCHED = ["*.json", "*.txt", "*.model", "*.safetensors"]
+_NOT_FETCHED = ["onnx/*", "openvino/*"]
 
 
 class SentenceEmbedder:
-    """A sentence-transformers model, its prompts for queries and documents included.
+    """A sentence-transformers model: safetensors weights, and none of the checkpoint's own code.
+
+    Computed in float32 wherever it runs. Safe to use from several threads, one at a time.
 
     Args:
         place: Checkpoint directory or hub id.
         device: Where the model runs: "cpu", "cuda", "cuda:1", "auto".
 
+    Attributes:
+        dimensions: Length of a vector.
+        fingerprint: Of the checkpoint's files, those of its modules included.
+
     Raises:
         ModelError: the checkpoint cannot be used.
     """
 
-    dimensions: int
-    fingerprint: str
-
     def __init__(self, place: str | Path, device: str = "cpu") -> None:
-        raise NotImplementedError
+        folder = _folder(place)
+        modules = _module_folders(folder)
+        try:
+            self._model = SentenceTransformer(
+                str(folder),
+                device=None if device == "auto" else device,
+                trust_remote_code=False,
+                local_files_only=True,
+                model_kwargs={"use_safetensors": True},
+            ).float()
+        except Exception as error:  # each of its modules raises what it likes
+            raise ModelError(f"{place}: not a usable sentence-transformers model: {_line(error)}") from error
+        self.fingerprint = _fingerprint(folder, modules)
+        self._lock = Lock()  # its tokenizer cannot be used by two threads at once
+        self.dimensions = self._encode(self._model.encode_document, ["a"]).shape[1]
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of catalogue texts. See `TextEmbedder`."""
-        raise NotImplementedError
+        return self._embed(self._model.encode_document, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of queries, which are made like those of texts."""
-        return self.embed_texts(texts)
+        """Return the vectors of queries, behind the prompt that the model has for them."""
+        return self._embed(self._model.encode_query, texts)
 
     def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
         """Return nothing: the checkpoint has it all."""
         return {}
+
+    def _embed(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
+        if not len(texts):
+            return np.zeros((0, self.dimensions), dtype=np.float32)
+        return self._encode(encode, texts)
+
+    def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
+        with self._lock:
+            vectors = encode(
+                list(texts), batch_size=_BATCH_TEXTS, show_progress_bar=False, normalize_embeddings=True
+            )
+        return np.asarray(vectors, dtype=np.float32)
+
+
+def _folder(place: str | Path) -> Path:
+    """Return the checkpoint's directory; what the hub has is fetched."""
+    folder = Path(place)
+    if folder.exists():
+        return folder
+    try:
+        return Path(snapshot_download(str(place), allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED))
+    except HFValidationError as error:
+        raise ModelError(f"{str(place)!r} is neither an existing path nor a valid hub id") from error
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        raise ModelError(
+            f"{str(place)!r} is not an existing path and could not be fetched from the hub: {_line(error)}"
+        ) from error
+
+
+def _module_folders(folder: Path) -> list[Path]:
+    """Return where the modules of a model are, once it is known that reading them runs no foreign code."""
+    file = folder / _MODULES
+    if not file.is_file():
+        raise ModelError(
+            f"{folder} holds no {_MODULES}, so it is no sentence-transformers model; "
+            f"the vectors of a plain encoder are asked for with encoder:{folder}"
+        )
+    try:
+        listed = [(str(module["type"]), folder / module["path"]) for module in json.loads(file.read_bytes())]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{file}: malformed: {_line(error)}") from error
+    for kind, path in listed:
+        if not kind.startswith(_PACKAGE):
+            raise ModelError(f"{file} names {kind!r}, which is no module of sentence-transformers")
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ModelError(f"{file} names {str(path)!r}, which lies outside the checkpoint")
+        pickled = sorted(path.glob("*.bin"))
+        if pickled and not any(path.glob("*.safetensors")):
+            raise ModelError(
+                f"{pickled[0]} is pickled, which can run code when it is read; save it again as safetensors"
+            )
+    return [path for _, path in listed]
+
+
+def _fingerprint(folder: Path, modules: list[Path]) -> str:
+    """Return the fingerprint of a checkpoint whose modules have folders of their own."""
+    whole = folder_fingerprint(folder)
+    if folder.parent.name == "snapshots":
+        return whole  # the hub's id and commit
+    parts = [whole, *(folder_fingerprint(path) for path in modules if path.is_dir() and path != folder)]
+    return "xxh3:" + digest_bytes(json.dumps(parts).encode())
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

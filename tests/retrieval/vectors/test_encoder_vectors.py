@@ -1,0 +1,186 @@
+"""Vectors by a Hugging Face model: what a plain forward pass per text gives, whatever the batch."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, processors
+from transformers import AutoModel
+
+from retrieval.errors import ModelError
+from retrieval.vectors import encoder as encoder_module
+from retrieval.vectors.encoder import EncoderEmbedder
+from tests.checkpoints import save_tokenizer, train_tokenizer
+
+TEXTS = (
+    "Hamlet",
+    "The Prince of Denmark",
+    "Paris, Texas",
+    "",
+    "Maria Skłodowska",
+    "</s> is no end here",
+    "Mercury (planet) " * 20,
+    "Nile",
+)
+SMALL: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertConfig", {**SMALL, "num_hidden_layers": 2, "max_position_embeddings": 24}),
+    "roberta": (
+        "RobertaConfig",
+        {**SMALL, "num_hidden_layers": 1, "max_position_embeddings": 26, "pad_token_id": 1},
+    ),
+    "t5": ("T5Config", {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}),
+    "bart": (
+        "BartConfig",
+        {
+            "d_model": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_attention_heads": 2,
+            "decoder_attention_heads": 2,
+            "encoder_ffn_dim": 24,
+            "decoder_ffn_dim": 24,
+            "max_position_embeddings": 24,
+        },
+    ),
+    "llama": (
+        "LlamaConfig",
+        {**SMALL, "num_hidden_layers": 2, "num_key_value_heads": 1, "max_position_embeddings": 24},
+    ),
+}
+
+
+def framed_tokenizer() -> Tokenizer:
+    """A tokenizer that puts <query> before a text and </s> behind it."""
+    tokenizer = train_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<query> $A </s>", special_tokens=[("<query>", 2), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+def save(folder: Path, name: str, seed: int = 0, **changes: Any) -> Path:
+    config_name, options = MODELS[name]
+    tokenizer = framed_tokenizer()
+    options = {"vocab_size": tokenizer.get_vocab_size(), **options, **changes}
+    config = getattr(transformers, config_name)(**options)
+    torch.manual_seed(seed)
+    AutoModel.from_config(config).save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in made:
+            made[name] = save(tmp_path_factory.mktemp(name), name)
+        return made[name]
+
+    return of
+
+
+def by_hand(folder: Path, text: str, limit: int) -> list[float]:
+    """The mean of the last hidden states of one text, without a batch, a mask or a library's pooling."""
+    tokenizer = framed_tokenizer()
+    tokenizer.encode_special_tokens = True
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    ids = [2, *ids[: limit - 2], 1]
+    model = AutoModel.from_pretrained(folder).eval()
+    part = model.get_encoder() if model.config.is_encoder_decoder else model
+    with torch.no_grad():
+        hidden = part(input_ids=torch.tensor([ids])).last_hidden_state[0].tolist()
+    mean = [sum(column) / len(hidden) for column in zip(*hidden, strict=True)]
+    length = math.sqrt(sum(value * value for value in mean))
+    return [value / length for value in mean]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_a_vector_is_the_mean_of_the_last_hidden_states(name: str, checkpoint: Callable[[str], Path]) -> None:
+    folder = checkpoint(name)
+    embedder = EncoderEmbedder(folder)
+    assert embedder.max_tokens == (512 if name == "t5" else 24)
+    vectors = embedder.embed_texts(TEXTS)
+    assert vectors.shape == (len(TEXTS), 16) == (len(TEXTS), embedder.dimensions)
+    assert vectors.dtype == np.float32
+    expected = [by_hand(folder, text, embedder.max_tokens) for text in TEXTS]
+    np.testing.assert_allclose(vectors, expected, atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(embedder.embed_queries(TEXTS), vectors)
+    assert embedder.arrays() == {}
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "llama"])
+def test_neither_order_nor_company_matters(
+    name: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = EncoderEmbedder(checkpoint(name))
+    together = embedder.embed_texts(TEXTS)
+    order = list(range(len(TEXTS)))
+    random.Random(5).shuffle(order)
+    np.testing.assert_allclose(embedder.embed_texts([TEXTS[i] for i in order]), together[order], atol=2e-6)
+    monkeypatch.setattr(encoder_module, "_BATCH_TOKENS", 30)
+    monkeypatch.setattr(encoder_module, "_BATCH_TEXTS", 3)
+    np.testing.assert_allclose(embedder.embed_texts(TEXTS), together, atol=2e-6)
+
+
+def test_no_texts_no_vectors_and_a_text_without_tokens_is_nothing(tmp_path: Path) -> None:
+    folder = save(tmp_path, "bert")
+    save_tokenizer(train_tokenizer(), folder)  # no special tokens around a text
+    embedder = EncoderEmbedder(folder)
+    assert embedder.embed_texts([]).shape == (0, 16)
+    vectors = embedder.embed_texts(["", "Nile"])
+    assert not vectors[0].any()
+    assert vectors[1].any()
+
+
+def test_the_fingerprint_is_that_of_the_files(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    one = EncoderEmbedder(checkpoint("bert"))
+    again = EncoderEmbedder(save(tmp_path / "again", "bert"))
+    other = EncoderEmbedder(save(tmp_path / "other", "bert", seed=1))
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_a_checkpoint_without_pooler_will_do(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    whole = checkpoint("bert")
+    model = transformers.BertModel.from_pretrained(whole, add_pooling_layer=False)
+    model.save_pretrained(tmp_path)
+    save_tokenizer(framed_tokenizer(), tmp_path)
+    np.testing.assert_array_equal(
+        EncoderEmbedder(tmp_path).embed_texts(TEXTS), EncoderEmbedder(whole).embed_texts(TEXTS)
+    )
+
+
+def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        EncoderEmbedder(tmp_path / "nowhere" / "at" / "all")
+    no_weights = tmp_path / "bare"
+    save_tokenizer(framed_tokenizer(), no_weights)
+    with pytest.raises(ModelError, match=r"holds no config\.json"):
+        EncoderEmbedder(no_weights)
+    with pytest.raises(ModelError, match="unknown device 'gpu9'"):
+        EncoderEmbedder(save(tmp_path / "model", "bert"), "gpu9")
+    with pytest.raises(ModelError, match="2 positions leave no room for text"):
+        EncoderEmbedder(save(tmp_path / "short", "bert", max_position_embeddings=2))
+    small = save(tmp_path / "small", "bert", vocab_size=100)
+    with pytest.raises(ModelError, match=r"has ids up to \d+, the model embeds 100"):
+        EncoderEmbedder(small)
+
+
+def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
+    folder = save(tmp_path, "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(ModelError, match="is incomplete"):
+        EncoderEmbedder(folder)
