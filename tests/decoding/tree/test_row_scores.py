@@ -1,0 +1,375 @@
+"""Scores of given rows are what the model says of every row alone, however the trees are written."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from decoding.beam_search import beam_search
+from decoding.cancellation import CancelToken
+from decoding.disc import disc
+from decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
+from decoding.hf_model import HFLanguageModel
+from decoding.params import BeamParams, DiscParams
+from decoding.row_scores import RowScores, score_rows
+from decoding.row_trees import NodeSpan, RowLayout, RowTrees
+from decoding.stepped_trees import SteppedTrees
+from decoding.title_trie import TitleTrie
+from tests.fakes import TableModel
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
+
+Rows = list[list[int]]
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+LOGIT_BYTES = {torch.float64: 8 * VOCAB, torch.float32: 4 * VOCAB}
+PROMPTS = [
+    [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19],
+    [20, 21, 22, 23],
+    [30, 31, 32, 33, 34, 35, 36, 37],
+]
+ONE_OF_EACH_KIND = ["gemma3", "gpt2", "qwen2-mixed-windows", "bart", "t5"]
+
+
+@cache
+def both(name: str, dtype: torch.dtype) -> tuple[HFLanguageModel, PreTrainedModel]:
+    """A model, and the same as transformers has it."""
+    module = build(name, dtype)
+    plain = copy.deepcopy(module)
+    return HFLanguageModel(module), plain
+
+
+@torch.no_grad()
+def alone(model: HFLanguageModel, plain: PreTrainedModel, prompt: Sequence[int], row: Sequence[int]) -> float:
+    """log P(row | prompt), in a forward of its own."""
+    before = list(model.decoder_prompt) if model.is_encoder_decoder else list(prompt)
+    written = torch.tensor([[*before, *row]])
+    if model.is_encoder_decoder:
+        logits = plain(input_ids=torch.tensor([list(prompt)]), decoder_input_ids=written).logits[0]
+    else:
+        logits = plain(input_ids=written).logits[0]
+    logprobs = logits.double().log_softmax(-1)
+    return math.fsum(float(logprobs[len(before) - 1 + place, token]) for place, token in enumerate(row))
+
+
+def random_rows(rng: random.Random, number: int, longest: int = 6, tokens: int = 4) -> Rows:
+    """Rows over few tokens, so that they share beginnings, repeat, and are beginnings of each other."""
+    return [[rng.randrange(3, 3 + tokens) for _ in range(rng.randint(1, longest))] for _ in range(number)]
+
+
+def scored(results: Sequence[RowScores | DecodingCancelledError]) -> list[tuple[float | None, ...]]:
+    assert all(isinstance(result, RowScores) for result in results)
+    return [result.logprobs for result in results if isinstance(result, RowScores)]
+
+
+def check(
+    name: str,
+    dtype: torch.dtype,
+    prompts: Sequence[Sequence[int]],
+    rows: Sequence[Rows],
+    nodes_at_once: int = 2048,
+) -> None:
+    model, plain = both(name, dtype)
+    with exactly(dtype):
+        results = score_rows(
+            model.prefill(prompts), rows, max_logits_bytes=nodes_at_once * LOGIT_BYTES[dtype]
+        )
+        for prompt, of_query, logprobs in zip(prompts, rows, scored(results), strict=True):
+            expected = [alone(model, plain, prompt, row) for row in of_query]
+            assert logprobs == pytest.approx(expected, abs=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_rows_score_what_the_model_says_of_each_alone(name: str, dtype: torch.dtype) -> None:
+    rng = random.Random(name)
+    rows = [random_rows(rng, 10), [], [[4], [4, 5], [4, 5, 6], [4, 5, 6]]]
+    check(name, dtype, PROMPTS, rows)
+    check(name, dtype, PROMPTS, rows, nodes_at_once=4)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_rows_in_any_number_of_forwards(name: str, data: st.DataObject) -> None:
+    row = st.lists(st.integers(3, 5), min_size=1, max_size=9)
+    lengths = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    prompts = [[3 + (7 * place + length) % (VOCAB - 3) for place in range(length)] for length in lengths]
+    rows = [data.draw(st.lists(row, max_size=6)) for _ in prompts]
+    check(name, torch.float64, prompts, rows, data.draw(st.sampled_from([1, 2, 3, 7, 2048])))
+
+
+def test_the_loss_of_transformers_is_the_score() -> None:
+    model, plain = both("llama-gqa", torch.float64)
+    row = [5, 9, 3, 4]
+    with exactly(torch.float64), torch.no_grad():
+        labels = torch.tensor([[-100] * len(PROMPTS[0]) + row])
+        loss = plain(input_ids=torch.tensor([PROMPTS[0] + row]), labels=labels).loss
+        ((logprob,),) = scored(score_rows(model.prefill([PROMPTS[0]]), [[row]]))
+    assert logprob == pytest.approx(-float(loss) * len(row), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt2", "gemma2"])
+def test_prompts_behind_a_shared_prefix(name: str) -> None:
+    model, plain = both(name, torch.float64)
+    rng = random.Random(3)
+    shared = [rng.randrange(3, VOCAB) for _ in range(9)]
+    prompts = [[*shared, *prompt] for prompt in PROMPTS]
+    rows = [random_rows(rng, 8) for _ in prompts]
+    with exactly(torch.float64):
+        session = model.prefill(prompts, model.share_prefix(shared))
+        for bound in (1 << 28, 5 * LOGIT_BYTES[torch.float64]):
+            for prompt, of_query, got in zip(
+                prompts, rows, scored(score_rows(session, rows, max_logits_bytes=bound)), strict=True
+            ):
+                expected = [alone(model, plain, prompt, row) for row in of_query]
+                assert got == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "bart"])
+def test_trees_larger_than_the_models_positions(name: str) -> None:
+    """500 nodes below a prompt of a model with 64 positions, in blocks and in one forward."""
+    few = {"max_position_embeddings": 64}
+    module = build(name, torch.float64, changes=few)
+    plain = copy.deepcopy(module)
+    model = HFLanguageModel(module)
+    rng = random.Random(5)
+    rows = random_rows(rng, 280, longest=6, tokens=40)
+    with exactly(torch.float64):
+        (result,) = score_rows(model.prefill([PROMPTS[0]]), [rows])
+        assert isinstance(result, RowScores)
+        assert result.num_nodes > 500
+        for place in range(0, len(rows), 11):
+            expected = alone(model, plain, PROMPTS[0], rows[place])
+            assert result.logprobs[place] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "t5"])
+def test_long_rows_run_through_many_blocks(name: str) -> None:
+    """Rows of 60 tokens that leave each other late: paths above blocks are long, and windows end in them."""
+    model, plain = both(name, torch.float64)
+    rng = random.Random(6)
+    trunk = [rng.randrange(3, VOCAB) for _ in range(60)]
+    rows = [[*trunk[:at], rng.randrange(3, VOCAB), *trunk[at + 1 :]] for at in range(0, 60, 6)]
+    with exactly(torch.float64):
+        session = model.prefill([PROMPTS[1]])
+        expected = [alone(model, plain, PROMPTS[1], row) for row in rows]
+        for nodes_at_once in (2048, 100, 17):
+            bound = nodes_at_once * LOGIT_BYTES[torch.float64]
+            ((*got,),) = scored(score_rows(session, [rows], max_logits_bytes=bound))
+            assert got == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "bart"])
+def test_a_query_scores_alone_what_it_scores_in_a_batch(name: str) -> None:
+    model, _ = both(name, torch.float64)
+    rng = random.Random(7)
+    rows = [random_rows(rng, number) for number in (9, 1, 4)]
+    with exactly(torch.float64):
+        together = score_rows(model.prefill(PROMPTS), rows)
+        for prompt, of_query, result in zip(PROMPTS, rows, together, strict=True):
+            (single,) = score_rows(model.prefill([prompt]), [of_query])
+            assert isinstance(single, RowScores)
+            assert isinstance(result, RowScores)
+            assert result.num_nodes == single.num_nodes
+            assert result.logprobs == pytest.approx(single.logprobs, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen2-mixed-windows", "bart"])
+def test_a_session_in_the_middle_of_decoding_is_not_disturbed(name: str) -> None:
+    model, _ = both(name, torch.float64)
+    rows = [random_rows(random.Random(8), 7) for _ in PROMPTS]
+    parents, tokens = torch.zeros((3, 2), dtype=torch.int64), torch.tensor([[4, 5], [6, 7], [8, 9]])
+    with exactly(torch.float64):
+        untouched, used = model.prefill(PROMPTS), model.prefill(PROMPTS)
+        expected = scored(score_rows(model.prefill(PROMPTS), rows))
+        for session in (untouched, used):
+            session.step(parents, tokens)
+        assert scored(score_rows(used, rows)) == expected
+        chosen = used.select([2, 0])
+        for got, query in zip(scored(score_rows(chosen, [rows[2], rows[0]])), (2, 0), strict=True):
+            assert got == pytest.approx(expected[query], abs=1e-9)
+        torch.testing.assert_close(
+            used.step(parents + 1, tokens), untouched.step(parents + 1, tokens), rtol=0, atol=0
+        )
+        assert used.usage.held_bytes == untouched.usage.held_bytes
+
+
+def test_whole_trees_say_what_steps_say() -> None:
+    model, _ = both("gemma2", torch.float64)
+    rows = [random_rows(random.Random(9), number) for number in (8, 3, 0)]
+    trees = RowLayout.of(rows, VOCAB).trees
+    spans = [trees.span(0), trees.span(1)]
+    with exactly(torch.float64):
+        session = model.prefill(PROMPTS)
+        at_once = session.tree_writer(trees).write(spans)
+        stepped = SteppedTrees(session, trees).write(spans)
+    torch.testing.assert_close(at_once, stepped, rtol=0, atol=1e-10)
+
+
+def test_room_leaves_out_long_rows_and_nothing_else() -> None:
+    model = TableModel.random(9, seed=1)
+    rows = [[[1, 2, 3, 4], [5], [1, 2]], [[1, 2, 3], [4, 4]], [[2, 2, 2, 2, 2]]]
+    results = score_rows(model.prefill([[1], [2], [3]]), rows, room=[2, None, 0])
+    expected: list[list[float | None]] = [
+        [None if most is not None and len(row) > most else model.logprob(prompt, row) for row in of_query]
+        for prompt, of_query, most in zip([[1], [2], [3]], rows, [2, None, 0], strict=True)
+    ]
+    for result, logprobs, nodes in zip(results, expected, [1, 3, 0], strict=True):
+        assert isinstance(result, RowScores)
+        assert result.logprobs == pytest.approx(logprobs, abs=1e-5)
+        assert result.num_nodes == nodes
+
+
+def test_rows_may_use_the_last_position_and_none_behind_it() -> None:
+    module = build("gpt2", torch.float64, changes={"max_position_embeddings": 16})
+    plain = copy.deepcopy(module)
+    model = HFLanguageModel(module)
+    rows = [[3, 4, 5], [3, 4, 5, 6]]
+    with exactly(torch.float64):
+        session = model.prefill([PROMPTS[0]])  # 13 tokens: 3 positions are left
+        ((first, last),) = scored(score_rows(session, [rows], room=[3]))
+        assert first == pytest.approx(alone(model, plain, PROMPTS[0], rows[0]), abs=1e-9)
+        assert last is None
+        score_rows(session, [rows])  # behind the fourth token nothing is asked
+        with pytest.raises(PromptTooLongError, match="the rows of query 0 need position 17 of 16"):
+            score_rows(session, [[[3, 4, 5, 6, 7]]])
+
+
+class _Cancelling:
+    """A session that cancels somebody after some forwards."""
+
+    def __init__(self, model: TableModel, prompts: Rows, after: int, cancel: Callable[[], None]) -> None:
+        self._session = model.prefill(prompts)
+        self._after, self._cancel = after, cancel
+        self.written: list[list[int]] = []
+
+    @property
+    def root_logits(self) -> Tensor:
+        return self._session.root_logits
+
+    def tree_writer(self, trees: RowTrees) -> _Cancelling:
+        self._writer = self._session.tree_writer(trees)
+        return self
+
+    def write(self, spans: Sequence[NodeSpan]) -> Tensor:
+        self.written.append([span.query for span in spans])
+        if len(self.written) == self._after:
+            self._cancel()
+        return self._writer.write(spans)
+
+
+def test_a_cancelled_query_drops_out_between_forwards() -> None:
+    model = TableModel.random(9, seed=2)
+    rows = [[[1, 2, 3, 4]], [[5, 6, 7, 8], [5, 5, 5]], [[1, 1, 1]]]
+    tokens = [CancelToken(), CancelToken(), None]
+    session = _Cancelling(model, [[1], [2], [3]], 2, tokens[1].cancel)
+    results = score_rows(session, rows, cancel=tokens, max_logits_bytes=2 * 9 * 4)
+    assert session.written == [[0], [0, 1], [2]]
+    assert isinstance(results[1], DecodingCancelledError)
+    for query in (0, 2):
+        result = results[query]
+        assert isinstance(result, RowScores)
+        expected = [model.logprob([query + 1], row) for row in rows[query]]
+        assert result.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_whoever_is_cancelled_before_costs_nothing_and_after_the_last_forward_has_its_scores() -> None:
+    model = TableModel.random(9, seed=2)
+    rows = [[[1, 2]], [[1, 2]]]
+    before, late = CancelToken(), CancelToken()
+    before.cancel()
+    session = _Cancelling(model, [[1], [2]], 1, late.cancel)
+    cancelled, kept = score_rows(session, rows, cancel=[before, late])
+    assert session.written == [[1]]
+    assert isinstance(cancelled, DecodingCancelledError)
+    assert isinstance(kept, RowScores)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_broken_logits_name_their_query(broken: float) -> None:
+    good = TableModel.random(9, seed=3)
+
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        logits = good.logits(prompt, written)
+        return torch.full_like(logits, broken) if (prompt, written) == ((2,), (4,)) else logits
+
+    model = TableModel(9, function)
+    session = model.prefill([[1], [2]])
+    with pytest.raises(InvalidLogitsError, match="NaN or infinite logits for query 1"):
+        score_rows(session, [[[4, 4]], [[4, 4], [4, 5], [3]]])
+    # Where nobody asks, nobody minds.
+    score_rows(session, [[[4, 4]], [[4], [3, 3]]])
+    gone = CancelToken()
+    gone.cancel()
+    score_rows(session, [[[4, 4]], [[4, 4]]], cancel=[None, gone])
+
+
+def test_a_token_that_cannot_follow_has_no_probability() -> None:
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
+        return torch.tensor([0.0, -math.inf, 0.0])
+
+    ((possible, impossible),) = scored(
+        score_rows(TableModel(3, function).prefill([[1]]), [[[0, 2], [0, 1, 2]]])
+    )
+    assert possible == pytest.approx(-2 * math.log(2))
+    assert impossible == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"rows": [[[1]]]}, "rows must have one entry per query, 2, got 1"),
+        ({"cancel": [None]}, "cancel must have one entry per query, 2, got 1"),
+        ({"room": [1, 2, 3]}, "room must have one entry per query, 2, got 3"),
+        ({"max_logits_bytes": 0}, "max_logits_bytes must be at least 1, got 0"),
+        ({"rows": [[[1]], [[]]]}, "row 0 of query 1 has none"),
+        ({"rows": [[[1]], [[3]]]}, r"in \[0, 3\), row 0 of query 1 has 3"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments: dict, said: str) -> None:
+    session = TableModel.random(3, seed=4).prefill([[1], [2]])
+    with pytest.raises(ValueError, match=said):
+        score_rows(session, **{"rows": [[[1]], [[1]]], **arguments})
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gpt2", "t5"])
+def test_decoders_find_what_rows_score(name: str) -> None:
+    model, _ = both(name, torch.float64)
+    rng = random.Random(10)
+    rows = sorted({(*row, 2) for row in random_rows(rng, 40)})
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    with exactly(torch.float64):
+        expected = [
+            dict(zip(rows, logprobs, strict=True))
+            for logprobs in scored(score_rows(model.prefill(PROMPTS), [list(map(list, rows))] * 3))
+        ]
+        beams = beam_search(model.prefill(PROMPTS), trie, [BeamParams(k=6, beam_size=8)] * 3)
+        draws = disc(model.prefill(PROMPTS), trie, [DiscParams(num_samples=8, seed=1)] * 3)
+    for beam, drawn, scores in zip(beams, draws, expected, strict=True):
+        assert not isinstance(beam, DecodingCancelledError)
+        assert not isinstance(drawn, DecodingCancelledError)
+        found = [*beam.hypotheses, *(sample.hypothesis for sample in drawn.samples)]
+        assert found
+        for hypothesis in found:
+            assert hypothesis.logprob == pytest.approx(scores[tuple(hypothesis.token_ids)], abs=1e-6)
+
+
+def test_memory_is_counted_and_given_back() -> None:
+    module = build("llama-gqa")
+    session = HFLanguageModel(module).prefill(PROMPTS)
+    before = session.usage
+    score_rows(session, [random_rows(random.Random(11), 20) for _ in PROMPTS])
+    after = session.usage
+    assert after.held_bytes == before.held_bytes
+    assert after.peak_bytes > before.peak_bytes
+    assert after.per_branch_bytes > before.per_branch_bytes
