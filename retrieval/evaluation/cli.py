@@ -16,7 +16,7 @@ from retrieval.options import SHOWN, model_options
 if TYPE_CHECKING:
     from retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
 
-_DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 shortlist bm25"
+_DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-shortlist bm25"
 
 
 @click.command("evaluate")
@@ -48,8 +48,9 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 short
     metavar="METHOD",
     envvar="GENRET_EVALUATE_METHOD",
     help="A method, may be given several times: unconstrained[:BEAMS], trie, "
-    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, shortlist[:N], bm25, run:FILE.",
-    show_default=_DEFAULT_METHODS,
+    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, vectors[:N], "
+    "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
+    show_default=f"{_DEFAULT_METHODS}; with vectors in the index also vectors shortlist auto",
     show_envvar=True,
 )
 @click.option(
@@ -166,7 +167,7 @@ def evaluate_command(
     try:
         plan = EvaluationPlan(
             sets=tuple(SetSpec.parse(text) for text in sets),
-            methods=tuple(dict.fromkeys(methods or _DEFAULT_METHODS.split())),
+            methods=tuple(dict.fromkeys(methods)) or _default_methods(index_path),
             out=out,
             k=k,
             limit=limit,
@@ -216,6 +217,15 @@ def _run(
     with Retriever.open(index_path, model, device=device, dtype=dtype, num_threads=threads) as retriever:
         about = [("device", str(retriever.model.device)), *about_machine(threads)]
         return evaluate(plan, retriever, about, command)
+
+
+def _default_methods(index_path: str) -> tuple[str, ...]:
+    """Return the methods that go with an index: those with vectors where it has any."""
+    from retrieval.evaluation.methods.spec import DEFAULT_METHODS, DEFAULT_VECTOR_METHODS
+    from retrieval.index.reader import Index
+
+    with Index.open(index_path, verify_digests=False) as index:
+        return DEFAULT_METHODS if index.vectors is None else (*DEFAULT_METHODS, *DEFAULT_VECTOR_METHODS)
 
 
 def _command(

@@ -281,7 +281,7 @@ def _check_method(text: str) -> None:
     from retrieval.evaluation.methods.lexical import check_bm25s
 
     spec = MethodSpec.parse(text)
-    if spec.family in ("bm25", "shortlist"):
+    if spec.family in ("bm25", "bm25-shortlist"):
         check_bm25s()
     if spec.file is not None and not Path(spec.file).is_file():
         raise InputError("method", f"{text!r}: there is no file {spec.file}")

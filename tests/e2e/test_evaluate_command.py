@@ -69,7 +69,7 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
         "disc:3",
         "disc:4",
         "beam:10",
-        "shortlist",
+        "bm25-shortlist",
         "bm25",
     ]
     for labelled in results["sets"]:
@@ -78,7 +78,9 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
             assert method["is_constrained"] == (method["method"] != "unconstrained")
             if method["is_constrained"]:
                 assert method["rates"]["invalid"] == 0
-            assert len(method["seeds"]) == (0 if method["method"] in ("beam:10", "shortlist", "bm25") else 2)
+            assert len(method["seeds"]) == (
+                0 if method["method"] in ("beam:10", "bm25-shortlist", "bm25") else 2
+            )
     on_disk = json.loads((out / "results.json").read_text())
     assert {**on_disk, "out": str(out)} == results
     assert "genret evaluate" in (out / "report.md").read_text()

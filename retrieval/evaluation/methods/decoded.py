@@ -1,4 +1,4 @@
-"""Methods of the retriever itself: DISC, beam search, proven beam search, beam search in a shortlist."""
+"""Methods of the retriever itself: DISC, beam search, shortlists that are scored or searched with beams."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RetrieverMethod:
     """Answers with the retriever's own methods.
 
     Args:
-        spec: "disc", "beam", "exact" or "shortlist".
+        spec: "disc", "beam", "exact", "shortlist", "auto" or "bm25-shortlist".
         retriever: Answers.
         k: Entities wanted.
         batch_size: Queries decoded together.
-        lexical: Proposes the entities of a shortlist.
+        lexical: Proposes the entities of a `bm25-shortlist`.
     """
 
     is_constrained = True
@@ -39,7 +39,7 @@ class RetrieverMethod:
         lexical: Callable[[], LexicalIndex],
     ) -> None:
         self.name = spec.name
-        self.is_random = spec.family == "disc"
+        self.is_random = "disc" in (spec.family, spec.decoder)
         self._spec = spec
         self._retriever = retriever
         self._batch_size = batch_size
@@ -58,8 +58,8 @@ class RetrieverMethod:
             )
 
         ask = self._ask
-        if self._spec.family == "shortlist":
-            ask = self._ask_shortlist
+        if self._spec.family == "bm25-shortlist":
+            ask = self._ask_proposed
             # A filter that is kept from another pass over the queries would cost this one nothing.
             self._retriever.filters.clear()
         return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
@@ -68,7 +68,7 @@ class RetrieverMethod:
         replies = self._retriever.retrieve_batch([asked.request for asked in batch])
         return [_entities(r) if isinstance(r, RetrievalResult) else str(r) for r in replies]
 
-    def _ask_shortlist(self, batch: Sequence[Asked]) -> list[Answer]:
+    def _ask_proposed(self, batch: Sequence[Asked]) -> list[Answer]:
         """Ask among what bm25 proposes. Where it finds nothing, nothing is answered."""
         proposed = self._lexical().propose([asked.query.text for asked in batch], self._spec.size)
         listed = [
@@ -95,7 +95,16 @@ def _request(spec: MethodSpec, k: int) -> RetrieveRequest:
             adaptive=spec.adaptive,
             top_m=spec.top_m,
         )
-    return RetrieveRequest(_ANY_TEXT, k=k, beam_size=spec.beams, exact=spec.family == "exact")
+    if spec.family in ("shortlist", "auto"):
+        return RetrieveRequest(
+            _ANY_TEXT,
+            k=k,
+            method=spec.family,
+            shortlist_size=spec.size,
+            vector_weight=spec.weight,
+            decoder=spec.decoder,
+        )
+    return RetrieveRequest(_ANY_TEXT, k=k, method="beam", beam_size=spec.beams, exact=spec.family == "exact")
 
 
 def _entities(result: RetrievalResult) -> tuple[RankedEntity, ...]:

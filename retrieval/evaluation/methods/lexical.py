@@ -1,4 +1,4 @@
-"""BM25 over titles, aliases and descriptions: a method of its own, and what proposes a shortlist."""
+"""BM25 over titles, aliases and descriptions: a method of its own, and what proposes entities to another."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from retrieval.errors import InputError
 from retrieval.evaluation.methods.spec import METHOD_FORMS, MethodSpec
 from retrieval.evaluation.types import LabelledQuery, Ranking
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from retrieval.evaluation.catalogue import IndexTitles
     from retrieval.evaluation.methods.lexical import LexicalIndex
     from retrieval.retriever import Retriever
+    from retrieval.vectors.shortlister import Shortlister
 
 __all__ = ["METHOD_FORMS", "EvaluatedMethod", "MethodMaker", "make_method"]
 
@@ -62,10 +64,17 @@ class MethodMaker:
         from retrieval.evaluation.methods.external import RunFileMethod
         from retrieval.evaluation.methods.generated import GeneratingMethod
         from retrieval.evaluation.methods.lexical import LexicalMethod, check_bm25s
+        from retrieval.evaluation.methods.nearest import NearestMethod
 
         spec = MethodSpec.parse(text)
-        if spec.family in ("bm25", "shortlist"):
+        if spec.family in ("bm25", "bm25-shortlist"):
             check_bm25s()
+        if spec.family == "vectors":
+            vectors, index = self._vectors(spec), self._retriever.index
+            return NearestMethod(spec.name, index, vectors, spec.size, self._k, self._batch_size)
+        if spec.family in ("shortlist", "auto") and self._retriever.index.num_entities > spec.size:
+            # Without vectors `auto` is its decoder: a report must not show that under another name.
+            self._vectors(spec)
         if spec.family == "bm25":
             return LexicalMethod(spec.name, self._lexical_index, self._k, self._batch_size)
         if spec.file is not None:
@@ -81,12 +90,23 @@ class MethodMaker:
             self._lexical = LexicalIndex(self._retriever.index)
         return self._lexical
 
+    def _vectors(self, spec: MethodSpec) -> Shortlister:
+        """Return what proposes entities.
+
+        Raises:
+            InputError: the index has none, or what it has cannot be used.
+        """
+        if (vectors := self._retriever.vectors) is None:
+            raise InputError("method", f"{spec.name!r} needs vectors: {self._retriever.vectors_problem}")
+        return vectors
+
 
 def make_method(text: str, retriever: Retriever, k: int, batch_size: int) -> EvaluatedMethod:
     """Return the method that the command line calls `text`, one of `METHOD_FORMS`.
 
     Raises:
-        InputError: there is no such method, or its setting is out of range.
+        InputError: there is no such method, its setting is out of range, or it needs vectors that the
+            index lacks or that cannot be used.
         MissingExtraError: its library is not installed; names the extra.
         SourceError: its run file cannot be read.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
 from retrieval.errors import InputError
+from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, MAX_VECTOR_WEIGHT
 
 DEFAULT_METHODS = (
     "unconstrained",
@@ -16,24 +17,34 @@ DEFAULT_METHODS = (
     "disc:3",
     "disc:4",
     "beam:10",
-    "shortlist",
+    "bm25-shortlist",
     "bm25",
 )
-DEFAULT_SHORTLIST = 50
-MAX_SHORTLIST = 10_000
+# Those that are added where an index has vectors.
+DEFAULT_VECTOR_METHODS = ("vectors", "shortlist", "auto")
+DEFAULT_BM25_SHORTLIST = 50
+MAX_BM25_SHORTLIST = 10_000
 METHOD_FORMS = (
     "unconstrained[:BEAMS]",
     "trie",
     "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M]",
     "beam[:BEAMS]",
     "exact",
-    "shortlist[:N]",
+    "vectors[:N]",
+    "shortlist[:N][+weight:W]",
+    "auto[:N][+weight:W][+disc]",
+    "bm25-shortlist[:N]",
     "bm25",
     "run:FILE",
 )
 
 _DISC = re.compile(r"disc:(\d+)(?:x(\d+))?(?:/(\d+))?((?:\+(?:adaptive|top:\d+))*)")
-_NUMBERED = re.compile(r"(unconstrained|beam|shortlist)(?::(\d+))?")
+_BEAMS = re.compile(r"(unconstrained|beam)(?::(\d+))?")
+_LISTED = re.compile(
+    r"(vectors|shortlist|auto|bm25-shortlist)(?::(\d+))?((?:\+(?:disc|weight:\d+(?:\.\d+)?))*)"
+)
+# Which of them take which settings behind their number.
+_SWITCHES = {"shortlist": ("weight",), "auto": ("weight", "disc")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +53,17 @@ class MethodSpec:
 
     Attributes:
         name: As it was given.
-        family: "unconstrained", "trie", "disc", "beam", "exact", "shortlist", "bm25" or "run".
+        family: "unconstrained", "trie", "disc", "beam", "exact", "vectors", "shortlist", "auto",
+            "bm25-shortlist", "bm25" or "run".
         beams: Beams of `unconstrained` (0: one sample instead) and `beam` (None: the larger of k and 10);
             prefixes per draw of `disc`.
         draws: `disc`: K.
         samples: `disc`: N.
         adaptive: `disc`: see `RetrieveRequest`.
         top_m: `disc`: likewise.
-        size: `shortlist`: entities that bm25 proposes.
+        size: `vectors`, `shortlist`, `auto`, `bm25-shortlist`: entities proposed; 0 of other methods.
+        weight: `shortlist`, `auto`: weight of the similarity beside the log-probability; None: the library's.
+        decoder: `auto`: "disc"; None: the library's, which is beam search.
         file: `run`: its path.
     """
 
@@ -60,7 +74,9 @@ class MethodSpec:
     samples: int = 1
     adaptive: bool = False
     top_m: int | None = None
-    size: int = DEFAULT_SHORTLIST
+    size: int = 0
+    weight: float | None = None
+    decoder: str | None = None
     file: str | None = None
 
     @classmethod
@@ -76,8 +92,12 @@ class MethodSpec:
             return cls(text, "run", file=text.removeprefix("run:"))
         if match := _DISC.fullmatch(text):
             return cls._disc(text, match)
-        if match := _NUMBERED.fullmatch(text):
-            return cls._numbered(text, match)
+        if match := _BEAMS.fullmatch(text):
+            family, digits = match.groups()
+            beams = None if digits is None else _number(text, "BEAMS", digits, MAX_BEAM_SIZE)
+            return cls(text, family, beams=beams)
+        if match := _LISTED.fullmatch(text):
+            return cls._listed(text, match)
         raise InputError("method", f"expected one of {', '.join(METHOD_FORMS)}; got {text!r}")
 
     @classmethod
@@ -102,13 +122,29 @@ class MethodSpec:
         )
 
     @classmethod
-    def _numbered(cls, text: str, match: re.Match[str]) -> MethodSpec:
-        family, digits = match.groups()
-        if family == "shortlist":
-            size = DEFAULT_SHORTLIST if digits is None else _number(text, "N", digits, MAX_SHORTLIST)
-            return cls(text, family, size=size)
+    def _listed(cls, text: str, match: re.Match[str]) -> MethodSpec:
+        family, digits, switches = match.groups()
+        words = switches.split("+")[1:]
+        names = [word.split(":")[0] for word in words]
+        for name in names:
+            if name not in _SWITCHES.get(family, ()):
+                raise InputError("method", f"{text!r}: {family} takes no {name}")
+        if len(names) != len(set(names)):
+            raise InputError("method", f"{text!r} says the same twice")
+        default, most = DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
+        if family == "bm25-shortlist":
+            default, most = DEFAULT_BM25_SHORTLIST, MAX_BM25_SHORTLIST
+        weights = [float(word.removeprefix("weight:")) for word in words if word.startswith("weight:")]
+        if weights and weights[0] > MAX_VECTOR_WEIGHT:
+            raise InputError(
+                "method", f"{text!r}: W must be in [0, {MAX_VECTOR_WEIGHT:,g}], got {weights[0]:g}"
+            )
         return cls(
-            text, family, beams=None if digits is None else _number(text, "BEAMS", digits, MAX_BEAM_SIZE)
+            text,
+            family,
+            size=default if digits is None else _number(text, "N", digits, most),
+            weight=weights[0] if weights else None,
+            decoder="disc" if "disc" in names else None,
         )
 
 

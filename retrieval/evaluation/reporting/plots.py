@@ -26,7 +26,10 @@ _LOOKS = {
     "disc": ("#2f86d1", "o"),
     "beam": ("#2a9d74", "^"),
     "exact": ("#2a9d74", "v"),
-    "shortlist": ("#a86bc0", "D"),
+    "vectors": ("#b0577d", "p"),
+    "shortlist": ("#b0577d", "h"),
+    "auto": ("#a86bc0", "d"),
+    "bm25-shortlist": ("#a86bc0", "D"),
     "bm25": ("#7f8791", "P"),
     "run": ("#7f8791", "*"),
 }

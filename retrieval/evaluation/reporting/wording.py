@@ -42,10 +42,10 @@ _DISC = (
 
 ABOUT_LISTS = (
     "Methods that draw one sample (`unconstrained` and `disc:K` without a number of samples, `trie`) "
-    "answer with one title per query; beams, shortlists, BM25 and `disc:K/SAMPLES` answer with a list. "
-    "Metrics that look beyond the first answer favour lists: between the two kinds, compare Success@1, or "
-    "F1 of mentions, which looks at the first answer alone. Times of `unconstrained` and `trie` are those of "
-    "transformers' `generate`, and all others with a model are those of this engine, which computes what "
+    "answer with one title per query; beams, shortlists, vectors, BM25 and `disc:K/SAMPLES` answer with a "
+    "list. Metrics that look beyond the first answer favour lists: between the two kinds, compare Success@1, "
+    "or F1 of mentions, which looks at the first answer alone. Times of `unconstrained` and `trie` are those "
+    "of transformers' `generate`, and all others with a model are those of this engine, which computes what "
     "the prompts have in common once: `disc:1`, which draws from the same distribution as `trie`, is what "
     "the times of more draws are to be compared with."
 )
@@ -152,7 +152,26 @@ def _describe(spec: MethodSpec) -> str:
                 "Beam search that goes on through what it dropped until the list of the best entities is "
                 "proven or its budget is spent."
             )
+        case "vectors":
+            return (
+                "No model: the index's vectors of titles, aliases and descriptions, ranked by the cosine of "
+                "the query's vector and an entity's most similar text. Of a mention its own words are asked, "
+                f"without the text around it. {spec.size} entities are looked up, of which k are listed."
+            )
         case "shortlist":
+            return (
+                f"The vectors propose {spec.size} entities by the query (of a mention, by its own words), "
+                "and the model scores every title and alias of all of them, none left out. "
+                f"{_weighted(spec, 'by the log-probability alone')}"
+            )
+        case "auto":
+            decoder = "DISC" if spec.decoder == "disc" else "Beam search"
+            return (
+                f"{decoder} among all titles, and a shortlist of {spec.size} entities that the vectors "
+                "propose: the model scores every title and alias of all that either found. "
+                f"{_weighted(spec, 'with the weight of the similarity that the library has by default')}"
+            )
+        case "bm25-shortlist":
             return (
                 f"BM25 proposes {spec.size} entities by the words of the query (of a mention, by its own "
                 "words), and the model ranks these alone by beam search."
@@ -165,6 +184,12 @@ def _describe(spec: MethodSpec) -> str:
             )
         case _:
             return f"Rankings of another system, read from `{spec.file}`."
+
+
+def _weighted(spec: MethodSpec, by_default: str) -> str:
+    if spec.weight is None:
+        return f"Entities are ranked {by_default}."
+    return f"Entities are ranked by the log-probability plus {spec.weight:g} times the similarity."
 
 
 def _disc_settings(spec: MethodSpec) -> str:

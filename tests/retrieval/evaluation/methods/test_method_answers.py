@@ -28,8 +28,8 @@ CONSTRAINED = (
     "beam",
     "beam:2",
     "exact",
-    "shortlist",
-    "shortlist:1",
+    "bm25-shortlist",
+    "bm25-shortlist:1",
     "bm25",
 )
 FREE = ("unconstrained", "unconstrained:1", "unconstrained:4")
@@ -118,7 +118,7 @@ def test_a_seed_gives_one_answer(retriever: Retriever, name: str) -> None:
         assert any(found != passes[0] for found in passes[2:])
 
 
-@pytest.mark.parametrize("name", ["disc:2", "disc:2/4", "beam", "exact", "shortlist", "bm25"])
+@pytest.mark.parametrize("name", ["disc:2", "disc:2/4", "beam", "exact", "bm25-shortlist", "bm25"])
 def test_batches_change_no_answer(retriever: Retriever, name: str) -> None:
     alone = answered(answer(retriever, name, batch_size=1))
     together = answered(answer(retriever, name, batch_size=len(QUERIES)))
@@ -131,7 +131,7 @@ def test_queries_draw_independently(retriever: Retriever) -> None:
     assert len(set(answered(answer(retriever, "disc:1", same)))) > 1
 
 
-@pytest.mark.parametrize("name", ["unconstrained", "trie", "disc:2", "beam", "shortlist", "bm25"])
+@pytest.mark.parametrize("name", ["unconstrained", "trie", "disc:2", "beam", "bm25-shortlist", "bm25"])
 def test_long_queries_lose_their_end_and_empty_ones_are_errors(retriever: Retriever, name: str) -> None:
     long = "prince of denmark " * 500
     queries = (
@@ -162,14 +162,14 @@ def test_a_cut_query_is_the_longest_beginning_that_fits(retriever: Retriever) ->
     assert len(asked.prompt) == limit
 
 
-def test_a_shortlist_holds_what_bm25_proposes(retriever: Retriever) -> None:
+def test_a_shortlist_of_bm25_holds_what_bm25_proposes(retriever: Retriever) -> None:
     proposed = make_method("bm25", retriever, k=3, batch_size=4).answer(QUERIES, 0, lambda _: None)
-    listed = answer(retriever, "shortlist:3")
+    listed = answer(retriever, "bm25-shortlist:3")
     for wide, narrow in zip(answered(proposed), answered(listed), strict=True):
         assert set(narrow) == set(wide)
 
 
-@pytest.mark.parametrize("name", ["unconstrained", "trie", "disc:1", "beam", "shortlist"])
+@pytest.mark.parametrize("name", ["unconstrained", "trie", "disc:1", "beam", "bm25-shortlist"])
 def test_the_time_of_a_query_begins_with_its_text(
     retriever: Retriever, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ def test_a_shortlist_pays_for_its_filters_in_every_pass(retriever: Retriever) ->
     made = []
     for _ in range(2):
         before = retriever.filters.stats.misses
-        answer(retriever, "shortlist:3")
+        answer(retriever, "bm25-shortlist:3")
         made.append(retriever.filters.stats.misses - before)
     assert made[0] == made[1] > 0
 

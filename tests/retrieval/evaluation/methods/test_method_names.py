@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError
-from retrieval.evaluation.methods.spec import DEFAULT_METHODS, MethodSpec
+from retrieval.evaluation.methods.spec import DEFAULT_METHODS, DEFAULT_VECTOR_METHODS, MethodSpec
 
 
 @pytest.mark.parametrize(
@@ -27,8 +29,18 @@ from retrieval.evaluation.methods.spec import DEFAULT_METHODS, MethodSpec
         ("beam", MethodSpec("beam", "beam")),
         ("beam:20", MethodSpec("beam:20", "beam", beams=20)),
         ("exact", MethodSpec("exact", "exact")),
-        ("shortlist", MethodSpec("shortlist", "shortlist", size=50)),
-        ("shortlist:7", MethodSpec("shortlist:7", "shortlist", size=7)),
+        ("vectors", MethodSpec("vectors", "vectors", size=100)),
+        ("vectors:7", MethodSpec("vectors:7", "vectors", size=7)),
+        ("shortlist", MethodSpec("shortlist", "shortlist", size=100)),
+        ("shortlist:2000+weight:0", MethodSpec("shortlist:2000+weight:0", "shortlist", size=2000, weight=0)),
+        ("auto", MethodSpec("auto", "auto", size=100)),
+        ("auto+disc", MethodSpec("auto+disc", "auto", size=100, decoder="disc")),
+        (
+            "auto:50+disc+weight:2.5",
+            MethodSpec("auto:50+disc+weight:2.5", "auto", size=50, weight=2.5, decoder="disc"),
+        ),
+        ("bm25-shortlist", MethodSpec("bm25-shortlist", "bm25-shortlist", size=50)),
+        ("bm25-shortlist:7", MethodSpec("bm25-shortlist:7", "bm25-shortlist", size=7)),
         ("bm25", MethodSpec("bm25", "bm25")),
         ("run:a:b.run", MethodSpec("run:a:b.run", "run", file="a:b.run")),
     ],
@@ -39,7 +51,8 @@ def test_what_a_name_means(text: str, expected: MethodSpec) -> None:
 
 
 def test_default_methods_are_methods() -> None:
-    assert [MethodSpec.parse(name).name for name in DEFAULT_METHODS] == list(DEFAULT_METHODS)
+    names = [*DEFAULT_METHODS, *DEFAULT_VECTOR_METHODS]
+    assert [MethodSpec.parse(name).name for name in names] == names
 
 
 @pytest.mark.parametrize(
@@ -56,7 +69,18 @@ def test_default_methods_are_methods() -> None:
         ("disc:2/257", r"SAMPLES must be in \[1, 256\], got 257"),
         ("disc:2x65", r"BEAMS must be in \[1, 64\], got 65"),
         ("beam:1001", r"BEAMS must be in \[1, 1,000\], got 1001"),
-        ("shortlist:0", r"N must be in \[1, 10,000\], got 0"),
+        ("bm25-shortlist:0", r"N must be in \[1, 10,000\], got 0"),
+        ("bm25-shortlist+weight:1", "bm25-shortlist takes no weight"),
+        ("vectors:0", r"N must be in \[1, 2,000\], got 0"),
+        ("vectors+weight:1", "vectors takes no weight"),
+        ("shortlist:2001", r"N must be in \[1, 2,000\], got 2001"),
+        ("shortlist+disc", "shortlist takes no disc"),
+        ("shortlist+weight:-1", "expected one of"),
+        ("shortlist+weight:", "expected one of"),
+        ("shortlist+weight:1000.5", r"W must be in \[0, 1,000\], got 1000.5"),
+        ("auto+weight:1+weight:2", "says the same twice"),
+        ("auto+disc+disc", "says the same twice"),
+        ("auto+beam", "expected one of"),
         ("disc:2+top:0", "M must be in"),
         ("disc:2+adaptive+adaptive", "says the same twice"),
         ("disc:2+top:5+top:6", "says the same twice"),
@@ -85,6 +109,22 @@ def test_every_setting_of_disc_is_read_back(
     text += "" if top is None else f"+top:{top}"
     spec = MethodSpec.parse(text)
     assert (spec.draws, spec.beams, spec.samples, spec.top_m) == (draws, beams, samples or 1, top)
+
+
+@given(
+    family=st.sampled_from(["shortlist", "auto"]),
+    size=st.none() | st.integers(1, 2000),
+    weight=st.none() | st.decimals(0, 1000, places=3),
+)
+def test_every_setting_of_a_shortlist_is_read_back(
+    family: str, size: int | None, weight: Decimal | None
+) -> None:
+    text = family
+    text += "" if size is None else f":{size}"
+    text += "" if weight is None else f"+weight:{weight}"
+    spec = MethodSpec.parse(text)
+    assert (spec.family, spec.size) == (family, size or 100)
+    assert spec.weight == (None if weight is None else float(weight))
 
 
 @given(st.text(max_size=20))

@@ -41,7 +41,11 @@ METHODS = (
     "disc:2x2/4+top:50",
     "beam:10",
     "exact",
-    "shortlist",
+    "vectors",
+    "shortlist:20",
+    "auto",
+    "auto:50+weight:2.5+disc",
+    "bm25-shortlist",
     "bm25",
     "run:a.run",
 )
