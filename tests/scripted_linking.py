@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import InputError, ModelError
+from retrieval.errors import GenretError, InputError, ModelError, VectorsMissingError
+from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
 from retrieval.linking.linker import DocumentLinker
@@ -21,10 +22,12 @@ DIGEST = "digest of the index"
 
 
 class ScriptedIndex:
-    """Knows its digest and some entities."""
+    """Knows its digest and some entities; it has no vectors."""
 
     path = "scripted.index"
     digest = DIGEST
+    vectors: VectorsEntry | None = None
+    num_entities = 1000
 
     def __init__(self, entities: Mapping[str, Entity] | None = None) -> None:
         self._entities = list((entities or {}).values())
@@ -47,7 +50,8 @@ class ScriptedRetriever:
     """Links "name-3" to the entity "Ename" with log-probability -3, the next candidate one below.
 
     The mention "nothing" has no candidates, "withheld" is abstained from, "vague" is not proven where that
-    was asked for, and "broken" fails. A prompt has one token per character of the query.
+    was asked for, and "broken" fails. A prompt has one token per character of the query. `auto` answers by
+    its decoder, as there are no vectors.
     """
 
     def __init__(self, max_tokens: int | None = None, entities: Mapping[str, Entity] | None = None) -> None:
@@ -57,6 +61,7 @@ class ScriptedRetriever:
         self.index = ScriptedIndex(entities)
         self.max_tokens = max_tokens
         self.batches: list[list[RetrieveRequest]] = []
+        self.vectors_problem: GenretError | None = VectorsMissingError("scripted.index has no vectors")
 
     @property
     def queries(self) -> list[str]:
@@ -87,7 +92,7 @@ class ScriptedRetriever:
         if mention == "broken":
             return ModelError("the model is broken\nin two lines")
         name, _, depth = mention.partition("-")
-        is_disc = request.method == "disc"
+        is_disc = request.decoding == "disc"
         found = [
             Candidate(
                 entity_id=f"E{name}" + "'" * n,
@@ -102,7 +107,7 @@ class ScriptedRetriever:
         ]
         return RetrievalResult(
             request.query,
-            request.method,
+            request.decoding or request.method,
             () if mention in ("nothing", "withheld") else tuple(found),
             certified=None if is_disc else request.exact and mention != "vague",
             mass=0.5 if is_disc else None,

@@ -6,7 +6,8 @@ from collections import OrderedDict
 
 from retrieval.linking.answers import LinkAnswer
 
-Question = tuple[str, str]  # what the model is asked, and the names it may choose among: "" for all
+# What the model is asked, the names it may choose among, "" for all, and what vectors are asked, "" for none.
+Question = tuple[str, str, str]
 
 
 class AnswerCache:

@@ -24,7 +24,8 @@ class LinkCandidate:
         logprob: Natural log of the model's probability of its surface forms; None where no model was asked.
         score: What the list is ordered by, as None.
         probability: `disc`: its share of the samples; `beam`: its share of the probability of the candidates
-            listed, which is at least its share among all titles.
+            listed, which is at least its share among all titles; `shortlist` and `auto`: of that of all that
+            was scored, which is so too.
     """
 
     entity_id: str
@@ -45,7 +46,7 @@ class LinkAnswer:
         candidates: Best first.
         certified: Whether they are proven; None where that was not looked at.
         mass: Of `disc`.
-        method: "beam", "disc" or "name".
+        method: "auto", "beam", "disc", "shortlist" or "name".
         error: Why the mention failed.
     """
 

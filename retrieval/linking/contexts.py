@@ -34,6 +34,7 @@ class MentionContexts:
         if options.context_chars is not None:
             template = replace(template, context_chars=options.context_chars)
         self._template = template
+        self._asks_vectors = options.asks_vectors
         self._asked = with_options(
             options.k, options.method, template.name, {**options.request_options(), "seed": _seed(options)}
         )
@@ -57,9 +58,10 @@ class MentionContexts:
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
         query = self._template.mention_query(mention)
-        if allow_ids is None:
-            return replace(self._asked, query=query)
-        return replace(self._asked, query=query, allow_ids=allow_ids)
+        asked = replace(self._asked, query=query)
+        if self._asks_vectors:
+            asked = replace(asked, shortlist_query=mention.mention)
+        return asked if allow_ids is None else replace(asked, allow_ids=allow_ids)
 
     def narrowed(
         self, mention: Mention, request: RetrieveRequest, check: Callable[[RetrieveRequest], object]
@@ -95,4 +97,4 @@ class MentionContexts:
 
 
 def _seed(options: LinkOptions) -> int | None:
-    return options.seed if options.method == "disc" else None
+    return options.seed if options.decoding == "disc" else None

@@ -106,6 +106,11 @@ model_flags = flag_group(
             help="Check the digests of the index's files first.",
         ),
         flag("--model", help="Checkpoint directory or hub id.", show_default="the shipped model"),
+        flag(
+            "--encoder",
+            help="Where the encoder that made the index's vectors lies.",
+            show_default="where it lay then",
+        ),
         flag("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
         flag("--dtype", type=click.Choice(_DTYPES), default="auto", help="Number type of the model."),
         flag(

@@ -27,6 +27,9 @@ _REFUSED: dict[str, object] = {
     "candidates": "auto",
     "context_chars": None,
     "min_probability": None,
+    "decoder": None,
+    "shortlist_size": None,
+    "vector_weight": None,
     "min_mass": None,
     "adaptive": False,
     "exact": False,
@@ -44,7 +47,8 @@ class GeneratedRows:
 
     Args:
         retriever: Index and model.
-        options: How mentions are linked; of its methods, `beam` with a beam size of 1 is greedy.
+        options: How mentions are linked; of its methods, `auto` is `beam`, and `beam` with a beam size of 1
+            is greedy.
         worker: Batch size.
 
     Raises:
@@ -55,6 +59,7 @@ class GeneratedRows:
         from retrieval.linking.generating.generator import MentionGenerator
 
         self._options = options
+        self._method = _method(options)
         self._generator = MentionGenerator(retriever, _generate_options(options, worker))
         self._index_digest = retriever.index.digest
 
@@ -83,7 +88,7 @@ class GeneratedRows:
     ) -> Iterator[tuple[PlacedMention, LinkAnswer]]:
         if isinstance(generated, GenretError):
             whole = Span(document.begin, document.end)
-            yield _placed(document, whole, ""), failure(generated, self._options.method)
+            yield _placed(document, whole, ""), failure(generated, self._method)
             return
         for link in generated:
             yield _placed(document, Span(link.start, link.end), link.mention), self._answer(link)
@@ -94,7 +99,14 @@ class GeneratedRows:
             for entity in link.entities[: self._options.k]
         )
         reason = "min_logprob" if link.is_nil else None
-        return LinkAnswer(reason, link.title, candidates, method=self._options.method)
+        return LinkAnswer(reason, link.title, candidates, method=self._method)
+
+
+def _method(options: LinkOptions) -> str:
+    """Return how texts are written."""
+    if options.decoding is None:
+        raise InputError("method", f"{options.method} does not go with generated mentions")
+    return options.decoding
 
 
 def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOptions:
@@ -103,7 +115,8 @@ def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOp
     for name, unset in _REFUSED.items():
         if (value := getattr(options, name)) != unset:
             raise InputError(name, f"does not go with generated mentions, got {value!r}")
-    method = "greedy" if options.method == "beam" and options.beam_size == 1 else options.method
+    method = _method(options)
+    method = "greedy" if method == "beam" and options.beam_size == 1 else method
     made = GenerateOptions(
         prompt=options.prompt,
         method=method,

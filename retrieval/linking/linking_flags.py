@@ -10,6 +10,7 @@ import click
 from retrieval.linking.finding.options import CASES, FindOptions
 from retrieval.linking.flag_groups import Values, flag, flag_group
 from retrieval.linking.options import CANDIDATE_SETS, MENTION_SOURCES, LinkOptions
+from retrieval.request_checks import DECODERS, METHODS
 
 
 def default_cache_dir() -> Path | None:
@@ -100,9 +101,29 @@ linking_flags = flag_group(
         ),
         flag(
             "--method",
-            type=click.Choice(["beam", "disc"]),
-            default="beam",
-            help="beam: the k most probable titles; disc: samples and their shares.",
+            type=click.Choice(METHODS),
+            default="auto",
+            help="beam: the k most probable titles; disc: samples and their shares; shortlist: entities that "
+            "the index's vectors propose, all of them scored; auto: what beam or disc finds and a shortlist, "
+            "all scored; without vectors just beam or disc.",
+        ),
+        flag(
+            "--decoder",
+            type=click.Choice(DECODERS),
+            help="auto: what finds entities beside the vectors.",
+            show_default="beam",
+        ),
+        flag(
+            "--shortlist-size",
+            type=int,
+            help="shortlist, auto: entities that the vectors propose, at most 2000.",
+            show_default="100",
+        ),
+        flag(
+            "--vector-weight",
+            type=float,
+            help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000.",
+            show_default="shortlist: 0; auto: the library's",
         ),
         flag(
             "-k",

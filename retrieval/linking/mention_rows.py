@@ -17,10 +17,11 @@ from retrieval.linking.named_entities import NamedEntities
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.row_maker import RowMaker
 from retrieval.linking.window import OpenQuestion, Window
+from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE
 from retrieval.types import Mention, RetrieveRequest
 
 if TYPE_CHECKING:
-    from retrieval.batch_runner import Reply
+    from retrieval.batch_answerer import Reply
     from retrieval.linking.finding.finder import SpanFinder
     from retrieval.retriever import Retriever
 
@@ -46,6 +47,7 @@ class MentionRows:
 
     Raises:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.
+        GenretError: the vectors of the index cannot be used, or it has none and the method needs them.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class MentionRows:
     ) -> None:
         if options.filter is not None:
             retriever.check_filter(options.filter)  # else every mention would fail of it
+        _check_vectors(retriever, options)
         self._retriever = retriever
         self._options = options
         self._batch_size = worker.batch_size
@@ -90,7 +93,9 @@ class MentionRows:
     def _take_in(self, placed: PlacedMention, place: int, window: Window) -> None:
         """Answer a mention from the cache, or let it wait for an answer."""
         mention, names = placed.context, self._names_of(placed)
-        key = (self._contexts.query(mention), mention.mention if names is not None else "")
+        named = mention.mention if names is not None else ""
+        proposed_by = mention.mention if self._options.asks_vectors else ""
+        key = (self._contexts.query(mention), named, proposed_by)
         if window.join(key, place):
             return
         answer = self._cache.get(key)
@@ -156,3 +161,17 @@ class MentionRows:
             return self._contexts.narrowed(question.mention, question.request, check)
         except InputError as error:
             return error
+
+
+def _check_vectors(retriever: Retriever, options: LinkOptions) -> None:
+    """Refuse to link without the vectors that the index has, or that the method cannot do without.
+
+    A worker that cannot use the vectors of the index would make other rows than the next one.
+    """
+    problem = retriever.vectors_problem
+    if problem is None or not options.asks_vectors:
+        return
+    only_named = options.candidates == "named" or (options.candidates, options.mentions) == ("auto", "found")
+    few = retriever.index.num_entities <= (options.shortlist_size or DEFAULT_SHORTLIST_SIZE)
+    if retriever.index.vectors is not None or (options.method == "shortlist" and not only_named and not few):
+        raise problem

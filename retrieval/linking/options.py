@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from retrieval.errors import InputError
 from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.finding.options import FindOptions
+from retrieval.request_checks import SCORED_METHODS
 from retrieval.request_options import RequestOptions, with_options
 
 MENTION_SOURCES = ("auto", "given", "found", "generated")
@@ -26,16 +27,23 @@ class LinkOptions:
         candidates: What a mention may be linked to: "all" entities, or with "named" those alone that have
             the mention's text as a title or alias (in any letter case); one that nobody is called so is NIL.
             "auto": "named" for mentions that are found, which are names to begin with, else "all".
-        method: "beam" or "disc".
+        method: "auto", "beam", "disc" or "shortlist"; see `RetrieveRequest`. The vectors are asked with the
+            mention alone. Where a mention may be linked to few entities, as where `candidates` are named,
+            `auto` and `shortlist` score all of them, and the list is proven.
         k: Candidates kept per mention.
         beam_size: Live prefixes per step of `beam`, prefixes per draw of `disc`.
+        decoder: Of `auto`: "beam" or "disc", whose options are valid then; None: "beam".
+        shortlist_size: Entities that the vectors propose to `auto` and `shortlist`; None: the default.
+        vector_weight: What a similarity of 1 adds to the score there; None: the method's default.
         seed: Seed of `disc`.
         prompt: Name of the template that puts a mention to the model; None: the checkpoint's for mentions.
         context_chars: Characters of text to the left and to the right of a mention that the model sees; None:
             the template's.
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         min_probability: The same for the probability among the titles, in [0, 1]: with `disc` the share of
-            the samples, with `beam` the share among the candidates listed, which needs a k of at least 2.
+            the samples, with `beam` the share among the candidates listed, which needs a k of at least 2,
+            with `shortlist` and `auto` the share of what was scored. `auto` needs that k too, as it is its
+            decoder where there are no vectors.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
         adaptive: Whether the second phase of `disc` learns from the first.
         exact: Whether `beam` goes on until the candidates are proven.
@@ -49,9 +57,12 @@ class LinkOptions:
     mentions: str = "auto"
     find: FindOptions = field(default_factory=FindOptions)
     candidates: str = "auto"
-    method: str = "beam"
+    method: str = "auto"
     k: int = 5
     beam_size: int | None = None
+    decoder: str | None = None
+    shortlist_size: int | None = None
+    vector_weight: float | None = None
     seed: int = 0
     prompt: str | None = None
     context_chars: int | None = None
@@ -78,18 +89,34 @@ class LinkOptions:
             )
         if self.min_probability is not None and not 0 <= self.min_probability <= 1:
             raise InputError("min_probability", f"must be in [0, 1], got {self.min_probability}")
-        if self.min_probability is not None and self.method == "beam" and self.k == 1:
+        if self.min_probability is not None and self.decoding == "beam" and self.k == 1:
             raise InputError(
                 "min_probability",
-                "needs a k of at least 2 with the method beam, as it is a share among those listed; got k 1",
+                f"needs a k of at least 2 with the method {self.method}, as it is a share among those listed "
+                "by beam search; got k 1",
             )
         with_options(self.k, self.method, None, {**self.request_options(), "seed": self.seed})
+
+    @property
+    def decoding(self) -> str | None:
+        """The decoder in force: "beam", "disc", or None with `shortlist`."""
+        if self.method == "auto":
+            return self.decoder or "beam"
+        return None if self.method == "shortlist" else self.method
+
+    @property
+    def asks_vectors(self) -> bool:
+        """Whether the index's vectors may be asked."""
+        return self.method in SCORED_METHODS
 
     def request_options(self) -> RequestOptions:
         """Return what every mention is asked with, beside `k` and `method`."""
         return RequestOptions(
             beam_size=self.beam_size,
-            seed=self.seed if self.method == "disc" else None,
+            decoder=self.decoder,
+            shortlist_size=self.shortlist_size,
+            vector_weight=self.vector_weight,
+            seed=self.seed if self.decoding == "disc" else None,
             min_mass=self.min_mass,
             adaptive=self.adaptive,
             exact=self.exact,
@@ -114,6 +141,7 @@ class WorkerOptions:
         cache_entries: Answers kept per worker for mentions that are put to the model in the same words.
         verify_digests: Whether the index's digests are checked before the run.
         cache_dir: Where the table of names is kept; None: in memory.
+        encoder: Where the encoder that made the index's vectors lies now; None: where it lay then.
     """
 
     index: str
@@ -125,6 +153,7 @@ class WorkerOptions:
     cache_entries: int = 100_000
     verify_digests: bool = True
     cache_dir: str | None = None
+    encoder: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("cache_entries", 0)):

@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
         ("certified", pa.bool_()),
         ("mass", pa.float64()),
         ("mention_source", pa.string()),  # given, found or generated
-        ("method", pa.string()),  # beam, disc, or name where the only entity of that name needed no model
+        ("method", pa.string()),  # auto, beam, disc, shortlist, or name: no model was needed
         ("error", pa.string()),
         ("index_digest", pa.string()),
     ]

@@ -15,7 +15,7 @@ from retrieval.index.reader import Index
 from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan
 from retrieval.linking.options import LinkOptions, WorkerOptions
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _STOP_WORD_LISTS = ("english", "none")
 _SHOWN_INPUTS = 3
 

@@ -132,6 +132,7 @@ class ShardWorker:
             dtype=worker.dtype,
             num_threads=worker.num_threads,
             verify_digests=worker.verify_digests,
+            encoder=worker.encoder,
         )
         self._retriever = retriever
         try:

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from retrieval.errors import InputError
+from retrieval.errors import IndexChecksumError, InputError, VectorsMissingError
+from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
 from retrieval.linking.linker import DocumentLinker
@@ -17,6 +18,7 @@ from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.rows import NIL_REASONS, SCHEMA
 from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
 
+VECTORS = VectorsEntry("lexical", "", "f", (), 8, 1000, "flat", "IDMap,Flat", 0, 0, 1.0, 0, 0)
 # 🦁 is four bytes and two UTF-16 units, é here two code points (e, combining acute) and three bytes.
 EMOJI = "A 🦁 lion\r\nin Cafe\u0301 Nile"
 
@@ -330,3 +332,47 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_read(
     with pytest.raises(InputError) as error:
         LinkRun(**options)
     assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("method", "asked"), [("auto", ["a", "b"]), ("shortlist", ["a", "b"]), ("beam", [None])]
+)
+def test_vectors_are_asked_with_the_mention_alone(method: str, asked: list[str | None]) -> None:
+    retriever = ScriptedRetriever()
+    retriever.vectors_problem = None
+    # Markup in the text: both are put to the model as "[a] [b]".
+    documents = document("a [b]", "a"), document("[a] b", "b", row=2)
+    run = LinkRun(*documents, retriever=retriever, method=method)
+    assert run.retriever.queries == ["[a] [b]"] * len(asked)
+    (batch,) = retriever.batches
+    assert [request.shortlist_query for request in batch] == asked
+
+
+def test_options_of_a_shortlist_are_asked_for() -> None:
+    options = {"shortlist_size": 7, "vector_weight": 2.0, "decoder": "disc", "seed": 3}
+    run = LinkRun(document("m", "m"), **options)
+    ((request,),) = run.retriever.batches
+    assert {name: getattr(request, name) for name in options} == options
+    assert request.method == "auto"
+
+
+def test_vectors_that_cannot_be_used_are_refused_before_anything_is_read() -> None:
+    retriever = ScriptedRetriever()
+    retriever.vectors_problem = IndexChecksumError("vectors.faiss", "differs")
+    retriever.index.vectors = VECTORS
+    LinkRun(document("m", "m"), retriever=retriever, method="beam")
+    for method in ("auto", "shortlist"):
+        with pytest.raises(IndexChecksumError, match=r"vectors\.faiss: differs"):
+            LinkRun(document("m", "m"), retriever=retriever, method=method)
+    assert len(retriever.batches) == 1
+
+
+def test_a_shortlist_needs_vectors_unless_few_may_be_meant() -> None:
+    with pytest.raises(VectorsMissingError):
+        LinkRun(document("m", "m"), method="shortlist")
+    few = ScriptedRetriever()
+    few.index.num_entities = 100
+    LinkRun(document("m", "m"), retriever=few, method="shortlist")
+    LinkRun(document("m", "m"), finder=Names({"m": ["Em"]}), candidates="named", method="shortlist")
+    with pytest.raises(VectorsMissingError):
+        LinkRun(document("m", "m"), retriever=few, method="shortlist", shortlist_size=99)

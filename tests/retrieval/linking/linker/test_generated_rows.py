@@ -124,6 +124,10 @@ def test_options_reach_the_generator(made: list[GenerateOptions]) -> None:
         ({"exact": True}, "exact"),
         ({"length_penalty": 0.5}, "length_penalty"),
         ({"aggregate": "max"}, "aggregate"),
+        ({"method": "shortlist"}, "method"),
+        ({"decoder": "disc"}, "decoder"),
+        ({"shortlist_size": 5}, "shortlist_size"),
+        ({"vector_weight": 0.5}, "vector_weight"),
     ],
 )
 def test_options_that_nobody_would_look_at_are_refused(options: dict[str, Any], field: str) -> None:

@@ -100,14 +100,14 @@ def test_the_same_query_with_another_name_is_another_question() -> None:
     )
     assert linked.retriever.queries == [text]
     assert linked.column("nil_reason") == ["no_name", None, None]
-    assert linked.column("method") == ["beam", "name", "beam"]
+    assert linked.column("method") == ["auto", "name", "beam"]
 
 
 @pytest.mark.parametrize(
     ("candidates", "expected"),
     [
         ("auto", [("found", "E1", "name"), ("given", "Enile", "beam"), ("given", "Enobody", "beam")]),
-        ("named", [("found", "E1", "name"), ("given", "E1", "name"), ("given", None, "beam")]),
+        ("named", [("found", "E1", "name"), ("given", "E1", "name"), ("given", None, "auto")]),
         ("all", [("found", "Enile", "beam"), ("given", "Enile", "beam"), ("given", "Enobody", "beam")]),
     ],
 )

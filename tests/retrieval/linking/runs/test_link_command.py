@@ -350,7 +350,14 @@ def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
         (["--out", "o", "--batch-size", "0"], "--batch-size: must be at least 1, got 0"),
         (["--out", "o", "--method", "x"], "Invalid value for '--method'"),
         (["--out", "o", "--filter", "kind ="], "--filter: at character 7: expected a value, got the end"),
-        (["--out", "o", "--min-mass", "0.2"], "--min-mass: needs the method disc, got the method beam"),
+        (["--out", "o", "--min-mass", "0.2"], "--min-mass: needs the method disc, got the method auto with"),
+        (["--out", "o", "--method", "beam", "--decoder", "disc"], "--decoder: needs the method auto"),
+        (["--out", "o", "--method", "disc", "--vector-weight", "1"], "--vector-weight: needs the method"),
+        (["--out", "o", "--shortlist-size", "2001"], "--shortlist-size: must be in [1, 2000], got 2001"),
+        (
+            ["--out", "o", "-k", "1", "--min-probability", "0.5"],
+            "--min-probability: needs a k of at least 2 with the method auto",
+        ),
         (
             ["--out", "o", "--method", "disc", "--min-mass", "nan"],
             "--min-mass: must be in [0, 1], got nan",
