@@ -26,6 +26,7 @@ from index_builder.shard import ShardRun
 from index_builder.sort import sort_rows
 from index_builder.splitters import TYPICAL_FORM_BYTES, cut
 from index_builder.tokenize import OverLong
+from index_builder.vector_wish import check_method
 from index_builder.version import VersionSpec, WrittenVersion
 from index_builder.workplace import WORK_DIR, temporary_work
 from retrieval.index.manifest import MetadataColumn
@@ -131,6 +132,8 @@ def plan_build(
         IndexDirectoryError: the directory for temporary files cannot be written.
     """
     progress = progress or Silent()
+    if options.vectors is not None:
+        check_method(options.vectors.method)
     options = replace(options, resume=False)
     begun = time.monotonic()
     with (

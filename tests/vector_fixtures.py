@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from index_builder.build import BuildSummary
 from retrieval.index.digests import digest_bytes
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
+from retrieval.index.reader import Index
+from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.views import EntityTexts
 
 ENTRY = VectorsEntry(
     method="lexical",
@@ -48,3 +56,74 @@ def rename(index: Path, folder: Path, manifest: Manifest) -> Path:
     renamed = folder.rename(folder.with_name(digest_bytes(data)))
     (index / "CURRENT").write_text(renamed.name + "\n")
     return renamed
+
+
+class FakeVectors:
+    """Stands in for what makes vectors: its file lists, line by line, the entity and text of every vector.
+
+    Attributes:
+        calls: What was asked for, in order: the arguments by name.
+        taken_over: Numbers of the last version's entities, as the last call of `carry_over` got them.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.taken_over: list[int] = []
+
+    def make(
+        self, index: Index, method: VectorMethod, options: VectorOptions, folder: Path, **named: Any
+    ) -> tuple[VectorsEntry, tuple[str, ...]]:
+        self.calls.append({"method": method, "options": options, **named})
+        columns = options.columns
+        if columns is None:
+            columns = ("description",) if index.metadata_types.get("description") == "string" else ()
+        named["progress"].phase("training vectors")
+        named["progress"].phase("adding vectors")
+        entry = replace(
+            ENTRY,
+            method=method.name,
+            source=method.source,
+            columns=columns,
+            dimensions=options.dimensions or 8,
+        )
+        return self._write(index, entry, folder)
+
+    def carry_over(
+        self,
+        old: Index,
+        new: Index,
+        number_of_old: npt.NDArray[np.int64],
+        folder: Path,
+        options: VectorOptions,
+        **named: Any,
+    ) -> tuple[VectorsEntry, tuple[str, ...]]:
+        self.calls.append({"options": options, **named})
+        assert number_of_old.shape == (new.num_entities,)
+        assert number_of_old.dtype == np.int64
+        self.taken_over = number_of_old.tolist()
+        for number, was in enumerate(self.taken_over):
+            if was >= 0:
+                assert new.entity(number).entity_id == old.entity(was).entity_id
+        assert old.open_vectors_file(VECTORS_FILE).read_bytes() == listed(old, old.vectors)
+        named["progress"].phase("taking vectors over")
+        assert old.vectors is not None
+        return self._write(new, old.vectors, folder)
+
+    def _write(self, index: Index, entry: VectorsEntry, folder: Path) -> tuple[VectorsEntry, tuple[str, ...]]:
+        data = listed(index, entry)
+        (folder / VECTORS_FILE).write_bytes(data)
+        entry = replace(entry, count=data.count(b"\n"))
+        if entry.method != "lexical":
+            return entry, (VECTORS_FILE,)
+        (folder / EMBEDDER_FILE).write_bytes(FILES[EMBEDDER_FILE])
+        return entry, (VECTORS_FILE, EMBEDDER_FILE)
+
+
+def listed(index: Index, entry: VectorsEntry | None) -> bytes:
+    """Return what `FakeVectors` writes for an index."""
+    lines = [
+        f"{number}\t{text}\n"
+        for batch in EntityTexts(index, () if entry is None else entry.columns).batches()
+        for number, text in zip(batch.numbers.tolist(), batch.texts, strict=True)
+    ]
+    return "".join(lines).encode()

@@ -12,7 +12,7 @@ import click
 
 from retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
 from retrieval.index.histogram import length_lines
-from retrieval.index.layout import CURRENT_FILE, VERSIONS_DIR
+from retrieval.index.layout import CURRENT_FILE, VECTOR_FILES, VERSIONS_DIR
 from retrieval.index.manifest import Manifest
 from retrieval.index.plots import draw
 from retrieval.index.reader import Index, read_manifest
@@ -75,6 +75,8 @@ def verify_command(index: Path, as_json: bool) -> None:
         document = {**asdict(report), "path": str(report.path), "ok": report.ok}
         click.echo(json.dumps(document, ensure_ascii=False))
     elif report.ok:
+        for note in report.notes:
+            click.echo(note, err=True)
         click.echo(
             f"{index}: sound. Version {report.version}: {report.num_files} files, "
             f"{report.num_bytes:,} bytes, {report.num_rows:,} rows, {report.num_entities:,} entities"
@@ -82,9 +84,10 @@ def verify_command(index: Path, as_json: bool) -> None:
     else:
         for problem in report.problems:
             click.echo(f"{report.path / problem.file}: {problem.message}", err=True)
-        click.echo(
-            f"{index}: DAMAGED ({len(report.problems)} problems); rebuild it with build-index", err=True
-        )
+        remedy = "rebuild it with build-index"
+        if all(problem.file in VECTOR_FILES for problem in report.problems):
+            remedy = "new vectors are made with: genret update INDEX --vectors METHOD"
+        click.echo(f"{index}: DAMAGED ({len(report.problems)} problems); {remedy}", err=True)
     if not report.ok:
         sys.exit(1)
 

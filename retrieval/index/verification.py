@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from decoding.trie_arrays import derive_trie
-from retrieval.errors import IndexChecksumError, IndexDirectoryError
+from retrieval.errors import IndexChecksumError, IndexDirectoryError, MissingExtraError
 from retrieval.index.arrow_files import open_mapped
 from retrieval.index.layout import (
     ALIASES,
+    EMBEDDER_FILE,
     ENTITIES_FILE,
     ENTITY_ID,
     MANIFEST_FILE,
@@ -24,6 +25,8 @@ from retrieval.index.layout import (
     TITLE,
     TITLE_ORDER_FILE,
     TRIE_FILE,
+    VECTOR_FILES,
+    VECTORS_FILE,
 )
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index, read_manifest
@@ -60,6 +63,7 @@ class VerificationReport:
         num_rows: Rows.
         num_entities: Entities.
         problems: Everything wrong; empty when the version is sound.
+        notes: What could not be looked at, and why.
     """
 
     path: Path
@@ -69,6 +73,7 @@ class VerificationReport:
     num_rows: int
     num_entities: int
     problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -80,7 +85,8 @@ def verify(path: str | Path) -> VerificationReport:
     """Check the live version of an index, or a version directory.
 
     Every file is compared with its size and digest first. Only if all are as the manifest says is their
-    content checked: that finds what a builder did wrong, not what a disk did.
+    content checked: that finds what a builder did wrong, not what a disk did. Where files of vectors alone are
+    damaged, the content of the others is checked all the same.
 
     Raises:
         IndexDirectoryError: there is no index, or CURRENT or the manifest cannot be used.
@@ -91,12 +97,16 @@ def verify(path: str | Path) -> VerificationReport:
 def _verify_version(folder: Path) -> VerificationReport:
     manifest, digest = read_manifest(folder)
     problems = list(_damaged_files(folder, manifest))
-    if not problems:
+    notes: list[str] = []
+    if all(problem.file in VECTOR_FILES for problem in problems):
+        sound_vectors = not problems
         try:
             with Index.open(folder, verify_digests=False) as index:
-                problems = list(_broken_content(index))
+                problems += _broken_content(index)
+                if sound_vectors and index.vectors is not None:
+                    problems += _check_vectors(index, notes)
         except IndexDirectoryError as error:
-            problems = [Problem(MANIFEST_FILE, str(error))]
+            problems.append(Problem(MANIFEST_FILE, str(error)))
     return VerificationReport(
         path=folder,
         version=digest,
@@ -105,6 +115,7 @@ def _verify_version(folder: Path) -> VerificationReport:
         num_rows=manifest.counts.rows,
         num_entities=manifest.counts.entities,
         problems=tuple(problems),
+        notes=tuple(notes),
     )
 
 
@@ -224,6 +235,23 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
         wrong = first_disorder(index.title_order, title_batches(index.entities.column(TITLE)))
         if wrong is not None:
             yield Problem(TITLE_ORDER_FILE, f"place {wrong} should not stand behind the one before it")
+
+
+def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:
+    """Open the vectors as a search does; their libraries are imported here, for most indexes need none."""
+    from retrieval.vectors.methods import LEXICAL, open_embedder
+    from retrieval.vectors.vector_file import open_vectors
+
+    file = VECTORS_FILE
+    try:
+        opened = open_vectors(index)
+        if opened.entry.method == LEXICAL:
+            file = EMBEDDER_FILE
+            open_embedder(opened.entry, opened.arrays)
+    except MissingExtraError as error:
+        notes.append(f"{file}: its content was not looked at: {error}")
+    except IndexDirectoryError as error:
+        yield Problem(file, str(error).removeprefix(f"{file}: "))
 
 
 def _unordered_namesakes(index: Index, titled: IntArray, rank: IntArray) -> str | None:

@@ -1,0 +1,402 @@
+"""Builds and updates with vectors: what is asked of those who make them, and what becomes of the index."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from index_builder import vectors as vectors_module
+from index_builder.build import BuildSummary, build_index
+from index_builder.config import BuildOptions
+from index_builder.plan import plan_build
+from index_builder.rollback import roll_back
+from index_builder.update import UpdateRequest, UpdateSummary, update_index
+from index_builder.update_cli import update_command
+from index_builder.vector_wish import VectorChange, VectorWish
+from retrieval.errors import (
+    IndexChecksumError,
+    InputError,
+    MissingExtraError,
+)
+from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from retrieval.index.reader import Index
+from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.options import VectorOptions
+from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
+from tests.vector_fixtures import FakeVectors, listed, rename
+
+TOKENIZER = character_tokenizer("abcdefgh xyz")
+HEADER = "entity_id\ttitle\taliases\tdescription\tkind\tyear"
+LINES = [
+    HEADER,
+    "1\tabc\tcab|bad\tfirst one\tx\t1",
+    "2\tabc\t\t\ty\t2",
+    "3\tc\ta\tthird\t\t",
+    "4\tbcd\t\t\tz\t4",
+]
+LEXICAL = VectorWish(VectorMethod("lexical"))
+NO_CHANGE: dict[str, Any] = {"remove_ids": ("absent",), "ignore_missing": True}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeVectors:
+    fake = FakeVectors()
+    monkeypatch.setattr(vectors_module, "make_vectors", fake.make)
+    monkeypatch.setattr(vectors_module, "carry_over_vectors", fake.carry_over)
+    return fake
+
+
+def stored(index: Path) -> bytes:
+    """Return the file of vectors of the live version, which must be what its entities give."""
+    with Index.open(index) as opened:
+        assert opened.vectors_problem is None
+        data = opened.open_vectors_file(VECTORS_FILE).read_bytes()
+        assert data == listed(opened, opened.vectors)
+    return data
+
+
+def update(index: Path, lines: Sequence[str] = (), **request: Any) -> UpdateSummary:
+    add = (write_titles(index.with_name("more.tsv"), [HEADER, *lines]),) if lines else ()
+    return update_index(UpdateRequest(add=add, **request), TOKENIZER, BuildOptions(out=index))
+
+
+def data_files(index: Path, version: str) -> dict[str, bytes]:
+    folder = index / "versions" / version
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != "manifest.json"
+    }
+
+
+def test_a_build_with_vectors(fake: FakeVectors, tmp_path: Path) -> None:
+    plain = build(tmp_path, LINES, TOKENIZER, name="plain.index")
+    summary = build(tmp_path, LINES, TOKENIZER, vectors=LEXICAL, threads=3, memory_limit=1 << 30)
+    assert stored(summary.index).decode().splitlines()[:2] == ["0\tabc", "0\tcab"]
+    assert b"first one" in stored(summary.index)
+    without = version_files(plain)
+    files = version_files(summary)
+    assert set(files) - set(without) == {VECTORS_FILE, EMBEDDER_FILE}
+    assert all(files[name] == data for name, data in without.items() if name != "manifest.json")
+    (call,) = fake.calls
+    assert call["threads"] == 3
+    assert 0 < call["memory_bytes"] < 1 << 30
+    assert not call["work"].exists()
+    manifest = summary.manifest
+    assert manifest.vectors is not None
+    assert manifest.vectors.columns == ("description",)
+    assert {"faiss-cpu", "scikit-learn"} <= set(manifest.built_with)
+    assert "faiss-cpu" not in plain.manifest.built_with
+    assert manifest.history[-1].options["vectors"] == {"method": "lexical"}
+    assert "vectors" not in plain.manifest.history[-1].options
+    assert [file.name for file in manifest.files] == sorted(file.name for file in manifest.files)
+    assert summary.to_json()["vectors"]["count"] == 9
+    assert {"training vectors", "adding vectors"} <= set(summary.seconds)
+
+
+def test_the_same_input_gives_the_same_bytes(fake: FakeVectors, tmp_path: Path) -> None:
+    one, other = (build(tmp_path, LINES, TOKENIZER, name=name, vectors=LEXICAL) for name in ("a", "b"))
+    assert one.version == other.version
+    assert version_files(one) == version_files(other)
+
+
+def test_the_options_are_passed_on_and_noted(fake: FakeVectors, tmp_path: Path) -> None:
+    options = VectorOptions(kind="hnsw", dimensions=16, columns=("kind",), sample=7, device="cuda")
+    summary = build(tmp_path, LINES, TOKENIZER, vectors=VectorWish(VectorMethod("lexical"), options))
+    assert fake.calls[0]["options"] == options
+    assert summary.manifest.history[-1].options["vectors"] == {
+        "method": "lexical",
+        "index": "hnsw",
+        "dimensions": 16,
+        "columns": ["kind"],
+        "sample": 7,
+    }
+    assert summary.manifest.vectors is not None
+    assert summary.manifest.vectors.columns == ("kind",)
+
+
+def test_a_column_without_texts_is_refused_before_anything_is_tokenised(
+    fake: FakeVectors, tmp_path: Path
+) -> None:
+    wish = VectorWish(VectorMethod("lexical"), VectorOptions(columns=("colour",)))
+    with pytest.raises(InputError, match=r"vector_columns: 'colour': there is no such column; .*'kind'"):
+        build(tmp_path, LINES, TOKENIZER, vectors=wish)
+    assert not (tmp_path / "it.index").exists()
+    wish = VectorWish(VectorMethod("lexical"), VectorOptions(columns=("year",)))
+    with pytest.raises(InputError, match="vector_columns: 'year': the column is int"):
+        build(tmp_path, LINES, TOKENIZER, vectors=wish)
+    assert list((tmp_path / "it.index" / "work").glob("*/journal.jsonl")), "what was tokenised is kept"
+    fixed = build(tmp_path, LINES, TOKENIZER, vectors=LEXICAL)
+    assert fixed.resumed_shards == 1
+    assert not (tmp_path / "it.index" / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "package", "extra"),
+    [
+        ("lexical", "faiss", "vectors"),
+        ("lexical", "sklearn", "vectors"),
+        ("encoder:hub/model", "faiss", "vectors"),
+        ("sentence-transformers:hub/model", "sentence_transformers", "sentence-transformers"),
+    ],
+)
+def test_a_missing_extra_is_named_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    options = BuildOptions(out=tmp_path / "it.index", vectors=VectorWish(VectorMethod.parse(method)))
+    with pytest.raises(MissingExtraError, match=rf"{package}.*generative-retrieval\[{extra}\]"):
+        build_index(tmp_path / "absent.tsv", TOKENIZER, options)
+    with pytest.raises(MissingExtraError, match=package):
+        plan_build(tmp_path / "absent.tsv", TOKENIZER, options)
+    assert not (tmp_path / "it.index").exists()
+
+
+def test_a_model_that_is_not_there_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    for place, message in (
+        (tmp_path / "nowhere", "there is no such directory"),
+        (tmp_path / "empty", "the directory has no config.json"),
+        (tmp_path / "file", "there is no such directory"),
+        ("./model", "there is no such directory"),
+        ("a/b/c", "there is no such directory"),
+    ):
+        wish = VectorWish(VectorMethod("encoder", str(place)))
+        with pytest.raises(InputError, match=f"vectors: 'encoder:{place}': {message}"):
+            build_index(tmp_path / "absent.tsv", TOKENIZER, BuildOptions(out=tmp_path / "i", vectors=wish))
+
+
+def test_what_a_model_has_embedded_is_kept_until_the_publication(
+    tmp_path: Path, fake: FakeVectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    wish = VectorWish(VectorMethod("encoder", str(model)))
+
+    def embeds_and_dies(*arguments: Any, work: Path, **named: Any) -> None:
+        (work / "block").write_text("vectors of some texts")
+        raise InputError("x", "died")
+
+    monkeypatch.setattr(vectors_module, "make_vectors", embeds_and_dies)
+    with pytest.raises(InputError):
+        build(tmp_path, LINES, TOKENIZER, vectors=wish)
+    block = tmp_path / "it.index" / "work" / "vectors" / "block"
+    assert block.exists()
+
+    def goes_on(*arguments: Any, work: Path, **named: Any) -> Any:
+        assert (work / "block") == block
+        assert block.exists()
+        return fake.make(*arguments, work=work, **named)
+
+    monkeypatch.setattr(vectors_module, "make_vectors", goes_on)
+    summary = build(tmp_path, LINES, TOKENIZER, vectors=wish)
+    assert summary.resumed_shards == 1
+    assert not (tmp_path / "it.index" / "work").exists()
+    assert summary.manifest.vectors is not None
+    assert summary.manifest.vectors.source == str(model)
+    assert summary.manifest.file(EMBEDDER_FILE) is None
+
+
+def built(tmp_path: Path) -> BuildSummary:
+    return build(tmp_path, LINES, TOKENIZER, vectors=LEXICAL)
+
+
+def test_an_update_keeps_vectors_in_step(fake: FakeVectors, tmp_path: Path) -> None:
+    summary = built(tmp_path)
+    updated = update(summary.index, ["1\tabc\tcab\tanother\tx\t1", "5\tcc\t\t\tx\t5"], remove_ids=("2",))
+    assert updated.vectors == "carried over"
+    text = stored(summary.index)
+    assert b"another" in text
+    assert b"first one" not in text
+    with Index.open(summary.index) as index:
+        ids = [index.entity(number).entity_id for number in range(index.num_entities)]
+    assert ids == ["1", "4", "5", "3"]
+    assert fake.taken_over == [0, 2, -1, 3]
+    assert updated.to_json()["vectors_are"] == "carried over"
+    fresh = build(
+        tmp_path,
+        [HEADER, "1\tabc\tcab\tanother\tx\t1", *LINES[3:], "5\tcc\t\t\tx\t5"],
+        TOKENIZER,
+        name="fresh.index",
+        vectors=LEXICAL,
+    )
+    assert data_files(fresh.index, fresh.version) == data_files(summary.index, updated.version)
+
+
+def test_an_update_that_changes_nothing_leaves_the_vectors(fake: FakeVectors, tmp_path: Path) -> None:
+    summary = built(tmp_path)
+    updated = update(summary.index, **NO_CHANGE)
+    assert (updated.vectors, updated.version) == ("kept", summary.version)
+    assert len(fake.calls) == 1
+
+
+def test_vectors_are_added_replaced_and_dropped_and_nothing_else_changes(
+    fake: FakeVectors, tmp_path: Path
+) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER)
+    plain = data_files(summary.index, summary.version)
+    added = update(summary.index, vectors=VectorChange(LEXICAL))
+    assert added.vectors == "made"
+    stored(summary.index)
+    with_them = data_files(summary.index, added.version)
+    assert {name: with_them[name] for name in plain} == plain
+    assert set(with_them) - set(plain) == {VECTORS_FILE, EMBEDDER_FILE}
+    other = VectorWish(VectorMethod("lexical"), VectorOptions(columns=(), dimensions=16))
+    replaced = update(summary.index, vectors=VectorChange(other))
+    assert replaced.manifest.vectors is not None
+    assert replaced.manifest.vectors.dimensions == 16
+    assert b"first one" not in stored(summary.index)
+    assert replaced.manifest.history[-1].options["vectors"]["dimensions"] == 16
+    dropped = update(summary.index, vectors=VectorChange(drop=True))
+    assert dropped.vectors == "dropped"
+    assert data_files(summary.index, dropped.version) == plain
+    assert dropped.manifest.vectors is None
+    assert "faiss-cpu" not in dropped.manifest.built_with
+    assert dropped.manifest.history[-1].options["vectors"] == "none"
+    again = update(summary.index, vectors=VectorChange(drop=True))
+    assert (again.vectors, again.version) == ("absent", dropped.version)
+    roll_back(summary.index)
+    assert b"first one" not in stored(summary.index)
+    roll_back(summary.index)
+    assert b"first one" in stored(summary.index)
+    assert len(fake.calls) == 2
+
+
+def test_vectors_can_change_together_with_entities(fake: FakeVectors, tmp_path: Path) -> None:
+    summary = built(tmp_path)
+    made = update(summary.index, ["5\tcc\t\t\tx\t5"], vectors=VectorChange(LEXICAL))
+    assert made.vectors == "made"
+    assert b"\tcc\n" in stored(summary.index)
+    dropped = update(summary.index, ["6\tdd\t\t\tx\t5"], vectors=VectorChange(drop=True))
+    assert dropped.vectors == "dropped"
+    assert dropped.manifest.vectors is None
+    assert dropped.manifest.counts.entities == 6
+
+
+def test_a_dry_run_says_what_would_become_of_the_vectors(fake: FakeVectors, tmp_path: Path) -> None:
+    summary = built(tmp_path)
+    for change, lines, fate in (
+        (VectorChange(), ["5\tcc\t\t\tx\t5"], "carried over"),
+        (VectorChange(LEXICAL), [], "made"),
+        (VectorChange(drop=True), [], "dropped"),
+    ):
+        planned = update(summary.index, lines, vectors=change, dry_run=True)
+        assert (planned.vectors, planned.version) == (fate, summary.version)
+    assert len(fake.calls) == 1
+    result = CliRunner().invoke(update_command, [str(summary.index), "--vectors", "none", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert "vectors would be dropped" in result.stdout
+
+
+def test_without_faiss_an_update_says_what_can_be_done(
+    fake: FakeVectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = built(tmp_path)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(InputError, match=r"generative-retrieval\[vectors\].*--vectors none drops them"):
+        update(summary.index, remove_ids=("2",))
+    with pytest.raises(MissingExtraError, match="faiss"):
+        update(summary.index, vectors=VectorChange(LEXICAL))
+    with Index.open(summary.index) as index:
+        assert index.vectors is not None
+        assert index.version == summary.version
+    assert update(summary.index, remove_ids=("2",), vectors=VectorChange(drop=True)).vectors == "dropped"
+
+
+def test_damaged_vectors_are_not_carried_on(fake: FakeVectors, tmp_path: Path) -> None:
+    summary = built(tmp_path)
+    (summary.index / "versions" / summary.version / VECTORS_FILE).write_bytes(b"x")
+    with pytest.raises(
+        IndexChecksumError, match=r"vectors\.faiss: the manifest says .* --vectors METHOD makes new ones"
+    ):
+        update(summary.index, remove_ids=("2",))
+    assert update(summary.index, remove_ids=("2",), vectors=VectorChange(LEXICAL)).vectors == "made"
+    stored(summary.index)
+
+
+def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    lexical = built(tmp_path)
+    with pytest.raises(InputError, match=r"encoder: the vectors of .* are lexical, they need no model"):
+        update(lexical.index, remove_ids=("2",), vectors=VectorChange(encoder="x"))
+    plain = build(tmp_path, LINES, TOKENIZER, name="plain.index")
+    with pytest.raises(InputError, match=r"encoder: .* the index has no vectors"):
+        update(plain.index, remove_ids=("2",), vectors=VectorChange(encoder="x"))
+    wish = VectorWish(VectorMethod("encoder", str(model)))
+    summary = build(tmp_path, LINES, TOKENIZER, name="model.index", vectors=wish)
+    moved = model.rename(tmp_path / "moved")
+    with pytest.raises(InputError, match=r"encoder: .*there is no such directory; --encoder says where"):
+        update(summary.index, remove_ids=("2",))
+    update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder=str(moved), device="cuda"))
+    assert fake.calls[-1]["encoder"] == str(moved)
+    assert fake.calls[-1]["options"] == VectorOptions(device="cuda")
+
+
+def test_a_change_is_one_thing_or_the_other() -> None:
+    with pytest.raises(InputError, match="expected a method or none, got both"):
+        VectorChange(LEXICAL, drop=True)
+    with pytest.raises(InputError, match="encoder: says where the model of vectors lies that are kept"):
+        VectorChange(LEXICAL, encoder="x")
+    with pytest.raises(InputError, match=r"nothing to do: .*or vectors"):
+        UpdateRequest(vectors=VectorChange(device="cuda"))
+
+
+@given(data=st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_update_keeps_the_vectors_of_what_is_there(
+    fake: FakeVectors, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """The map of old numbers is checked inside the fake, the file against that of the entities."""
+    folder = tmp_path_factory.mktemp("any")
+    title = st.sampled_from(["a", "ab", "abc", "b", "ba", "c"])
+    rows = st.dictionaries(st.sampled_from("123456789"), title, min_size=1, max_size=8)
+    before, more = data.draw(rows), data.draw(rows)
+    gone = data.draw(st.sets(st.sampled_from("123456789"))) - set(more)
+
+    def lines(entities: dict[str, str]) -> list[str]:
+        return [f"{entity_id}\t{name}\t\t{name} {entity_id}\tx\t1" for entity_id, name in entities.items()]
+
+    summary = build(folder, [HEADER, *lines(before)], TOKENIZER, vectors=LEXICAL)
+    updated = update(summary.index, lines(more), remove_ids=tuple(sorted(gone)), ignore_missing=True)
+    stored(summary.index)
+    if updated.vectors == "carried over":
+        with Index.open(summary.index) as index:
+            ids = [index.entity(number).entity_id for number in range(index.num_entities)]
+        assert [was < 0 for was in fake.taken_over] == [entity_id not in before for entity_id in ids]
+    after = {key: name for key, name in {**before, **more}.items() if key not in gone}
+    fresh = build(folder, [HEADER, *lines(after)], TOKENIZER, name="fresh.index", vectors=LEXICAL)
+    assert data_files(fresh.index, fresh.version) == data_files(summary.index, updated.version)
+
+
+def test_the_summary_of_an_update_tells_of_vectors(fake: FakeVectors, tmp_path: Path) -> None:
+    summary = built(tmp_path)
+    result = CliRunner().invoke(update_command, [str(summary.index), "--remove-id", "2"])
+    assert result.exit_code == 0, result.output
+    assert "vectors carried over" in result.stdout
+    assert "lexical, 8 dimensions: 8 texts" in result.stdout
+    result = CliRunner().invoke(update_command, [str(summary.index), "--vectors", "none", "--json"])
+    told = json.loads(result.stdout)
+    assert (told["vectors"], told["vectors_are"]) == (None, "dropped")
+
+
+def test_an_index_of_an_older_format_gets_vectors_by_an_update(fake: FakeVectors, tmp_path: Path) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER)
+    folder = summary.index / "versions" / summary.version
+    rename(summary.index, folder, replace(summary.manifest, format_version=3))
+    updated = update(summary.index, vectors=VectorChange(LEXICAL))
+    assert updated.vectors == "made"
+    assert updated.manifest.format_version == 4
+    stored(summary.index)
