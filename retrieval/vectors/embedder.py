@@ -32,5 +32,15 @@ class TextEmbedder(Protocol):
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries, which some models treat otherwise than texts. Shape as above."""
 
+    def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return how alike a query and some texts are: what the inner product of their vectors stands for.
+
+        The inner product itself, or what it approximates where vectors are projections: then this tells texts
+        apart that their vectors confuse.
+
+        Returns:
+            In [-1, 1] up to rounding. Shape: (len(texts),), float32.
+        """
+
     def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
         """Return what has to be stored beside the vectors to make this embedder again; empty for models."""

@@ -84,6 +84,11 @@ class EncoderEmbedder:
         """Return the vectors of queries, which are made like those of texts."""
         return self.embed_texts(texts)
 
+    def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the inner products of a query and some texts. See `TextEmbedder`."""
+        found: npt.NDArray[np.float32] = self.embed_texts(texts) @ self.embed_queries([query])[0]
+        return found
+
     def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
         """Return nothing: the checkpoint has it all."""
         return {}

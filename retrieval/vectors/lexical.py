@@ -1,81 +1,97 @@
-"""Vectors that need no model: hashed character and word n-grams, weighted by rarity, projected at random."""
+"""Vectors that need no model: hashed n-grams of words, weighted by rarity, projected at random."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfTransformer, strip_accents_unicode
 from sklearn.random_projection import SparseRandomProjection
 
 from retrieval.errors import IndexFormatError
 from retrieval.index.digests import digest_bytes
 from retrieval.vectors.embedder import FloatMatrix
+from retrieval.vectors.word_table import NUM_FEATURES, WordTable, hash_words
 
-DEFAULT_DIMENSIONS = 256
+# At 192 dimensions what is lost to the projection is found again when the nearest texts are compared exactly.
+DEFAULT_DIMENSIONS = 192
 
-_FEATURES = 1 << 17
-_WORD_WEIGHT = 0.5
-_DENSITY = 1 / 16
+# Changes with anything that changes vectors of the same arrays.
+_ALGORITHM = "lexical-1"
+
+# Every feature stands in so many dimensions on average. More cost time and gain next to nothing.
+_PLACES_PER_FEATURE = 12
+
+# What common words of a question count for; no word of a catalogue's text is common in this sense.
+_STOP_WORD_WEIGHT = 0.3
+
+# Runs of what is neither blank nor punctuation (ASCII, Latin-1, general, CJK). Scripts without blanks have
+# long ones, which are cut.
+_MAX_WORD = 64
+_WORD = re.compile(
+    r"[^\s\x00-/:-@\[-`{-\x7f\u0080-\u00bf\u2000-\u206f\u3000-\u303f]{1,%d}" % _MAX_WORD  # noqa: UP031
+)
+
+# Texts embedded at once: their words' vectors lie in memory.
+_BLOCK = 4096
 
 Array = npt.NDArray[np.generic]
 
 
 class LexicalEmbedder:
-    """Texts that share character trigrams and words, above all rare ones, get vectors that are alike.
+    """Texts that share trigrams and words, above all rare ones, get vectors that are alike.
+
+    A text's n-grams are those of its words, so its vector is the sum of its words' vectors, of length 1.
+    Safe to use from several threads.
 
     Args:
-        arrays: What `arrays` returned.
+        arrays: `idf`, the weight of every feature, float32; `counts`, in how many dimensions each stands,
+            uint16; `places`, which, uint16; `signs`, with which sign, a bit each, uint8; `dimensions`, int32.
+
+    Attributes:
+        dimensions: Length of a vector.
+        fingerprint: Digest of the arrays.
 
     Raises:
         IndexFormatError: they are no such arrays.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        missing = sorted({"idf", "offsets", "places", "signs", "dimensions"} - set(arrays))
-        if missing:
-            raise IndexFormatError(f"lexical vectors: arrays missing: {missing}")
-        self._arrays = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
-        self.dimensions = int(self._arrays["dimensions"][0])
-        self.fingerprint = "lexical:" + digest_bytes(
-            b"".join(name.encode() + array.tobytes() for name, array in self._arrays.items())
-        )
-        self._characters = _vectorizer("char_wb", 3)
-        self._words = _vectorizer("word", 1)
+        projection = _check(arrays)
+        self._arrays = {name: np.ascontiguousarray(arrays[name]) for name in _DTYPES}
+        self.dimensions = int(projection.shape[1])
+        digests = [f"{name}:{digest_bytes(array.tobytes())}" for name, array in self._arrays.items()]
+        self.fingerprint = f"{_ALGORITHM}:" + digest_bytes(" ".join(digests).encode())
         idf: Any = self._arrays["idf"]
-        bits: Any = self._arrays["signs"]
-        offsets: Any = self._arrays["offsets"]
-        signs = 2.0 * np.unpackbits(bits)[: len(self._arrays["places"])] - 1.0
-        weights = np.concatenate([idf[:_FEATURES], _WORD_WEIGHT * idf[_FEATURES:]])
-        values = (signs * np.repeat(weights, np.diff(offsets))).astype(np.float32)
-        self._projection = sp.csr_matrix(
-            (values, self._arrays["places"].astype(np.int32), offsets), (2 * _FEATURES, self.dimensions)
-        )
+        self._table = WordTable(idf, projection)
 
     @classmethod
     def fit(cls, sample: Sequence[str], dimensions: int = DEFAULT_DIMENSIONS, seed: int = 0) -> Self:
         """Learn which n-grams are rare, and draw a projection.
 
         Args:
-            sample: Texts of the catalogue.
-            dimensions: Length of a vector.
+            sample: Texts of the catalogue; without any, all n-grams weigh the same.
+            dimensions: Length of a vector, at least 2.
             seed: Of the projection.
         """
-        idf = [
-            TfidfTransformer(norm=None).fit(abs(_vectorizer(kind, n).transform(sample))).idf_
-            for kind, n in (("char_wb", 3), ("word", 1))
-        ]
-        drawn = SparseRandomProjection(dimensions, density=_DENSITY, random_state=seed).fit(
-            sp.csr_matrix((1, 2 * _FEATURES), dtype=np.float32)
+        idf = np.ones(NUM_FEATURES, dtype=np.float32)
+        words, said = _count_words(sample, _no_weight)
+        if words:
+            idf = TfidfTransformer(norm=None).fit(abs(said @ hash_words(words))).idf_.astype(np.float32)
+        density = min(0.5, _PLACES_PER_FEATURE / dimensions)
+        drawn = SparseRandomProjection(dimensions, density=density, random_state=seed).fit(
+            sp.csr_matrix((1, NUM_FEATURES), dtype=np.float32)
         )
         projection = drawn.components_.T.tocsr()
+        projection.sort_indices()
         return cls(
             {
-                "idf": np.concatenate(idf).astype(np.float32),
-                "offsets": projection.indptr.astype(np.int32),
+                "idf": idf,
+                "counts": np.diff(projection.indptr).astype(np.uint16),
                 "places": projection.indices.astype(np.uint16),
                 "signs": np.packbits(projection.data > 0),
                 "dimensions": np.array([dimensions], dtype=np.int32),
@@ -93,30 +109,111 @@ class LexicalEmbedder:
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of catalogue texts. See `TextEmbedder`."""
-        if not len(texts):
-            return np.zeros((0, self.dimensions), dtype=np.float32)
-        counts = sp.hstack([self._characters.transform(texts), self._words.transform(texts)], format="csr")
-        vectors: FloatMatrix = (counts @ self._projection).toarray().astype(np.float32, copy=False)
-        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        lengths[lengths == 0] = 1
-        vectors /= lengths[:, None]
-        return vectors
+        return self._embed(texts, _no_weight)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of queries, which are made like those of texts."""
-        return self.embed_texts(texts)
+        """Return the vectors of queries: those of texts, but that common words count for less."""
+        return self._embed(texts, _query_weight)
+
+    def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return how alike a query and some texts are, by their n-grams themselves. See `TextEmbedder`."""
+        asked = self._n_grams([query], _query_weight)
+        dense = np.zeros(NUM_FEATURES, dtype=np.float32)
+        dense[asked.indices] = asked.data / max(_lengths(asked)[0], np.float32(1e-9))
+        given = self._n_grams(texts, _no_weight)
+        lengths = _lengths(given)
+        found: npt.NDArray[np.float32] = given @ dense
+        found /= np.where(lengths > 0, lengths, 1)
+        return found
 
     def arrays(self) -> Mapping[str, Array]:
-        """Return what `from_arrays` takes: a few megabytes."""
+        """Return what `from_arrays` takes: some six megabytes."""
         return self._arrays
 
+    def _embed(self, texts: Sequence[str], weight: Callable[[str], float]) -> FloatMatrix:
+        vectors: FloatMatrix = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        for begin in range(0, len(texts), _BLOCK):
+            words, said = _count_words(texts[begin : begin + _BLOCK], weight)
+            if words:
+                vectors[begin : begin + _BLOCK] = said @ self._table.vectors(words)
+        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+        vectors /= np.where(lengths > 0, lengths, 1)[:, None]
+        return vectors
 
-def _vectorizer(kind: str, n: int) -> HashingVectorizer:
-    return HashingVectorizer(
-        analyzer=kind,
-        ngram_range=(n, n),
-        n_features=_FEATURES,
-        norm=None,
-        dtype=np.float32,
-        token_pattern=r"(?u)\b\w+\b",
+    def _n_grams(self, texts: Sequence[str], weight: Callable[[str], float]) -> Any:
+        """Return the weighted n-grams of texts. Shape: (len(texts), NUM_FEATURES), sparse."""
+        words, said = _count_words(texts, weight)
+        if not words:
+            return sp.csr_matrix((len(texts), NUM_FEATURES), dtype=np.float32)
+        return said @ self._table.features(words)
+
+
+def _count_words(texts: Sequence[str], weight: Callable[[str], float]) -> tuple[list[str], Any]:
+    """Return the different words of texts, and how often, weighted, each text says each of them.
+
+    Returns:
+        The words, and a sparse matrix. Shape: (len(texts), number of words), float32.
+    """
+    known: dict[str, int] = {}
+    columns: list[int] = []
+    ends = [0]
+    for text in texts:
+        columns += [known.setdefault(word, len(known)) for word in split_words(text)]
+        ends.append(len(columns))
+    weights = np.array([weight(word) for word in known], dtype=np.float32)
+    places = np.array(columns, dtype=np.int32)
+    said = sp.csr_matrix((weights[places], places, ends), (len(texts), len(known)))
+    return list(known), said
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text without accents, in small letters; of punctuation alone, that."""
+    plain = strip_accents_unicode(text).lower()
+    return _WORD.findall(plain) or [part[:_MAX_WORD] for part in plain.split()]
+
+
+def _no_weight(word: str) -> float:
+    return 1.0
+
+
+def _query_weight(word: str) -> float:
+    return _STOP_WORD_WEIGHT if word in ENGLISH_STOP_WORDS else 1.0
+
+
+def _lengths(rows: Any) -> npt.NDArray[np.float32]:
+    """Return the lengths of sparse rows."""
+    squares = sp.csr_matrix((rows.data**2, rows.indices, rows.indptr), rows.shape).sum(axis=1)
+    return np.sqrt(np.asarray(squares, dtype=np.float32)).ravel()
+
+
+_DTYPES = {
+    "idf": np.float32,
+    "counts": np.uint16,
+    "places": np.uint16,
+    "signs": np.uint8,
+    "dimensions": np.int32,
+}
+
+
+def _check(arrays: Mapping[str, Array]) -> Any:
+    """Return the projection that arrays describe. Shape: (NUM_FEATURES, d), sparse."""
+    got = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
+    expected = {name: (np.dtype(dtype), 1) for name, dtype in _DTYPES.items()}
+    if got != expected:
+        raise IndexFormatError(f"lexical vectors: expected arrays of {expected}, got {got}")
+    stored: list[Any] = [arrays[name] for name in _DTYPES]
+    idf, counts, places, bits, dimensions = stored
+    total = len(places)
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    if (
+        (len(idf), len(counts), len(dimensions)) != (NUM_FEATURES, NUM_FEATURES, 1)
+        or offsets[-1] != total
+        or len(bits) != (total + 7) // 8
+        or not np.isfinite(idf).all()
+        or int(places.max(initial=0)) >= int(dimensions[0])
+    ):
+        raise IndexFormatError("lexical vectors: the sizes or values of the arrays do not fit together")
+    signs = np.unpackbits(bits, count=total).astype(np.float32) * 2 - 1
+    return sp.csr_matrix(
+        (signs, places.astype(np.int32), offsets.astype(np.int32)), (NUM_FEATURES, int(dimensions[0]))
     )

@@ -70,6 +70,11 @@ class SentenceEmbedder:
         """Return the vectors of queries, behind the prompt that the model has for them."""
         return self._embed(self._model.encode_query, texts)
 
+    def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the inner products of a query and some texts. See `TextEmbedder`."""
+        found: npt.NDArray[np.float32] = self.embed_texts(texts) @ self.embed_queries([query])[0]
+        return found
+
     def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
         """Return nothing: the checkpoint has it all."""
         return {}
