@@ -1,55 +1,28 @@
 """Requests in batches: which ones decode together, under which filters, and what each of them gets.
 
 A forward is as wide as its widest query, a batch samples in one way and its prompts share one beginning or
-none, so only requests of one method, one way of sampling, one such beginning and like width go together.
+none, so only requests of one decoder, one way of sampling, one such beginning and like width go together.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.language_model import LanguageModel, PromptPrefix
-from decoding.title_trie import TitleTrie
-from decoding.trace import Trace
-from retrieval.beam_method import run_beam
-from retrieval.errors import GenretError, ModelError
-from retrieval.explaining import Explainer
+from decoding.errors import DecodingCancelledError
+from decoding.language_model import PromptPrefix
+from retrieval.batch_answerer import BatchAnswerer, Job, Reply
+from retrieval.errors import ModelError
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.filters.store import FilterStore
-from retrieval.index.reader import Index
-from retrieval.kv_meter import KvMeter
-from retrieval.limits import Limits
-from retrieval.methods import Outcome, nothing_allowed, run_disc
+from retrieval.methods import nothing_allowed
 from retrieval.prefix_store import PrefixStore
 from retrieval.seeds import new_seed
-from retrieval.types import RetrievalResult, RetrieveRequest, Timings
+from retrieval.types import RetrievalResult, RetrieveRequest
 
 # Logits of one decode step, float32: batches of wide requests are split to stay below it.
 _MAX_LOGITS_BYTES = 256 * 2**20
-
-Reply = RetrievalResult | GenretError | DecodingCancelledError
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request on its way into a batch.
-
-    Attributes:
-        request: What is asked.
-        prompt: Its token ids.
-        num_shared: How many of them, at the beginning, every prompt of its template has.
-        cancel: Polled while its filter is made and between decode steps.
-    """
-
-    request: RetrieveRequest
-    prompt: list[int]
-    num_shared: int = 0
-    cancel: CancelToken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +30,7 @@ class _Kind:
     """What requests must have in common to decode together.
 
     Attributes:
-        method: "beam" or "disc".
+        decoder: "beam", "disc", or None where nothing is decoded.
         width: Most branches of a request, rounded up to a power of two.
         top_m: Of `disc`, as the next ones.
         adaptive: Whether the second phase of `disc` learns from the first.
@@ -67,7 +40,7 @@ class _Kind:
         shared: Tokens that their prompts begin with and that are run once for all; empty for none.
     """
 
-    method: str
+    decoder: str | None
     width: int
     top_m: int | None = None
     adaptive: bool = False
@@ -81,42 +54,29 @@ class _Kind:
         """Return the kind of a request whose prompt goes on behind a prefix."""
         width = 1 << (request.width - 1).bit_length()
         shared = () if prefix is None else prefix.token_ids
-        if request.method != "disc":
-            return cls(request.method, width, exact=request.exact, explained=request.explain, shared=shared)
+        if request.decoding != "disc":
+            return cls(request.decoding, width, exact=request.exact, explained=request.explain, shared=shared)
         drawn = (request.top_m, request.adaptive, request.prefixes)
-        return cls(request.method, width, *drawn, explained=request.explain, shared=shared)
+        return cls(request.decoding, width, *drawn, explained=request.explain, shared=shared)
 
 
 class BatchRunner:
     """Answers jobs over one index with one model.
 
     Args:
-        index: An open index.
-        model: Writes titles.
-        trie: Of the index, where the model is.
-        filters: Of the index.
-        limits: What fits into the model.
-        prefixes: Of the model.
-        explainer: Of the index and the model.
+        answerer: Answers those that go together.
+        filters: Of its index.
+        prefixes: Of its model.
+        vocab_size: Logits of the model.
     """
 
     def __init__(
-        self,
-        index: Index,
-        model: LanguageModel,
-        trie: TitleTrie,
-        filters: FilterStore,
-        limits: Limits,
-        prefixes: PrefixStore,
-        explainer: Explainer,
+        self, answerer: BatchAnswerer, filters: FilterStore, prefixes: PrefixStore, vocab_size: int
     ) -> None:
-        self._index = index
-        self._model = model
-        self._trie = trie
+        self._answerer = answerer
         self._filters = filters
-        self._limits = limits
         self._prefixes = prefixes
-        self._explainer = explainer
+        self._vocab_size = vocab_size
 
     def run(self, jobs: Sequence[Job]) -> list[Reply]:
         """Answer jobs with any mixture of options.
@@ -133,7 +93,7 @@ class BatchRunner:
             prefixes[kind] = prefix
             groups.setdefault(kind, []).append(i)
         for kind, members in groups.items():
-            most = max(1, _MAX_LOGITS_BYTES // (kind.width * self._model.vocab_size * 4))
+            most = max(1, _MAX_LOGITS_BYTES // (kind.width * self._vocab_size * 4))
             restrictions = [jobs[i].request.restriction for i in members]
             rest = iter(members)
             for filters in self._filters.batches(restrictions, most, [jobs[i].cancel for i in members]):
@@ -189,44 +149,9 @@ class BatchRunner:
                 asked.append(i)
                 allowed.append(made)
         if asked:
-            answers = self._decode([seeded[i] for i in asked], allowed, prefix)
+            answers = self._answerer.answer([seeded[i] for i in asked], allowed, prefix)
             replies.update(zip(asked, answers, strict=True))
         return [replies[i] for i in range(len(jobs))]
-
-    def _decode(
-        self, jobs: Sequence[Job], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
-    ) -> list[Reply]:
-        requests = [job.request for job in jobs]
-        room = [self._limits.room(len(job.prompt)) for job in jobs]
-        cancel = [job.cancel for job in jobs]
-        run: Callable[..., list[Outcome]] = run_beam if requests[0].method == "beam" else run_disc
-        traces = [Trace() for _ in jobs] if requests[0].explain else None
-        started = time.perf_counter()
-        try:
-            meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
-            prefilled = time.perf_counter()
-            outcomes = run(meter.session, self._trie, self._index, requests, cancel, room, filters, traces)
-        except InvalidLogitsError as error:
-            if len(jobs) == 1:
-                return [ModelError(str(error))]
-            # One query's broken logits must not take the others down: answer each alone.
-            pairs = zip(jobs, filters, strict=True)
-            return [self._decode([job], [allowed], prefix)[0] for job, allowed in pairs]
-        ended = time.perf_counter()
-        timings = Timings(
-            prefill_ms=(prefilled - started) * 1e3,
-            decode_ms=(ended - prefilled) * 1e3,
-            total_ms=(ended - started) * 1e3,
-        )
-        replies: list[Reply] = []
-        for query, outcome in enumerate(outcomes):
-            if isinstance(outcome, RetrievalResult):
-                outcome = replace(outcome, timings=timings, kv=meter.share(query))
-                if traces is not None:
-                    why = self._explainer.explain(traces[query], outcome, filters[query])
-                    outcome = replace(outcome, explanation=why)
-            replies.append(outcome)
-        return replies
 
 
 def _stopped(job: Job) -> DecodingCancelledError | None:
@@ -242,6 +167,6 @@ def _stopped(job: Job) -> DecodingCancelledError | None:
 
 def _seeded(request: RetrieveRequest) -> RetrieveRequest:
     """Return the request with a seed where its method needs one."""
-    if request.method != "disc" or request.seed is not None:
+    if request.decoding != "disc" or request.seed is not None:
         return request
     return replace(request, seed=new_seed())

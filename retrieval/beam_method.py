@@ -20,6 +20,7 @@ from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams
 from decoding.title_trie import TitleTrie
 from decoding.trace import Trace
 from decoding.types import Hypothesis
+from retrieval.decoded import Decoded
 from retrieval.entity_scores import EntityScore, is_proven
 from retrieval.filters.entity_filter import EntityFilter, constraint_of
 from retrieval.index.reader import Index
@@ -42,7 +43,22 @@ def run_beam(
     filters: Sequence[EntityFilter | None] | None = None,
     traces: Sequence[Trace] | None = None,
 ) -> list[RetrievalResult | DecodingCancelledError]:
-    """Answer requests by trie beam search. All lists have one entry per query of the session.
+    """Answer requests by trie beam search. See `decode_by_beam`."""
+    found = decode_by_beam(session, trie, index, requests, cancel, room, filters, traces)
+    return [query.answer if isinstance(query, Decoded) else query for query in found]
+
+
+def decode_by_beam(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
+) -> list[Decoded | DecodingCancelledError]:
+    """Find entities by trie beam search. All lists have one entry per query of the session.
 
     All searches of a query are written into its trace, where there are traces.
     """
@@ -65,7 +81,7 @@ def run_beam(
         wanted = {number: params for number, query in enumerate(queries) if (params := query.next_search())}
         if wanted:
             part = session.select(list(wanted))
-    return [query.answer() for query in queries]
+    return [query.found() for query in queries]
 
 
 class _Query:
@@ -132,12 +148,12 @@ class _Query:
             self.params = following
         return following
 
-    def answer(self) -> RetrievalResult | DecodingCancelledError:
+    def found(self) -> Decoded | DecodingCancelledError:
         """Return what was found."""
         if isinstance(self._last, DecodingCancelledError):
             return self._last
         request = self._request
-        return RetrievalResult(
+        answer = RetrievalResult(
             query=request.query,
             method="beam",
             candidates=rank_by_score(
@@ -148,6 +164,9 @@ class _Query:
             num_exact_nodes=self._num_exact_nodes,
             num_steps=self._num_steps,
         )
+        scores = {entity: self._score.of(tally) for entity, tally in self._tallies.items()}
+        entities = sorted(scores, key=lambda entity: (-scores[entity], entity))
+        return Decoded(answer, tuple(entities), self._unseen)
 
     def _wider(self, last: BeamResult) -> BeamParams | None:
         """Return the search with more rows and beams when forms of few entities crowded out the others.

@@ -1,7 +1,8 @@
 """The retrieval methods: from a decoder's rows to ranked catalogue entities.
 
 `beam` lists the likeliest surface forms (`retrieval.beam_method`), `disc` samples them; both are aggregated
-by entity (`retrieval.tallies`). Under a filter the forms are those of rows that name an allowed entity.
+by entity (`retrieval.tallies`). Under a filter the forms are those of rows that name an allowed entity. What
+`shortlist` and `auto` make of entities is in `retrieval.scored_methods`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
 from decoding.title_trie import TitleTrie
 from decoding.trace import Trace
+from retrieval.decoded import Decoded
 from retrieval.explanation import Explanation
 from retrieval.filters.entity_filter import EntityFilter, constraint_of
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally, credit, rank_by_share
+from retrieval.tallies import Tally, credit, order_by_share, rank_by_share
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 Outcome = RetrievalResult | DecodingCancelledError
@@ -36,7 +38,25 @@ def run_disc(
     filters: Sequence[EntityFilter | None] | None = None,
     traces: Sequence[Trace] | None = None,
 ) -> list[Outcome]:
-    """Answer requests, each with a seed, by DISC.
+    """Answer requests by DISC. See `decode_by_disc`."""
+    found = decode_by_disc(session, trie, index, requests, cancel, room, filters, traces)
+    return [
+        or_abstain(request, query.answer) if isinstance(query, Decoded) else query
+        for request, query in zip(requests, found, strict=True)
+    ]
+
+
+def decode_by_disc(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
+) -> list[Decoded | DecodingCancelledError]:
+    """Find entities by DISC. The requests have a seed each; nothing is withheld yet.
 
     All have one `top_m`, one `adaptive` and one number of prefixes per draw.
 
@@ -62,16 +82,14 @@ def run_disc(
     ]
     results = disc(session, constraint_of(trie, filters), params, cancel, room, traces)
     return [
-        result
-        if isinstance(result, DecodingCancelledError)
-        else _disc_answer(index, request, result, allowed)
+        result if isinstance(result, DecodingCancelledError) else _disc_found(index, request, result, allowed)
         for request, result, allowed in zip(requests, results, filters, strict=True)
     ]
 
 
-def _disc_answer(
+def _disc_found(
     index: Index, request: RetrieveRequest, result: DiscResult, allowed: EntityFilter | None
-) -> RetrievalResult:
+) -> Decoded:
     tallies: dict[int, Tally] = {}
     for sample in result.samples:
         credit(index, tallies, sample.hypothesis, 1.0 / len(result.samples), allowed)
@@ -89,10 +107,10 @@ def _disc_answer(
         num_steps=result.num_steps,
         seed=request.seed,
     )
-    return _or_abstain(request, answer)
+    return Decoded(answer, tuple(order_by_share(tallies)), math.inf)
 
 
-def _or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalResult:
+def or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalResult:
     """Withhold the candidates of an answer whose mass is below what the request asks for."""
     mass = answer.bounded_mass
     if request.min_mass is None or mass is None or mass >= request.min_mass:
@@ -103,12 +121,22 @@ def _or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalR
 def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
     """Return the answer to a request whose filter allows no entity: known without asking the model."""
     explanation = Explanation() if request.explain else None
-    if request.method == "beam":
-        return RetrievalResult(request.query, "beam", (), certified=True, explanation=explanation)
+    # Of `auto` and `shortlist` all entities allowed were scored, none as they are.
+    certified = True if request.proposals or request.decoding == "beam" else None
+    if request.decoding != "disc":
+        return RetrievalResult(
+            request.query,
+            request.method,
+            (),
+            certified=certified,
+            mass_lower=0.0 if request.proposals else None,
+            explanation=explanation,
+        )
     answer = RetrievalResult(
         query=request.query,
-        method="disc",
+        method=request.method,
         candidates=(),
+        certified=certified,
         mass=0.0,
         mass_stderr=0.0,
         mass_lower=0.0,
@@ -116,4 +144,4 @@ def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
         seed=request.seed,
         explanation=explanation,
     )
-    return _or_abstain(request, answer)
+    return or_abstain(request, answer)

@@ -168,6 +168,8 @@ def _refuse_disc_options(request: RetrieveRequest) -> None:
 def _checked_shortlist(request: RetrieveRequest) -> dict[str, Any]:
     _refuse_disc_options(request)
     _refuse_beam_options(request)
+    if request.explain:
+        raise InputError("explain", "needs a decoder, got the method shortlist, which walks no token tree")
     return _checked_beam_size(request, MAX_BEAM_SIZE)
 
 

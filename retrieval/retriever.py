@@ -7,11 +7,9 @@ Text in, entities out. It knows prompts, titles and entities; what a decode step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Unpack
 
 from decoding.cancellation import CancelToken
 from decoding.language_model import LanguageModel
@@ -19,34 +17,38 @@ from decoding.title_trie import TitleTrie
 from retrieval.answers.answerer import Answerer
 from retrieval.answers.engine import AnswerEngine
 from retrieval.answers.index_set import NamedIndex
-from retrieval.answers.request_options import AnswerOptions
 from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES
-from retrieval.answers.types import AnswerResult, Schema
-from retrieval.arguments import named, sequence
-from retrieval.batch_runner import BatchRunner, Job, Reply
+from retrieval.arguments import named
+from retrieval.batch_answerer import BatchAnswerer, Job, Reply
+from retrieval.batch_runner import BatchRunner
 from retrieval.compatibility import check_rendering, check_templates
 from retrieval.defaults import default_model_dir
-from retrieval.errors import InputError
+from retrieval.errors import GenretError, InputError
 from retrieval.explaining import Explainer
 from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
 from retrieval.filters.parser import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
-from retrieval.limits import DEFAULT_BATCH_SIZE, Limits
+from retrieval.index_vectors import IndexVectors
+from retrieval.limits import Limits
 from retrieval.model_opening import load_draft, load_model
 from retrieval.prefix_store import PrefixStore
+from retrieval.prepared import answer_prepared
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
-from retrieval.request_options import RequestOptions, with_options
+from retrieval.questions import Questions
+from retrieval.score_types import ScoreRequest
 from retrieval.text import TextTokenizer
+from retrieval.title_scores import ScoreJob, ScoreReply, TitleScorer
 from retrieval.token_texts import TokenTexts
 from retrieval.types import Entity, Mention, RetrievalResult, RetrieveRequest
+from retrieval.vectors.shortlister import Shortlister
 
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
 
 
-class Retriever:
+class Retriever(Questions):
     """Answers queries with entities of one index, written by one model.
 
     Args:
@@ -62,6 +64,7 @@ class Retriever:
         grammar_cache_bytes: Bound on the memory of grammars kept, where an answerer is made.
         draft: Proposes tokens of JSON answers, where an answerer is made.
         is_named: Whether schemas may name the index from now on, in place of another one of its name.
+        vectors: Of the index, for the methods `shortlist` and `auto`; None: it has none.
 
     Attributes:
         name: What schemas of JSON answers call the index, beside "titles".
@@ -89,6 +92,7 @@ class Retriever:
         grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
         draft: LanguageModel | None = None,
         is_named: bool = True,
+        vectors: IndexVectors | None = None,
     ) -> None:
         self.index = index
         self.model = model
@@ -104,7 +108,10 @@ class Retriever:
         self.prefixes = PrefixStore(model) if prefixes is None else prefixes
         self._shares_prefixes = prefixes is not None
         explainer = Explainer(index, TokenTexts(tokenizer))
-        self._runner = BatchRunner(index, model, self.trie, self.filters, limits, self.prefixes, explainer)
+        self._vectors = IndexVectors.missing(index) if vectors is None else vectors
+        answering = BatchAnswerer(index, model, self.trie, limits, explainer, self._vectors)
+        self._runner = BatchRunner(answering, self.filters, self.prefixes, model.vocab_size)
+        self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes)
         if answerer is None:
             engine = AnswerEngine(tokenizer, index.end_token_id, model.vocab_size, grammar_cache_bytes)
             answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)
@@ -129,6 +136,7 @@ class Retriever:
         draft_model: str | Path | None = None,
         name: str | None = None,
         is_named: bool = True,
+        encoder: str | Path | None = None,
     ) -> Retriever:
         """Open an index directory and load a checkpoint.
 
@@ -147,6 +155,8 @@ class Retriever:
                 model verifies several at a time; None: no drafts.
             name: What schemas of JSON answers may call the index, beside "titles"; None: its directory.
             is_named: Whether they may from now on; see `named_index`.
+            encoder: Where the encoder that made the index's vectors lies now; None: where it lay then.
+                Vectors that cannot be used are no error: see `vectors_problem`.
 
         Raises:
             GenretError: the index or a checkpoint cannot be used, or they do not fit together.
@@ -173,6 +183,7 @@ class Retriever:
                 grammar_cache_bytes=grammar_cache_bytes,
                 draft=draft,
                 is_named=is_named,
+                vectors=IndexVectors.open(opened, encoder, str(loaded.device)),
             )
         except BaseException:
             opened.close()
@@ -185,6 +196,7 @@ class Retriever:
         verify_digests: bool = True,
         name: str | None = None,
         is_named: bool = True,
+        encoder: str | Path | None = None,
     ) -> Retriever:
         """Open a further index for the same model, which is shared with its prefixes and not loaded again.
 
@@ -193,6 +205,7 @@ class Retriever:
             verify_digests: Check every file's digest, not only sizes and structure.
             name: What schemas of JSON answers may call it; None: the directory's name.
             is_named: Whether they may from now on, in place of another one of that name; see `named_index`.
+            encoder: Where the encoder that made its vectors lies now; None: where it lay then.
 
         Raises:
             GenretError: the index cannot be used, or does not fit the model.
@@ -210,10 +223,21 @@ class Retriever:
                 answerer=self.answerer,
                 name=name or Path(index).resolve().name,
                 is_named=is_named,
+                vectors=IndexVectors.open(opened, encoder, str(self.model.device)),
             )
         except BaseException:
             opened.close()
             raise
+
+    @property
+    def vectors(self) -> Shortlister | None:
+        """What proposes entities for `shortlist` and `auto`; None where nothing can."""
+        return self._vectors.shortlister
+
+    @property
+    def vectors_problem(self) -> GenretError | None:
+        """Why nothing proposes entities, `VectorsMissingError` without vectors; None where something does."""
+        return self._vectors.problem
 
     def __repr__(self) -> str:
         index = self.index
@@ -237,102 +261,9 @@ class Retriever:
     ) -> None:
         self.close()
 
-    def retrieve(
-        self,
-        queries: str | Sequence[str],
-        k: int = 10,
-        method: str = "beam",
-        *,
-        prompt: str | None = None,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        **options: Unpack[RequestOptions],
-    ) -> list[RetrievalResult]:
-        """Answer queries, in their order. See `RetrieveRequest` for the options.
-
-        Raises:
-            InputError: an option or a query is out of range, a query is too long for the model, or the
-                filter does not fit the index.
-            ModelError: the model returned broken logits.
-        """
-        texts = sequence("queries", queries, str)
-        single = isinstance(queries, str)
-        names = ["query"] if single else [f"queries[{i}]" for i in range(len(texts))]
-        asked = with_options(k, method, prompt, options)
-        requests = []
-        for name, text in zip(names, texts, strict=True):
-            with named("query", name):
-                requests.append(replace(asked, query=text))
-        return self._all_or_error(requests, names, batch_size)
-
-    def link(
-        self,
-        mentions: Mention | Sequence[Mention],
-        k: int = 1,
-        method: str = "beam",
-        *,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        **options: Unpack[RequestOptions],
-    ) -> list[RetrievalResult]:
-        """Link mentions in context to entities, in their order, all with the same options.
-
-        Raises:
-            InputError: an option is out of range, a mention is empty or too long for the model, or the
-                filter does not fit the index.
-        """
-        spans = sequence("mentions", mentions, Mention)
-        single = isinstance(mentions, Mention)
-        names = ["mention"] if single else [f"mentions[{i}]" for i in range(len(spans))]
-        asked = with_options(k, method, None, options)
-        requests = []
-        for name, mention in zip(names, spans, strict=True):
-            with named("mention", name):
-                requests.append(self.mention_request(mention, asked))
-        return self._all_or_error(requests, names, batch_size)
-
-    def link_request(
-        self, mention: Mention, k: int = 1, method: str = "beam", **options: Unpack[RequestOptions]
-    ) -> RetrieveRequest:
-        """Return the request that links one mention with the checkpoint's mention template.
-
-        Raises:
-            InputError: an option is out of range, or the mention is empty.
-        """
-        return self.mention_request(mention, with_options(k, method, None, options))
-
-    def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
-        """Return the request that links one mention as `asked`, whose query is a placeholder.
-
-        Raises:
-            InputError: the mention is empty.
-        """
-        if not mention.mention.strip():
-            raise InputError("mention", "must not be empty")
-        template = self.config.prompt(self.config.mention_prompt)
-        request = replace(asked, query=template.mention_query(mention), prompt=template.name)
-        if not request.proposals or request.shortlist_query is not None:
-            return request
-        return replace(request, shortlist_query=mention.mention)
-
-    def answer(
-        self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]
-    ) -> AnswerResult:
-        """Answer one query with JSON that is valid under a schema; see `Answerer.answer_all` for several.
-
-        Args:
-            query: The query text.
-            schema: A JSON Schema, as text or as `json.loads` reads one.
-            **options: See `AnswerRequest`.
-
-        Raises:
-            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
-            InputError: an option is out of range, the query is too long, or the answer does not fit.
-            ModelError: the model returned broken logits.
-        """
-        return self.answerer.answer_all([query], schema, titles=self.name, **options)[0]
-
     def _likeliest(self, query: str, predicate: str | None, k: int) -> list[Entity]:
         """The entities of the k likeliest titles, best first."""
-        (result,) = self.retrieve([query], k=k, filter=predicate)
+        (result,) = self.retrieve([query], k=k, method="beam", filter=predicate)
         found = (self.index.entity_by_id(candidate.entity_id) for candidate in result.candidates)
         return [entity for entity in found if entity is not None]
 
@@ -344,12 +275,26 @@ class Retriever:
         """
         self.filters.check(Restriction(parse(filter)))
 
+    def check_method(self, request: RetrieveRequest) -> None:
+        """Refuse a request whose method the index cannot serve; costs nothing, from any thread.
+
+        A request under a filter passes: it may allow so few entities that all of them are scored.
+
+        Raises:
+            VectorsMissingError: it is for `shortlist`, and the index has no vectors.
+            GenretError: they cannot be used.
+        """
+        is_open = request.restriction.is_open
+        if request.method == "shortlist" and is_open and self.index.num_entities > request.proposals:
+            self._vectors.require()
+
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the request's prompt length in tokens: its share of a batch.
 
         Raises:
             InputError: the template is unknown, the query is too long for the model, or the filter does not
                 fit the index.
+            GenretError: the method needs vectors that the index does not have; see `check_method`.
         """
         return len(self._job(request).prompt)
 
@@ -369,6 +314,8 @@ class Retriever:
         """
         for method in ("beam", "disc"):
             yield partial(self.retrieve, "warm-up", k=1, method=method, seed=0, num_samples=1)
+        if self.vectors is not None:
+            yield partial(self.retrieve, "warm-up", k=1, method="shortlist", shortlist_size=1)
         yield partial(self.link, Mention("warm-up"))
         yield partial(self.answer, "warm-up", _WARM_UP_SCHEMA, max_tokens=64)
 
@@ -388,16 +335,29 @@ class Retriever:
         Returns:
             Per request its result, or the error that concerns this request alone.
         """
-        tokens = list(cancel) if cancel is not None else [None] * len(requests)
-        replies: dict[int, Reply] = {}
-        jobs: dict[int, Job] = {}
-        for i, (request, token) in enumerate(zip(requests, tokens, strict=True)):
-            try:
-                jobs[i] = self._job(request, token)
-            except InputError as error:
-                replies[i] = error
-        replies.update(zip(jobs, self._runner.run(list(jobs.values())), strict=True))
-        return [replies[i] for i in range(len(requests))]
+        return answer_prepared(requests, cancel, self._job, self._runner.run)
+
+    def score_tokens(self, request: ScoreRequest) -> int:
+        """Return most tokens that a request takes: its share of a batch.
+
+        Raises:
+            InputError: the template is unknown, or the query or a title cannot be used.
+        """
+        return self._score_job(request).num_tokens
+
+    def score_batch(
+        self, requests: Sequence[ScoreRequest], cancel: Sequence[CancelToken | None] | None = None
+    ) -> list[ScoreReply]:
+        """Score the titles of several requests together.
+
+        Args:
+            requests: At most as many as fit into memory together.
+            cancel: Polled between forwards, one per request.
+
+        Returns:
+            Per request its result, or the error that concerns this request alone.
+        """
+        return answer_prepared(requests, cancel, self._score_job, self._titles.run)
 
     def _all_or_error(
         self, requests: Sequence[RetrieveRequest], names: Sequence[str], batch_size: int
@@ -415,6 +375,14 @@ class Retriever:
         """Return a request that can be answered with its prompt: its filter fits the index too."""
         if request.filter is not None:
             self.filters.check(request.restriction)
+        self.check_method(request)
         template = self.config.prompt(request.prompt)
         prompt = self._prompts.encode(template, request.query)
         return Job(request, prompt, self._prompts.num_shared(template), cancel)
+
+    def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
+        """Return a request that can be answered with its prompt and the rows of its titles."""
+        template = self.config.prompt(request.prompt)
+        prompt = self._prompts.encode(template, request.query)
+        rows = self._titles.rows(request.titles)
+        return ScoreJob(request, prompt, rows, self._prompts.num_shared(template), cancel)

@@ -60,13 +60,18 @@ def credit(
         tally.share += share / len(entities)
 
 
+def order_by_share(tallies: dict[int, Tally]) -> list[int]:
+    """Return the entities, those with the largest shares of the samples first, of equal ones the likelier."""
+    # Entity numbers break ties, here and below, so that equal scores come out in one order everywhere.
+    return sorted(tallies, key=lambda number: (-tallies[number].share, -tallies[number].logprob, number))
+
+
 def rank_by_share(index: Index, tallies: dict[int, Tally], k: int) -> tuple[Candidate, ...]:
     """Return the k entities with the largest shares of the samples, of equal ones the likelier first."""
-    # Entity numbers break ties, here and below, so that equal scores come out in one order everywhere.
-    order = sorted(tallies.items(), key=lambda item: (-item[1].share, -item[1].logprob, item[0]))
     return tuple(
-        _candidate(index, number, tally, tally.best(), tally.share, tally.share)
-        for number, tally in order[:k]
+        candidate(index, number, tallies[number], tallies[number].best(), share, share)
+        for number in order_by_share(tallies)[:k]
+        for share in (tallies[number].share,)
     )
 
 
@@ -81,14 +86,21 @@ def rank_by_score(
     scores = {number: score(tally) for number, tally in tallies.items()}
     order = sorted(scores, key=lambda number: (-scores[number], number))[:k]
     return tuple(
-        _candidate(index, number, tallies[number], tallies[number].best(length_penalty), scores[number], None)
+        candidate(index, number, tallies[number], tallies[number].best(length_penalty), scores[number], None)
         for number in order
     )
 
 
-def _candidate(
-    index: Index, number: int, tally: Tally, form: Hypothesis, score: float, probability: float | None
+def candidate(
+    index: Index,
+    number: int,
+    tally: Tally,
+    form: Hypothesis,
+    score: float,
+    probability: float | None,
+    similarity: float | None = None,
 ) -> Candidate:
+    """Return an entity under one of its surface forms."""
     entity = index.entity(number)
     return Candidate(
         entity_id=entity.entity_id,
@@ -98,4 +110,5 @@ def _candidate(
         probability=probability,
         metadata=entity.metadata,
         score=score,
+        similarity=similarity,
     )

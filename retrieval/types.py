@@ -82,7 +82,7 @@ class RetrieveRequest:
 
     query: str
     k: int = 10
-    method: str = "beam"
+    method: str = "auto"
     beam_size: int | None = None
     num_draws: int = 4
     num_samples: int | None = None

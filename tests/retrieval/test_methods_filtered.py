@@ -78,7 +78,7 @@ def answer(
 ) -> list[RetrievalResult]:
     trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
     nothing = [None] * len(requests)
-    run = run_beam if requests[0].method == "beam" else run_disc
+    run = run_disc if requests[0].decoding == "disc" else run_beam
     session = model.prefill(prompts or [PROMPT] * len(requests))
     outcomes: list[Outcome] = run(session, trie, index, requests, nothing, nothing, filters)
     return [outcome for outcome in outcomes if isinstance(outcome, RetrievalResult)]

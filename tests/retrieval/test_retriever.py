@@ -236,7 +236,7 @@ def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
         ({"queries": b"bytes"}, "queries: must be a str or a list of them, got bytes"),
         ({"queries": "a", "k": 0}, r"k: must be in \[1, 1000\], got 0"),
         ({"queries": "a", "k": 10**6}, r"k: must be in \[1, 1000\], got 1000000"),
-        ({"queries": "a", "method": "best"}, "method: must be one of beam, disc; got 'best'"),
+        ({"queries": "a", "method": "best"}, "method: must be one of auto, beam, disc, shortlist; got 'best'"),
         ({"queries": "a", "batch_size": 0}, "batch_size: must be at least 1, got 0"),
         (
             {"queries": "a", "prompt": "absent"},

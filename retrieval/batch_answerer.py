@@ -1,0 +1,282 @@
+"""One batch from prompts to answers: proposed entities, prefill, decoding, scoring.
+
+Requests of a batch share the prefill, whatever becomes of them then: some are decoded, some have entities
+scored, and with `auto` both, behind the prompt that was run once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from decoding.title_trie import TitleTrie
+from decoding.trace import Trace
+from retrieval.beam_method import decode_by_beam
+from retrieval.decoded import Decoded
+from retrieval.entity_scorer import EntityScorer, Scored
+from retrieval.errors import GenretError, ModelError
+from retrieval.explaining import Explainer
+from retrieval.filters.entity_filter import EntityFilter
+from retrieval.index.reader import Index
+from retrieval.index_vectors import IndexVectors
+from retrieval.kv_meter import KvMeter
+from retrieval.limits import Limits
+from retrieval.methods import decode_by_disc, or_abstain
+from retrieval.scored_methods import Proposed, entities_to_score, scored_answer
+from retrieval.tallies import count_entities
+from retrieval.types import RetrievalResult, RetrieveRequest, Timings
+
+Reply = RetrievalResult | GenretError | DecodingCancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request on its way into a batch.
+
+    Attributes:
+        request: What is asked.
+        prompt: Its token ids.
+        num_shared: How many of them, at the beginning, every prompt of its template has.
+        cancel: Polled while its filter is made and between decode steps.
+    """
+
+    request: RetrieveRequest
+    prompt: list[int]
+    num_shared: int = 0
+    cancel: CancelToken | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A job in its batch, and what has become of it.
+
+    Attributes:
+        job: Its request has a seed, where its decoder needs one.
+        allowed: Its filter.
+        room: Most tokens that may follow its prompt.
+        proposed: The entities it scores whatever is decoded; None where it scores nothing.
+        trace: Of its decoder, where that is asked for.
+        decoded: What its decoder found.
+        scored: The scores.
+        reply: What came of it.
+    """
+
+    job: Job
+    allowed: EntityFilter | None
+    room: int | None
+    proposed: Proposed | None = None
+    trace: Trace | None = None
+    decoded: Decoded | None = None
+    scored: Scored | None = None
+    reply: Reply | None = None
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its decoder is asked: where all entities are scored, only for an explanation."""
+        request = self.job.request
+        is_needed = self.proposed is None or not self.proposed.is_everything or request.explain
+        return request.decoding is not None and is_needed
+
+    @property
+    def to_score(self) -> tuple[int, ...]:
+        """The entities to score, once it is decoded."""
+        return () if self.proposed is None else entities_to_score(self.proposed, self.decoded)
+
+
+class _Stopwatch:
+    """Adds up the time of every part of a batch."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._parts: defaultdict[str, float] = defaultdict(float)
+
+    def stop(self, part: str) -> None:
+        """Count the time since the last stop as that of a part, named as in `Timings`."""
+        now = time.perf_counter()
+        self._parts[part] += (now - self._last) * 1e3
+        self._last = now
+
+    def timings(self) -> Timings:
+        return Timings(**self._parts, total_ms=sum(self._parts.values()))
+
+
+class BatchAnswerer:
+    """Answers jobs that go together, over one index with one model.
+
+    Args:
+        index: An open index.
+        model: Writes titles.
+        trie: Of the index, where the model is.
+        limits: What fits into the model.
+        explainer: Of the index and the model.
+        vectors: Of the index.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        model: LanguageModel,
+        trie: TitleTrie,
+        limits: Limits,
+        explainer: Explainer,
+        vectors: IndexVectors,
+    ) -> None:
+        self._index = index
+        self._model = model
+        self._trie = trie
+        self._limits = limits
+        self._explainer = explainer
+        self._vectors = vectors
+        self._scorer = EntityScorer(index)
+
+    def answer(
+        self, jobs: Sequence[Job], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
+    ) -> list[Reply]:
+        """Answer jobs in one batch.
+
+        Args:
+            jobs: Of one kind, with seeds where their decoder needs them.
+            filters: Per job which entities are allowed, at least one each; None for all.
+            prefix: What all prompts begin with.
+        """
+        batch = [
+            _Work(job, allowed, self._limits.room(len(job.prompt)))
+            for job, allowed in zip(jobs, filters, strict=True)
+        ]
+        try:
+            self._run(batch, prefix)
+        except InvalidLogitsError as error:
+            if len(jobs) == 1:
+                return [ModelError(str(error))]
+            # One query's broken logits must not take the others down: answer each alone.
+            pairs = zip(jobs, filters, strict=True)
+            return [self.answer([job], [allowed], prefix)[0] for job, allowed in pairs]
+        return [work.reply for work in batch if work.reply is not None]
+
+    def _run(self, batch: Sequence[_Work], prefix: PromptPrefix | None) -> None:
+        """Give every job of a batch its reply."""
+        clock = _Stopwatch()
+        self._propose(batch)
+        asked = [work for work in batch if work.reply is None]
+        is_scored = any(work.proposed is not None for work in asked)
+        if is_scored:
+            clock.stop("shortlist_ms")
+        if not asked:
+            return
+        meter = KvMeter(self._model.prefill([work.job.prompt for work in asked], prefix), len(asked))
+        clock.stop("prefill_ms")
+        self._decode(meter.session, asked)
+        clock.stop("decode_ms")
+        if is_scored:
+            self._score(meter.session, asked)
+            clock.stop("score_ms")
+        answers = {query: self._answer_of(work) for query, work in enumerate(asked) if work.reply is None}
+        if is_scored:
+            clock.stop("shortlist_ms")  # similarities of what was not proposed
+        timings = clock.timings()
+        for query, answer in answers.items():
+            work = asked[query]
+            answer = replace(answer, timings=timings, kv=meter.share(query))
+            if work.trace is not None:
+                why = self._explainer.explain(work.trace, answer, work.allowed)
+                answer = replace(answer, explanation=why)
+            work.reply = answer
+
+    def _propose(self, batch: Sequence[_Work]) -> None:
+        """Find what is scored whatever is decoded; the vectors are asked once for all.
+
+        A request that needs vectors gets its reply where there are none.
+        """
+        wanting = []
+        for work in batch:
+            request = work.job.request
+            if not request.proposals:
+                continue
+            if count_entities(self._index, work.allowed) <= request.proposals:
+                work.proposed = Proposed(self._all_allowed(work.allowed), {}, is_everything=True)
+            elif self._vectors.shortlister is not None:
+                wanting.append(work)
+            elif request.decoding is None:
+                work.reply = self._vectors.problem
+        if not wanting:
+            return
+        lists = self._vectors.require().propose(
+            [work.job.request.vector_text for work in wanting],
+            [work.job.request.proposals for work in wanting],
+            [None if work.allowed is None else work.allowed.allowed for work in wanting],
+        )
+        for work, found in zip(wanting, lists, strict=True):
+            entities = found.entities.tolist()
+            similarities = dict(zip(entities, found.similarities.tolist(), strict=True))
+            work.proposed = Proposed(tuple(entities), similarities)
+
+    def _all_allowed(self, allowed: EntityFilter | None) -> tuple[int, ...]:
+        if allowed is None:
+            return tuple(range(self._index.num_entities))
+        return tuple(np.flatnonzero(allowed.allowed).tolist())
+
+    def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
+        """Ask the decoder of those that have one."""
+        chosen = [query for query, work in enumerate(batch) if work.is_decoded]
+        if not chosen:
+            return
+        part = [batch[query] for query in chosen]
+        if len(chosen) < len(batch):
+            session = session.select(chosen)
+        requests = [work.job.request for work in part]
+        traces = None
+        if requests[0].explain:
+            traces = [Trace() for _ in part]
+            for work, trace in zip(part, traces, strict=True):
+                work.trace = trace
+        decode = decode_by_disc if requests[0].decoding == "disc" else decode_by_beam
+        cancel = [work.job.cancel for work in part]
+        room = [work.room for work in part]
+        allowed = [work.allowed for work in part]
+        found = decode(session, self._trie, self._index, requests, cancel, room, allowed, traces)
+        for work, outcome in zip(part, found, strict=True):
+            if isinstance(outcome, Decoded):
+                work.decoded = outcome
+            else:
+                work.reply = outcome
+
+    def _score(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
+        """Score what was proposed and what was decoded, in one tree per request."""
+        chosen = [
+            query for query, work in enumerate(batch) if work.proposed is not None and work.reply is None
+        ]
+        if not chosen:
+            return
+        part = [batch[query] for query in chosen]
+        outcomes = self._scorer.score(
+            session if len(chosen) == len(batch) else session.select(chosen),
+            [work.to_score for work in part],
+            [work.job.cancel for work in part],
+            [work.room for work in part],
+        )
+        for work, outcome in zip(part, outcomes, strict=True):
+            if isinstance(outcome, Scored):
+                work.scored = outcome
+            else:
+                work.reply = outcome
+
+    def _answer_of(self, work: _Work) -> RetrievalResult:
+        request = work.job.request
+        if work.proposed is None or work.scored is None:
+            if work.decoded is None:
+                raise RuntimeError("a request was neither decoded nor scored")
+            return or_abstain(request, work.decoded.answer)
+        similarities = None
+        if self._vectors.shortlister is not None:
+            similarities = partial(self._vectors.shortlister.similarities, request.vector_text)
+        return scored_answer(
+            self._index, request, work.allowed, work.proposed, work.decoded, work.scored, similarities
+        )

@@ -1,0 +1,22 @@
+"""What a decoder found for one query: its answer, and what may be made of it together with other entities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from retrieval.types import RetrievalResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """What a decoder found.
+
+    Attributes:
+        answer: The answer of the decoder alone.
+        entities: All entities that were found, the best first: more than the answer lists, as a rule.
+        unseen: No row of other entities has a better score; inf where nobody knows.
+    """
+
+    answer: RetrievalResult
+    entities: tuple[int, ...]
+    unseen: float

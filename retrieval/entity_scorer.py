@@ -1,0 +1,120 @@
+"""Exact scores of entities: every surface form of theirs, in one token tree per query."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError
+from decoding.language_model import DecodeSession
+from decoding.row_scores import RowScores, score_rows
+from decoding.types import Hypothesis
+from retrieval.entity_rows import EntityRows
+from retrieval.index.reader import Index
+from retrieval.tallies import Tally
+
+# Surface forms of one query; of entities with more together, some aliases of those with the most are left
+# out. Two thousand entities of four forms each fit.
+MAX_SCORED_FORMS = 8_192
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """What the surface forms of a query's entities score.
+
+    Attributes:
+        tallies: The forms of each entity; those are left out that are longer than the model has room for or
+            that it cannot write, and entities without any other.
+        logprob: Natural log of the probability of all distinct forms that were scored; -inf without any.
+        num_forms: How many these are.
+        num_nodes: Tokens the model computed behind the prompt.
+        has_all_listed: Whether all forms were looked at, rather than as many as one query may have.
+        is_complete: Whether besides none of them is longer than the model has room for.
+    """
+
+    tallies: dict[int, Tally]
+    logprob: float = -math.inf
+    num_forms: int = 0
+    num_nodes: int = 0
+    has_all_listed: bool = True
+    is_complete: bool = True
+
+
+class EntityScorer:
+    """Scores entities of one index.
+
+    Args:
+        index: An open index.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._rows = EntityRows(index)
+
+    def score(
+        self,
+        session: DecodeSession,
+        entities: Sequence[Sequence[int]],
+        cancel: Sequence[CancelToken | None],
+        room: Sequence[int | None],
+    ) -> list[Scored | DecodingCancelledError]:
+        """Score the entities of every query of a session. All lists have one entry per query.
+
+        Args:
+            session: Stays as it is; branches that it has are not seen.
+            entities: Entity numbers, none of a query's twice.
+            cancel: Polled between forwards.
+            room: Most tokens that may follow each prompt.
+
+        Raises:
+            InvalidLogitsError: the model returned broken logits.
+        """
+        wanted = [self._rows.of_all(mine, MAX_SCORED_FORMS) for mine in entities]
+        # In rank order neighbours share the longest beginnings.
+        ranks = [sorted({rank for rows in mine for rank in rows}) for mine, _ in wanted]
+        texts = [[self._index.row_token_ids(rank) for rank in mine] for mine in ranks]
+        found: list[Scored | DecodingCancelledError] = []
+        for query, scores in enumerate(score_rows(session, texts, cancel, room)):
+            if isinstance(scores, DecodingCancelledError):
+                found.append(scores)
+                continue
+            forms = {
+                rank: Hypothesis(row, rank, logprob)
+                for rank, row, logprob in zip(ranks[query], texts[query], scores.logprobs, strict=True)
+                if logprob is not None
+            }
+            rows, is_whole = wanted[query]
+            found.append(_scored(entities[query], rows, forms, is_whole, scores))
+        return found
+
+
+def _scored(
+    entities: Sequence[int],
+    rows: Sequence[Sequence[int]],
+    forms: dict[int, Hypothesis],
+    is_whole: bool,
+    scores: RowScores,
+) -> Scored:
+    tallies = {}
+    for entity, mine in zip(entities, rows, strict=True):
+        written = {rank: forms[rank] for rank in mine if rank in forms and forms[rank].logprob > -math.inf}
+        if written:
+            tallies[entity] = Tally(written)
+    return Scored(
+        tallies=tallies,
+        logprob=log_sum([form.logprob for form in forms.values()]),
+        num_forms=len(forms),
+        num_nodes=scores.num_nodes,
+        has_all_listed=is_whole,
+        is_complete=is_whole and None not in scores.logprobs,
+    )
+
+
+def log_sum(logprobs: Sequence[float]) -> float:
+    """Return the log of the sum of probabilities; -inf for none."""
+    largest = max(logprobs, default=-math.inf)
+    if largest == -math.inf:
+        return -math.inf
+    return largest + math.log(math.fsum(math.exp(v - largest) for v in logprobs))

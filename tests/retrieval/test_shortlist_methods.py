@@ -1,0 +1,413 @@
+"""`shortlist` and `auto` against enumeration: every title scored by itself, vectors searched one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
+from retrieval.errors import GenretError, IndexChecksumError, VectorsMissingError
+from retrieval.index.reader import Index
+from retrieval.index_vectors import IndexVectors
+from retrieval.text import TextTokenizer
+from retrieval.types import KvShare, Timings
+from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_index, train_tokenizer
+from tests.fake_vectors import MadeUpVectors
+from tests.fakes import TableModel, likely_titles
+
+CONFIG = checkpoint_config()
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+KINDS = ("city", "river", "work")
+
+
+def catalogue(seed: int) -> str:
+    """Forty entities, most with aliases, of which some have the same text."""
+    draw = np.random.default_rng(seed)
+    words = ["Nile", "Paris", "Ham", "Mercury", "Amazon", "river", "of", "Light"]
+    lines = ["entity_id\ttitle\taliases\tkind"]
+    for number in range(40):
+        forms = [" ".join(draw.choice(words, size=draw.integers(1, 4))) for _ in range(draw.integers(1, 5))]
+        lines.append(f"E{number}\t{forms[0]}\t{'|'.join(forms[1:])}\t{KINDS[number % 3]}")
+    return "\n".join(lines) + "\n"
+
+
+CATALOGUES = {
+    "twelve": CATALOGUE,
+    "forty": catalogue(0),
+    "plain": "title\nNile\nParis\nBerlin\nAmazon\nHam\n",
+}
+
+
+class Setting:
+    """An index, a model and vectors, with what they say of every entity."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        place = make_index(folder, TOKENIZER, text, rendering=CONFIG.rendering)
+        self.index = Index.open(place)
+        self.model: TableModel = likely_titles(self.index, seed=3, boost=4.0)
+        self.vectors = MadeUpVectors.of(self.index)
+        self.retriever = Retriever(self.index, self.model, TOKENIZER, CONFIG, vectors=self.vectors.opened())
+        self.blind = Retriever(self.index, self.model, TOKENIZER, CONFIG, is_named=False)
+        self.number_of = {self.index.entity(n).entity_id: n for n in range(self.index.num_entities)}
+
+    def row_logprobs(self, query: str) -> dict[int, float]:
+        prompt = CONFIG.prompt(None).encode(TOKENIZER, query)
+        return {
+            rank: self.model.logprob(prompt, self.index.row_token_ids(rank))
+            for rank in range(self.index.num_rows)
+        }
+
+    def forms(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {number: [] for number in range(self.index.num_entities)}
+        for rank in range(self.index.num_rows):
+            for number in self.index.entities_of(rank):
+                found[number].append(rank)
+        return found
+
+    def allowed(self, request: RetrieveRequest) -> list[int]:
+        made = self.retriever.filters._maker.make(request.restriction)
+        return np.flatnonzero(made.allowed).tolist()
+
+    def answer(self, *requests: RetrieveRequest) -> list[RetrievalResult]:
+        replies = self.retriever.retrieve_batch(requests)
+        assert all(isinstance(reply, RetrievalResult) for reply in replies), replies
+        return [reply for reply in replies if isinstance(reply, RetrievalResult)]
+
+
+@pytest.fixture(scope="module", params=list(CATALOGUES))
+def setting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return Setting(tmp_path_factory.mktemp("index"), CATALOGUES[request.param])
+
+
+@pytest.fixture(scope="module")
+def twelve(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return Setting(tmp_path_factory.mktemp("twelve"), CATALOGUE)
+
+
+def log_sum(values: Sequence[float]) -> float:
+    return float(np.logaddexp.reduce(values))
+
+
+QUERIES = st.sampled_from(["one", "a river", "who wrote hamlet"])
+COMMON: dict[str, Any] = {
+    "query": QUERIES,
+    "k": st.integers(1, 60),
+    "shortlist_size": st.none() | st.integers(1, 45),
+    "vector_weight": st.none() | st.sampled_from([0.0, 0.5, 20.0]),
+}
+FILTERS = st.none() | st.sampled_from(
+    [(), ("E1", "Q1", "Nile"), *(tuple(f"E{n}" for n in range(m, 40, 3)) for m in (0, 1))]
+)
+
+
+def check_scores(
+    setting: Setting, request: RetrieveRequest, result: RetrievalResult, scored: set[int]
+) -> None:
+    """Every candidate has the score of its own, and the list is the best of those scored."""
+    rows, forms = setting.row_logprobs(request.query), setting.forms()
+    alike = setting.vectors.all_similarities(request.vector_text)
+    ranks = {rank for number in scored for rank in forms[number]}
+    total = log_sum([rows[rank] for rank in ranks])
+    logprobs = {number: log_sum([rows[rank] for rank in forms[number]]) for number in scored}
+    scores = {n: logprob + request.similarity_weight * float(alike[n]) for n, logprob in logprobs.items()}
+    for found in result.candidates:
+        number = setting.number_of[found.entity_id]
+        assert found.logprob == pytest.approx(logprobs[number], abs=1e-4)
+        assert found.score == pytest.approx(scores[number], abs=1e-4)
+        assert found.similarity == pytest.approx(float(alike[number]), abs=1e-5)
+        assert found.probability == pytest.approx(math.exp(logprobs[number] - total), rel=1e-3)
+        best = max(forms[number], key=rows.__getitem__)
+        assert found.surface == setting.index.surface(best, number)
+        assert found.title == setting.index.entity(number).title
+    assert result.num_scored == len(ranks)
+    found_scores = [found.score for found in result.candidates]
+    assert found_scores == sorted(found_scores, reverse=True)
+    assert len({found.entity_id for found in result.candidates}) == len(result.candidates)
+    assert len(result.candidates) == min(request.k, len(scored))
+    best_scores = sorted(scores.values(), reverse=True)[: request.k]
+    assert found_scores == pytest.approx(best_scores, abs=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(fields=st.fixed_dictionaries(COMMON), ids=FILTERS)
+def test_shortlist_is_the_best_of_what_is_proposed(
+    setting: Setting, fields: dict[str, Any], ids: tuple[str, ...] | None
+) -> None:
+    request = RetrieveRequest(method="shortlist", allow_ids=ids, **fields)
+    (result,) = setting.answer(request)
+    allowed = setting.allowed(request)
+    alike = setting.vectors.all_similarities(request.query)
+    proposed = sorted(allowed, key=lambda number: -alike[number])[: request.proposals]
+    check_scores(setting, request, result, set(proposed))
+    is_everything = len(allowed) <= request.proposals
+    assert result.certified == (True if is_everything else None)
+    assert (result.method, result.shortlist_size) == ("shortlist", len(proposed))
+    rows, forms = setting.row_logprobs(request.query), setting.forms()
+    ranks = {rank for number in proposed for rank in forms[number]}
+    assert result.mass_lower == pytest.approx(math.fsum(math.exp(rows[rank]) for rank in ranks), rel=1e-3)
+    assert (result.mass, result.num_draws, result.num_steps, result.seed) == (None, 0, 0, None)
+
+
+BEAMS = st.fixed_dictionaries(
+    {
+        "beam_size": st.none() | st.integers(1, 30),
+        "exact": st.booleans(),
+        "decoder": st.none() | st.just("beam"),
+    }
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(fields=st.fixed_dictionaries(COMMON), beams=BEAMS, ids=FILTERS)
+def test_auto_ranks_what_is_decoded_and_what_is_proposed(
+    setting: Setting, fields: dict[str, Any], beams: dict[str, Any], ids: tuple[str, ...] | None
+) -> None:
+    request = RetrieveRequest(method="auto", allow_ids=ids, **fields, **beams)
+    (result,) = setting.answer(request)
+    allowed = setting.allowed(request)
+    rows, forms = setting.row_logprobs(request.query), setting.forms()
+    logprobs = {number: log_sum([rows[rank] for rank in forms[number]]) for number in allowed}
+    assert result.method == "auto"
+    if len(allowed) <= request.proposals:
+        check_scores(setting, request, result, set(allowed))
+        assert (result.certified, result.num_steps) == (True, 0)
+        return
+    alone = RetrieveRequest(
+        request.query,
+        request.k,
+        method="beam",
+        beam_size=request.beam_size,
+        exact=request.exact,
+        allow_ids=ids,
+    )
+    (decoded,) = setting.answer(alone)
+    alike = setting.vectors.all_similarities(request.query)
+    proposed = sorted(allowed, key=lambda number: -alike[number])[: request.proposals]
+    listed = {setting.number_of[found.entity_id] for found in decoded.candidates}
+    weight = request.similarity_weight
+    scores = {number: logprobs[number] + weight * float(alike[number]) for number in allowed}
+    assert len(result.candidates) >= min(request.k, len({*proposed, *listed}))
+    last = result.candidates[-1].score if len(result.candidates) == request.k else -math.inf
+    found = {setting.number_of[candidate.entity_id]: candidate for candidate in result.candidates}
+    for number, candidate in found.items():
+        assert candidate.logprob == pytest.approx(logprobs[number], abs=1e-4)
+        assert candidate.score == pytest.approx(scores[number], abs=1e-4)
+        assert candidate.similarity == pytest.approx(float(alike[number]), abs=1e-5)
+    for number in {*proposed, *listed} - set(found):
+        assert scores[number] <= last + 1e-4
+    assert [c.score for c in result.candidates] == sorted((c.score for c in result.candidates), reverse=True)
+    assert result.shortlist_size == len(proposed)
+    assert result.num_steps == decoded.num_steps
+    assert result.num_nodes > decoded.num_nodes
+    if weight:
+        assert result.certified is False
+    elif decoded.certified:
+        assert result.certified
+    if result.certified:
+        best = sorted(logprobs.values(), reverse=True)[: request.k]
+        assert [c.logprob for c in result.candidates] == pytest.approx(best, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 2.0}, {"adaptive": True}, {"min_mass": 1.0}, {"min_mass": 0.0}]
+)
+@pytest.mark.parametrize("size", [4, 40])
+def test_auto_keeps_what_disc_says_of_the_mass(twelve: Setting, options: dict[str, Any], size: int) -> None:
+    fields: dict[str, Any] = {"query": "a river", "k": 20, "seed": 7, "num_samples": 8, **options}
+    (drawn,) = twelve.answer(RetrieveRequest(method="disc", **fields))
+    request = RetrieveRequest(method="auto", decoder="disc", shortlist_size=size, **fields)
+    (result,) = twelve.answer(request)
+    assert (result.method, result.seed) == ("auto", 7)
+    assert result.abstained == (options.get("min_mass") == 1.0) == (not result.candidates)
+    if size == 40:  # everything is scored, so that its probability is known
+        mass = math.fsum(map(math.exp, twelve.row_logprobs("a river").values()))
+        assert result.mass == result.mass_lower == result.mass_upper == pytest.approx(mass, rel=1e-4)
+        assert (result.mass_stderr, result.num_draws, result.certified) == (0.0, 0, True)
+        return
+    assert (result.mass, result.mass_stderr, result.mass_upper) == (
+        drawn.mass,
+        drawn.mass_stderr,
+        drawn.mass_upper,
+    )
+    assert (result.num_draws, result.num_accepted, result.certified) == (
+        drawn.num_draws,
+        drawn.num_accepted,
+        None,
+    )
+    assert result.mass_lower is not None
+    assert drawn.mass_lower is not None
+    assert result.mass_lower >= drawn.mass_lower
+    if not result.abstained:
+        assert {c.entity_id for c in drawn.candidates} <= {c.entity_id for c in result.candidates}
+        check_scores(twelve, request, result, {twelve.number_of[c.entity_id] for c in result.candidates})
+
+
+def test_scores_of_entities_are_those_of_the_decoder(twelve: Setting) -> None:
+    options: dict[str, Any] = {"k": 12, "length_penalty": 0.7, "beam_size": 200}
+    (listed,) = twelve.answer(RetrieveRequest("one", method="beam", **options))
+    (result,) = twelve.answer(RetrieveRequest("one", method="auto", shortlist_size=3, **options))
+    assert [c.entity_id for c in result.candidates] == [c.entity_id for c in listed.candidates]
+    assert [c.surface for c in result.candidates] == [c.surface for c in listed.candidates]
+    assert [c.score for c in result.candidates] == pytest.approx(
+        [c.score for c in listed.candidates], abs=1e-5
+    )
+    assert result.certified == listed.certified
+
+
+def without_costs(result: RetrievalResult) -> RetrievalResult:
+    return replace(result, timings=Timings(), kv=KvShare(), num_steps=0)
+
+
+def mixed_requests() -> list[RetrieveRequest]:
+    options: list[dict[str, Any]] = [
+        {"method": "shortlist", "shortlist_size": 3},
+        {"method": "auto", "shortlist_size": 4},
+        {"method": "beam"},
+        {"method": "disc", "seed": 3},
+        {"method": "auto", "decoder": "disc", "seed": 3, "shortlist_size": 2},
+        {"method": "shortlist"},
+        {"method": "auto", "filter": "kind = 'city'"},
+        {"method": "auto", "shortlist_size": 2, "filter": "kind != 'city'", "vector_weight": 3.0},
+        {"method": "shortlist", "allow_ids": ()},
+        {"method": "auto", "allow_ids": ()},
+        {"method": "auto", "shortlist_size": 1, "shortlist_query": "something else"},
+        {"method": "auto", "shortlist_size": 4, "k": 3, "prompt": "mention"},
+    ]
+    return [RetrieveRequest(f"query {n}", **fields) for n, fields in enumerate(options)]
+
+
+def test_mixed_batch_answers_each_as_if_alone(twelve: Setting) -> None:
+    requests = mixed_requests()
+    together = twelve.answer(*requests)
+    for request, reply in zip(requests, together, strict=True):
+        (alone,) = twelve.answer(request)
+        assert without_costs(alone) == without_costs(reply)
+    assert [without_costs(r) for r in together] == [without_costs(r) for r in twelve.answer(*requests)]
+    assert [r.method for r in together] == [r.method for r in requests]
+
+
+def test_vectors_are_asked_once_for_a_batch_and_not_where_all_are_scored(twelve: Setting) -> None:
+    twelve.vectors.asked.clear()
+    twelve.answer(
+        *(RetrieveRequest(f"q{n}", method="auto", shortlist_size=2 + n) for n in range(3)),
+        RetrieveRequest("everything", method="auto"),
+        RetrieveRequest("few", method="auto", shortlist_size=3, filter="kind = 'city'"),
+        RetrieveRequest("other", method="auto", shortlist_size=3, shortlist_query="words"),
+        RetrieveRequest("beam", method="beam"),
+    )
+    assert twelve.vectors.asked == [["q0", "q1", "q2", "words"]]
+
+
+def test_nothing_allowed(twelve: Setting) -> None:
+    shortlist, auto, drawn, strict = twelve.answer(
+        RetrieveRequest("x", method="shortlist", allow_ids=()),
+        RetrieveRequest("x", allow_ids=()),
+        RetrieveRequest("x", decoder="disc", allow_ids=()),
+        RetrieveRequest("x", decoder="disc", allow_ids=(), min_mass=0.5),
+    )
+    for result, method in ((shortlist, "shortlist"), (auto, "auto"), (drawn, "auto"), (strict, "auto")):
+        assert (result.method, result.candidates, result.mass_lower) == (method, (), 0.0)
+        assert result.certified
+    assert (drawn.mass, auto.mass) == (0.0, None)
+    assert [r.abstained for r in (shortlist, auto, drawn, strict)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("decoder", ["beam", "disc"])
+def test_auto_without_vectors_is_its_decoder(twelve: Setting, decoder: str) -> None:
+    fields: dict[str, Any] = {"query": "a river", "k": 5, "seed": 2}
+    (alone,) = twelve.blind.retrieve_batch([RetrieveRequest(method=decoder, **fields)])
+    (fallen,) = twelve.blind.retrieve_batch([RetrieveRequest(decoder=decoder, shortlist_size=3, **fields)])
+    assert isinstance(alone, RetrievalResult)
+    assert isinstance(fallen, RetrievalResult)
+    assert without_costs(alone) == without_costs(fallen)
+    assert fallen.method == decoder
+    assert (fallen.timings.shortlist_ms, fallen.timings.score_ms) == (0.0, 0.0)
+
+
+def test_few_entities_are_scored_without_vectors(twelve: Setting) -> None:
+    requests = [
+        RetrieveRequest("one", method=method, shortlist_size=3, vector_weight=5.0, filter="kind = 'city'")
+        for method in ("auto", "shortlist")
+    ]
+    for reply in twelve.blind.retrieve_batch(requests):
+        assert isinstance(reply, RetrievalResult)
+        assert {c.entity_id for c in reply.candidates} == {"Q4", "Q5", "Q6"}
+        assert all(c.similarity is None and c.score == c.logprob for c in reply.candidates)
+        assert (reply.certified, reply.shortlist_size) == (True, 3)
+
+
+@pytest.mark.parametrize(
+    "problem", [None, IndexChecksumError("vectors.faiss", "its size is 3 bytes, expected 4")]
+)
+def test_shortlist_without_vectors_says_why_and_the_others_go_on(
+    twelve: Setting, problem: GenretError | None
+) -> None:
+    vectors = None if problem is None else IndexVectors(problem)
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors)
+    wanted = VectorsMissingError if problem is None else IndexChecksumError
+    assert retriever.vectors is None
+    assert isinstance(retriever.vectors_problem, wanted)
+    request = RetrieveRequest("one", method="shortlist", shortlist_size=3)
+    filtered = replace(request, filter="kind != 'city'")
+    retriever.check_method(filtered)  # nobody knows yet how many it allows
+    for ask in (retriever.check_method, retriever.prompt_tokens):
+        with pytest.raises(wanted):
+            ask(request)
+    with pytest.raises(wanted):
+        retriever.retrieve("one", method="shortlist", shortlist_size=3)
+    replies = retriever.retrieve_batch(
+        [request, filtered, replace(request, method="auto"), replace(request, k=2, shortlist_size=12)]
+    )
+    assert [type(reply) for reply in replies] == [wanted, wanted, RetrievalResult, RetrievalResult]
+    assert str(replies[0]) == str(replies[1]) == str(retriever.vectors_problem)
+    if problem is None:
+        assert "has no vectors, which the method shortlist needs" in str(replies[0])
+
+
+def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> None:
+    twelve.vectors.asked.clear()
+    mention = Mention("Amazon", left="rain over the ", right=" basin")
+    twelve.retriever.link(mention, shortlist_size=2)
+    twelve.retriever.link(mention, shortlist_size=2, shortlist_query="the river")
+    assert twelve.vectors.asked == [["Amazon"], ["the river"]]
+    assert twelve.retriever.link_request(mention, method="beam").shortlist_query is None
+    assert twelve.retriever.link_request(mention).query == "rain over the [Amazon] basin"
+
+
+def test_warm_up_asks_for_a_shortlist_where_there_are_vectors(twelve: Setting) -> None:
+    twelve.vectors.asked.clear()
+    twelve.retriever.warm_up()
+    assert ["warm-up"] in twelve.vectors.asked
+    twelve.blind.warm_up()
+
+
+def test_timings_add_up(twelve: Setting) -> None:
+    (result,) = twelve.answer(RetrieveRequest("one", shortlist_size=3))
+    times = result.timings
+    parts = (times.shortlist_ms, times.prefill_ms, times.decode_ms, times.score_ms)
+    assert all(part > 0 for part in parts)
+    assert times.total_ms == pytest.approx(sum(parts))
+
+
+def test_aliases_beyond_the_bound_are_left_out_and_nothing_is_certified(
+    twelve: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = twelve.answer(RetrieveRequest("one", k=12))
+    monkeypatch.setattr("retrieval.entity_scorer.MAX_SCORED_FORMS", 14)
+    retriever = Retriever(
+        twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=twelve.vectors.opened(), is_named=False
+    )
+    for size in (12, 11):
+        (cut,) = retriever.retrieve("one", k=12, shortlist_size=size, beam_size=100)
+        assert cut.certified is False
+        assert cut.num_scored < whole.num_scored
+        assert {c.entity_id for c in cut.candidates} == {c.entity_id for c in whole.candidates}
+        assert all(c.surface == c.title for c in cut.candidates)
