@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from retrieval.errors import VectorsMissingError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
+from retrieval.vectors.blocks import BlockEmbedder
+from retrieval.vectors.kinds import inner_cells, inner_graph, kind_of, load_faiss, new_index
+from retrieval.vectors.making import block_size, faiss_threads, make_vectors, write_vectors
+from retrieval.vectors.methods import VectorMethod, open_embedder
 from retrieval.vectors.options import VectorOptions, VectorProgress
+from retrieval.vectors.vector_file import open_vectors, stored_ids
+from retrieval.vectors.views import EntityTexts, TextBatch
+
+IntArray = npt.NDArray[np.int64]
+
+# Entities whose texts are compared at once.
+_BLOCK = 16_384
 
 
 def carry_over_vectors(
@@ -34,7 +49,7 @@ def carry_over_vectors(
         old: The last version, which has vectors.
         new: The next version; its entities are read.
         number_of_old: For every entity of `new` the number it had in `old`, -1 where it is new. An entity
-            whose texts changed may have its old number: texts are compared. Shape: (new.num_entities,), int64.
+            whose texts changed may have its old number: texts are compared. Shape: (num_new,), int64.
         folder: Where the files are written, which is synced.
         options: `device` counts; of the others only what differs from what `old` has makes vectors anew, with
             "auto", None and 0 standing for what it has.
@@ -54,4 +69,137 @@ def carry_over_vectors(
         IndexMismatchError: the encoder is not the one that made them.
         MissingExtraError, InputError, ModelError, SourceError: as for `make_vectors`.
     """
-    raise NotImplementedError
+    entry = old.vectors
+    if entry is None:
+        raise VectorsMissingError(f"{old.path}: the index was built without vectors")
+    texts = EntityTexts(new, entry.columns)
+    wish = _wish(entry, options)
+    if _is_outgrown(entry, wish, texts.count):
+        method = VectorMethod(entry.method, entry.source if encoder is None else str(encoder))
+        return make_vectors(
+            new,
+            method,
+            wish,
+            folder,
+            memory_bytes=memory_bytes,
+            threads=threads,
+            work=work,
+            progress=progress,
+        )
+    with faiss_threads(threads):
+        opened = open_vectors(old, mapped=False)
+        embedder = open_embedder(entry, opened.arrays, encoder, options.device)
+        is_same = _same_texts(EntityTexts(old, entry.columns), texts, number_of_old)
+        renumbered = np.full(old.num_entities, -1, np.int64)
+        kept = np.flatnonzero(is_same)
+        renumbered[number_of_old[kept]] = kept
+        vectors = _taken_over(opened.index, entry, renumbered, texts.count)
+        added = np.flatnonzero(~is_same)
+        if progress is not None:
+            progress.phase("vectors of new texts", len(added))
+        step = block_size(entry.dimensions, memory_bytes)
+        blocks = BlockEmbedder(embedder, work if entry.source else None)
+        done = 0
+        for block in blocks.blocks(_texts_of(texts, added, step)):
+            vectors.add_with_ids(block.vectors, block.numbers)
+            done += len(block.numbers)
+            if progress is not None:
+                progress.advance(done, f"{done:,} texts")
+        source = entry.source if encoder is None else str(encoder)
+        made = replace(entry, source=source, count=int(vectors.ntotal))
+        return made, write_vectors(vectors, embedder, folder)
+
+
+def _wish(entry: VectorsEntry, options: VectorOptions) -> VectorOptions:
+    """Return the options with which vectors like these would be made."""
+    kind = options.kind
+    if kind == "auto" and entry.kind != kind_of("auto", entry.count):
+        kind = entry.factory if entry.kind == "factory" else entry.kind  # it was asked for
+    # A model has its own dimensions.
+    dimensions = options.dimensions or (None if entry.source else entry.dimensions)
+    columns = entry.columns if options.columns is None else options.columns
+    return replace(
+        options, kind=kind, dimensions=dimensions, columns=columns, seed=options.seed or entry.seed
+    )
+
+
+def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
+    """Say whether vectors have to be made anew."""
+    if (wish.columns, wish.seed) != (entry.columns, entry.seed):
+        return True
+    if wish.dimensions not in (None, entry.dimensions):
+        return True
+    kind = kind_of(wish.kind, count)
+    if kind != entry.kind or (kind == "factory" and wish.kind != entry.factory):
+        return True
+    if kind == "factory":
+        return not inner_cells_named(entry.factory, entry.dimensions)
+    return kind == "ivfpq" and count > 2 * entry.count
+
+
+def inner_cells_named(factory: str, dimensions: int) -> bool:
+    """Say whether an index of this factory string has inverted lists, whose codes can be moved."""
+    return inner_cells(new_index("factory", factory, dimensions, 0, 0)) is not None
+
+
+def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> npt.NDArray[np.bool_]:
+    """Say for every new entity whether it was there with the same texts. Shape: (num_new,)."""
+    is_same = number_of_old >= 0
+    for begin in range(0, len(number_of_old), _BLOCK):
+        numbers = begin + np.flatnonzero(is_same[begin : begin + _BLOCK])
+        now, then = new.of(numbers), old.of(number_of_old[numbers])
+        for number, mine, its in zip(
+            numbers, _grouped(now, numbers), _grouped(then, number_of_old[numbers]), strict=True
+        ):
+            is_same[number] = mine == its
+    return is_same
+
+
+def _grouped(batch: TextBatch, numbers: IntArray) -> Iterator[list[str]]:
+    """Yield the texts of each of these entities, in their order."""
+    at = 0
+    for number in numbers:
+        end = at
+        while end < len(batch.numbers) and batch.numbers[end] == number:
+            end += 1
+        yield batch.texts[at:end]
+        at = end
+
+
+def _texts_of(texts: EntityTexts, entities: IntArray, size: int) -> Iterator[TextBatch]:
+    for begin in range(0, len(entities), size):
+        batch = texts.of(entities[begin : begin + size])
+        for start in range(0, len(batch.texts), size):
+            part = slice(start, start + size)
+            yield TextBatch(batch.numbers[part], batch.texts[part])
+
+
+def _taken_over(vectors: Any, entry: VectorsEntry, renumbered: IntArray, count: int) -> Any:
+    """Return an index of the vectors that stay, under their new numbers.
+
+    Args:
+        vectors: The index that is there; it is used up.
+        entry: What the manifest says about it.
+        renumbered: New number of every old entity, -1 for those that go. Shape: (num_old,), int64.
+        count: Vectors there will be.
+    """
+    faiss = load_faiss()
+    if inner_cells(vectors) is not None:
+        goes = np.packbits(renumbered < 0, bitorder="little")
+        # The list's own removal moves codes as they are.
+        inner_cells(vectors).remove_ids(faiss.IDSelectorBitmap(goes))
+        for ids in stored_ids(vectors):
+            ids[:] = renumbered[ids]
+        vectors.ntotal = inner_cells(vectors).ntotal
+        return vectors
+    fresh = new_index(entry.kind, entry.factory, entry.dimensions, count, entry.seed)
+    ids = faiss.vector_to_array(vectors.id_map)
+    kept = np.flatnonzero(renumbered[ids] >= 0)
+    graph = inner_graph(vectors)
+    storage = faiss.downcast_index(vectors.index if graph is None else graph.storage)
+    if len(kept):
+        rows = faiss.rev_swig_ptr(storage.get_xb(), len(ids) * entry.dimensions).reshape(len(ids), -1)
+        for begin in range(0, len(kept), _BLOCK):
+            part = kept[begin : begin + _BLOCK]
+            fresh.add_with_ids(np.ascontiguousarray(rows[part]), renumbered[ids[part]])
+    return fresh

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
+from safetensors.numpy import save_file
+
+from retrieval.durable import appearing, writing
+from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
+from retrieval.vectors.blocks import BlockEmbedder
+from retrieval.vectors.embedder import FloatMatrix, TextEmbedder
+from retrieval.vectors.exact import ExactSimilarities
+from retrieval.vectors.kinds import efforts, kind_of, load_faiss, new_index, sample_size, train
+from retrieval.vectors.methods import LEXICAL, VectorMethod, fit_embedder
+from retrieval.vectors.nearest import NearestTexts
 from retrieval.vectors.options import VectorOptions, VectorProgress
+from retrieval.vectors.pipeline import searcher_of
+from retrieval.vectors.typing_errors import damaged
+from retrieval.vectors.views import EntityTexts
 
-if TYPE_CHECKING:
-    from retrieval.vectors.methods import VectorMethod
+DEFAULT_COLUMN = "description"
+# Texts that tell a lexical embedder what is rare.
+_EMBEDDER_SAMPLE = 200_000
+_RECALL_QUERIES = 200
+# The least effort that finds so many of Flat's 100 nearest is stored.
+TARGET_RECALL = 0.92
+_MAX_BLOCK = 16_384
+# Parts of the memory that a sample may take, and a block with what is made from it.
+_SAMPLE_PART, _BLOCK_PART = 4, 16
 
 
 def make_vectors(
@@ -25,6 +50,9 @@ def make_vectors(
     progress: VectorProgress | None = None,
 ) -> tuple[VectorsEntry, tuple[str, ...]]:
     """Make the vectors of an index's entities.
+
+    The same entities, options and number of threads give the same bytes with the same versions of faiss,
+    NumPy and the embedder's library on the same kind of processor: what is random comes from the seed.
 
     Args:
         index: Its entities are read; it needs nothing else, and is not changed.
@@ -46,4 +74,161 @@ def make_vectors(
         ModelError: the encoder cannot be loaded.
         SourceError: a file cannot be written.
     """
-    raise NotImplementedError
+    with faiss_threads(threads):
+        texts = EntityTexts(index, index_columns(index, options))
+        count = texts.count
+        _tell(progress, "fit the embedder")
+        sample = texts.sample(min(count, _EMBEDDER_SAMPLE)).texts if method.name == LEXICAL else []
+        embedder = fit_embedder(method, sample, options.dimensions, options.device, options.seed)
+        blocks = BlockEmbedder(embedder, work if method.source else None)
+        kind = kind_of(options.kind, count)
+        vectors = new_index(kind, options.kind, embedder.dimensions, count, options.seed)
+        trained = _train(vectors, texts, embedder, options, count, memory_bytes, progress)
+        entry = VectorsEntry(
+            method=method.name,
+            source=method.source,
+            fingerprint=embedder.fingerprint,
+            columns=texts.columns,
+            dimensions=embedder.dimensions,
+            count=count,
+            kind=kind,
+            factory=_factory_name(kind, options.kind, vectors),
+            effort=0,
+            sample=trained,
+            recall=1.0,
+            recall_queries=0,
+            seed=options.seed,
+        )
+        nearest = None if kind == "flat" else _recall_queries(texts, embedder, options.seed)
+        add_texts(vectors, texts, blocks, memory_bytes, count, progress, nearest)
+        if nearest is not None:
+            _tell(progress, "measure the recall of the vectors")
+            exact = ExactSimilarities(embedder, texts)
+            entry = _tuned(entry, vectors, index.num_entities, exact, nearest)
+        return entry, write_vectors(vectors, embedder, folder)
+
+
+def index_columns(index: Index, options: VectorOptions) -> tuple[str, ...]:
+    """Return the columns asked for, or `description` where the index has such a column of strings."""
+    if options.columns is not None:
+        return options.columns
+    is_there = index.metadata_types.get(DEFAULT_COLUMN) == "string"
+    return (DEFAULT_COLUMN,) if is_there else ()
+
+
+@contextmanager
+def faiss_threads(threads: int) -> Iterator[None]:
+    """Let faiss use so many threads in the block."""
+    faiss = load_faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(max(threads, 1))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def add_texts(
+    vectors: Any,
+    texts: EntityTexts,
+    blocks: BlockEmbedder,
+    memory_bytes: int,
+    count: int,
+    progress: VectorProgress | None,
+    nearest: NearestTexts | None = None,
+) -> None:
+    """Embed all texts and add them to an index, block by block."""
+    if progress is not None:
+        progress.phase("vectors", count)
+    done = 0
+    for block in blocks.blocks(texts.batches(block_size(vectors.d, memory_bytes))):
+        vectors.add_with_ids(block.vectors, block.numbers)
+        if nearest is not None:
+            nearest.see(block.numbers, block.vectors)
+        done += len(block.numbers)
+        if progress is not None:
+            progress.advance(done, f"{done:,} texts")
+
+
+def block_size(dimensions: int, memory_bytes: int) -> int:
+    """Return how many texts are embedded and added at once."""
+    return max(min(memory_bytes // _BLOCK_PART // (4 * dimensions), _MAX_BLOCK), 1)
+
+
+def write_vectors(vectors: Any, embedder: TextEmbedder, folder: Path) -> tuple[str, ...]:
+    """Write an index and what its embedder is made from, synced; return the names of the files.
+
+    Raises:
+        SourceError: a file cannot be written.
+    """
+    faiss = load_faiss()
+    with appearing(folder / VECTORS_FILE) as staging, writing(folder / VECTORS_FILE):
+        try:
+            faiss.write_index(vectors, os.fspath(staging))
+        except RuntimeError as error:  # faiss knows the system's errors by their text alone
+            raise OSError(str(error).rpartition(": ")[2] or str(error)) from error
+    arrays = embedder.arrays()
+    if not arrays:
+        return (VECTORS_FILE,)
+    with appearing(folder / EMBEDDER_FILE) as staging, writing(folder / EMBEDDER_FILE):
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, staging)
+    return VECTORS_FILE, EMBEDDER_FILE
+
+
+def _train(
+    vectors: Any,
+    texts: EntityTexts,
+    embedder: TextEmbedder,
+    options: VectorOptions,
+    count: int,
+    memory_bytes: int,
+    progress: VectorProgress | None,
+) -> int:
+    """Train an index on a sample; return how many vectors it has, 0 where nothing is trained."""
+    if vectors.is_trained:
+        return 0
+    _tell(progress, "train the vectors")
+    wanted = min(options.sample or sample_size(count), count)
+    wanted = min(wanted, max(memory_bytes // _SAMPLE_PART // (4 * vectors.d), 1))
+    sample = texts.sample(wanted).texts
+    step = block_size(vectors.d, memory_bytes)
+    parts: list[FloatMatrix] = [
+        embedder.embed_texts(sample[begin : begin + step]) for begin in range(0, len(sample), step)
+    ]
+    train(vectors, np.concatenate([np.empty((0, vectors.d), np.float32), *parts]))
+    return len(sample)
+
+
+def _recall_queries(texts: EntityTexts, embedder: TextEmbedder, seed: int) -> NearestTexts:
+    queries = damaged(texts.sample(_RECALL_QUERIES).texts, seed)
+    vectors = embedder.embed_queries(queries)
+    kept = np.flatnonzero(vectors.any(axis=1))
+    return NearestTexts([queries[i] for i in kept], vectors[kept])
+
+
+def _tuned(
+    entry: VectorsEntry, vectors: Any, num_entities: int, exact: ExactSimilarities, nearest: NearestTexts
+) -> VectorsEntry:
+    """Return the entry with the least effort that finds enough, else the one that finds most."""
+    searcher = searcher_of(vectors, entry, num_entities, exact)
+    best, recall = 0, -1.0
+    for effort in efforts(vectors):
+        share = nearest.recall(searcher, effort)
+        if share > recall:
+            best, recall = effort, share
+        if recall >= TARGET_RECALL:
+            break
+    return replace(entry, effort=best, recall=recall, recall_queries=len(nearest.texts))
+
+
+def _factory_name(kind: str, wish: str, vectors: Any) -> str:
+    if kind == "flat":
+        return "IDMap,Flat"
+    if kind == "hnsw":
+        return "IDMap,HNSW32,Flat"
+    return f"IVF{vectors.nlist},PQ{vectors.pq.M}x{vectors.pq.nbits}fs" if kind == "ivfpq" else wish
+
+
+def _tell(progress: VectorProgress | None, phase: str) -> None:
+    if progress is not None:
+        progress.phase(phase)

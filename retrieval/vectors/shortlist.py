@@ -14,8 +14,8 @@ class Shortlist:
 
     Attributes:
         entities: Entity numbers. Shape: (m,), int64.
-        similarities: Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding and what
-            compression loses; never rising. Shape: (m,), float32.
+        similarities: Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding
+            and what compression loses; never rising. Shape: (m,), float32.
     """
 
     entities: npt.NDArray[np.int64]

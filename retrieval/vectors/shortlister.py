@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from retrieval.index.layout import VECTOR_FILES
+from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
+from retrieval.vectors.embedder import TextEmbedder
+from retrieval.vectors.exact import ExactSimilarities
+from retrieval.vectors.kinds import load_faiss
+from retrieval.vectors.methods import open_embedder
+from retrieval.vectors.pipeline import searcher_of
+from retrieval.vectors.searching import VectorSearcher
 from retrieval.vectors.shortlist import Shortlist
+from retrieval.vectors.vector_file import open_vectors
+from retrieval.vectors.views import EntityTexts
 
 
 class Shortlister:
-    """Proposes entities of one index. Safe to use from several threads."""
+    """Proposes entities of one index. Safe to use from several threads.
+
+    A search runs in the thread that asks, and faiss starts no others: they would take the cores from a model.
+
+    Args:
+        entry: What the manifest says about the vectors.
+        embedder: Made them.
+        searcher: Searches them.
+        exact: Computes similarities from texts.
+        num_bytes: Of the files.
+    """
+
+    def __init__(
+        self,
+        entry: VectorsEntry,
+        embedder: TextEmbedder,
+        searcher: VectorSearcher,
+        exact: ExactSimilarities,
+        num_bytes: int,
+    ) -> None:
+        self.entry = entry
+        self._embedder = embedder
+        self._searcher = searcher
+        self._exact = exact
+        self._num_bytes = num_bytes
 
     @classmethod
     def open(cls, index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Self:
@@ -22,8 +56,8 @@ class Shortlister:
 
         Args:
             index: An open index.
-            encoder: Where the encoder that made the vectors lies now; None: where it lay then. Not for vectors
-                that need none.
+            encoder: Where the encoder that made the vectors lies now; None: where it lay then.
+                Not for vectors that need none.
             device: Where an encoder runs.
 
         Raises:
@@ -31,9 +65,17 @@ class Shortlister:
             IndexChecksumError: their file differs from the manifest.
             IndexFormatError: it is no file of vectors, or one of other vectors than the manifest says.
             IndexMismatchError: the encoder is not the one that made them.
+            InputError: an encoder is given, and the vectors need none.
+            ModelError: the encoder cannot be loaded.
             MissingExtraError: a library is not installed.
         """
-        raise NotImplementedError
+        vectors = open_vectors(index)
+        entry = vectors.entry
+        embedder = open_embedder(entry, vectors.arrays, encoder, device)
+        exact = ExactSimilarities(embedder, EntityTexts(index, entry.columns))
+        searcher = searcher_of(vectors.index, entry, index.num_entities, exact)
+        sizes = [file.bytes for file in index.manifest.files if file.name in VECTOR_FILES]
+        return cls(entry, embedder, searcher, exact, sum(sizes))
 
     def propose(
         self,
@@ -46,13 +88,40 @@ class Shortlister:
         Args:
             texts: The queries.
             sizes: Most entities of each shortlist, at least 1.
-            allowed: Per query which entities may be on it, None for all. Shape of each: (num_entities,), bool.
+            allowed: Per query which entities may be on it, None for all. Shape of each: (num_entities,).
 
         Returns:
             Lists with fewer entities only where fewer are allowed.
         """
-        raise NotImplementedError
+        if not texts:
+            return []
+        load_faiss().omp_set_num_threads(1)  # of this thread
+        masks = [None] * len(texts) if allowed is None else allowed
+        queries = self._embedder.embed_queries(texts)
+        return [
+            self._searcher.search(text, query, size, mask)
+            for text, query, size, mask in zip(texts, queries, sizes, masks, strict=True)
+        ]
 
     def similarities(self, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Return how alike a query and each of some entities are, computed anew. Shape: (len(entities),)."""
-        raise NotImplementedError
+        """Return how alike a query and each of some entities are, computed anew. Shape: (len(entities),).
+
+        Raises:
+            ValueError: no such entity.
+        """
+        return self._exact(text, np.asarray(entities, dtype=np.int64))
+
+    def describe(self) -> Mapping[str, object]:
+        """Return facts: method, kind, dimensions, vectors, effort, recall, bytes in all and per vector."""
+        entry = self.entry
+        return {
+            "method": entry.method,
+            "kind": entry.kind,
+            "factory": entry.factory,
+            "dimensions": entry.dimensions,
+            "count": entry.count,
+            "effort": entry.effort,
+            "recall": entry.recall,
+            "bytes": self._num_bytes,
+            "bytes_per_vector": self._num_bytes / max(entry.count, 1),
+        }
