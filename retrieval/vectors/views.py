@@ -116,7 +116,7 @@ class EntityTexts:
             _, first = np.unique(pairs, return_index=True)  # the first of each, for unique sorts stably
             kept = kept[np.sort(first)]
             kept = kept[np.argsort(row[kept], kind="stable")]
-        if len(kept) < len(text):
+        if len(texts) > 1 or len(kept) < len(text):
             text = text.take(pa.array(kept))
         return row[kept], text
 
