@@ -62,10 +62,15 @@ def describe_plan(plan: BuildPlan) -> str:
     lines.append(f"bytes, {exactness}:")
     lines += [f"  {name:<10} {size:>15,}" for name, size in plan.bytes.items()]
     lines.append(f"  {'all':<10} {plan.num_bytes:>15,}, {plan.num_bytes / max(plan.rows, 1):.1f} per row")
+    if plan.vectors is not None:
+        lines.append(f"  and {plan.vectors.describe()}")
     bad_rows = sum(plan.rejected.values())
     if bad_rows > plan.allowed:
         lines.append(f"a build would fail: {bad_rows:,} bad rows, allowed: {plan.allowed:,}")
-    lines.append(f"estimated build time: {plan.build_seconds:.0f} s; this dry run took {plan.seconds:.0f} s")
+    beside = "" if plan.vectors is None else ", vectors not counted"
+    lines.append(
+        f"estimated build time: {plan.build_seconds:.0f} s{beside}; this dry run took {plan.seconds:.0f} s"
+    )
     return "\n".join(lines)
 
 

@@ -26,6 +26,7 @@ from index_builder.shard import ShardRun
 from index_builder.sort import sort_rows
 from index_builder.splitters import TYPICAL_FORM_BYTES, cut
 from index_builder.tokenize import OverLong
+from index_builder.vector_plan import VectorPlan, plan_vectors
 from index_builder.vector_wish import check_method
 from index_builder.version import VersionSpec, WrittenVersion
 from index_builder.workplace import WORK_DIR, temporary_work
@@ -56,10 +57,11 @@ class BuildPlan:
         lengths: Number of rows of each length, end token included, by length.
         columns: Metadata columns with their types.
         normalization: What the text policy did.
-        bytes: Size of each part of the index.
+        vectors: The vectors, if any are asked for.
+        bytes: Size of each part of the index, vectors left out.
         sample_share: Part of the rows that these sizes were taken from; 1 makes them exact.
         seconds: How long the dry run took.
-        build_seconds: How long a build would take.
+        build_seconds: How long a build would take, up to the vectors.
         peak_rss_bytes: Most memory the process has taken.
     """
 
@@ -76,6 +78,7 @@ class BuildPlan:
     lengths: Mapping[int, int]
     columns: tuple[MetadataColumn, ...]
     normalization: NormalizationReport
+    vectors: VectorPlan | None
     bytes: Mapping[str, int]
     sample_share: float
     seconds: float
@@ -105,6 +108,7 @@ class BuildPlan:
             "row_lengths": {str(length): count for length, count in self.lengths.items()},
             "metadata": {column.name: column.type for column in self.columns},
             "normalization": self.normalization.to_json(),
+            "vectors": None if self.vectors is None else asdict(self.vectors),
             "estimated_bytes": {**self.bytes, "all": self.num_bytes},
             "sample_share": round(self.sample_share, 4),
             "seconds": round(self.seconds, 3),
@@ -129,6 +133,7 @@ def plan_build(
     Raises:
         SourceError: a source cannot be used, or has more than 10,000 bad rows beyond those allowed.
         InputError: the tokenizer has no end token, or an option is wrong.
+        MissingExtraError: vectors are asked for, and a library they need is not installed.
         IndexDirectoryError: the directory for temporary files cannot be written.
     """
     progress = progress or Silent()
@@ -142,8 +147,12 @@ def plan_build(
     ):
         read_seconds = time.monotonic() - begun
         lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
+        vectors = None
+        if options.vectors is not None:
+            progress.phase("counting texts")
+            vectors = plan_vectors(options.vectors, front.shards, front.columns)
         sample = _write_sample(front, tokenizer, options, place, progress)
-        return _plan(front, options, lengths, sample, begun, read_seconds)
+        return _plan(front, options, lengths, vectors, sample, begun, read_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +165,7 @@ def _plan(
     front: FrontHalf,
     options: BuildOptions,
     lengths: IntArray,
+    vectors: VectorPlan | None,
     sample: _Sample,
     begun: float,
     read_seconds: float,
@@ -176,6 +186,7 @@ def _plan(
         lengths={int(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
         columns=front.columns,
         normalization=front.normalization,
+        vectors=vectors,
         bytes=_bytes_per_part(sample.written, share),
         sample_share=share,
         seconds=time.monotonic() - begun,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from index_builder.memory import MemoryBudget
 from index_builder.progress import BuildProgress
 from index_builder.vector_wish import VectorChange, VectorWish, check_method
 from index_builder.workplace import library_versions, vector_work
-from retrieval.errors import IndexChecksumError, InputError
+from retrieval.errors import IndexChecksumError, IndexDirectoryError, InputError, SourceError
 from retrieval.index.digests import digest_file
 from retrieval.index.layout import VECTOR_FILES
 from retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
@@ -65,9 +66,14 @@ class VectorMaker:
             InputError: a column has no texts, or faiss does not know the kind of index.
             ModelError: the encoder cannot be loaded.
             MissingExtraError: a library is not installed.
+            IndexDirectoryError: a file cannot be written.
             OSError: the disk is full, or worse.
         """
-        with Index.open_unpublished(self._folder, manifest) as index, vector_work(self._root) as work:
+        with (
+            _unwritable(),
+            Index.open_unpublished(self._folder, manifest) as index,
+            vector_work(self._root) as work,
+        ):
             entry, names = make_vectors(
                 index,
                 wish.method,
@@ -99,10 +105,14 @@ class VectorMaker:
             The manifest with the vectors.
 
         Raises:
-            IndexDirectoryError: the vectors that are there cannot be used.
+            IndexDirectoryError: the vectors that are there cannot be used, or a file cannot be written.
             InputError, ModelError, MissingExtraError, OSError: as for `make`.
         """
-        with Index.open_unpublished(self._folder, manifest) as new, vector_work(self._root) as work:
+        with (
+            _unwritable(),
+            Index.open_unpublished(self._folder, manifest) as new,
+            vector_work(self._root) as work,
+        ):
             entry, names = carry_over_vectors(
                 old,
                 new,
@@ -187,6 +197,15 @@ def check_keeping(index: Index, encoder: str | None) -> None:
         raise InputError(
             "encoder", f"{error.message}; --encoder says where the model of the vectors lies now, {ways}"
         ) from error
+
+
+@contextmanager
+def _unwritable() -> Iterator[None]:
+    """Let files that cannot be written be an error of the index and not of a source."""
+    try:
+        yield
+    except SourceError as error:
+        raise IndexDirectoryError(str(error)) from error
 
 
 class _Watched:

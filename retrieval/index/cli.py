@@ -204,7 +204,7 @@ def _render(facts: dict[str, Any]) -> str:
     rows_bytes = sum(f["bytes"] for name, f in facts["files"].items() if name.startswith("rows/"))
     shares = {name: f["bytes"] for name, f in facts["files"].items() if not name.startswith("rows/")}
     for name, size in sorted({"rows/": rows_bytes, **shares}.items()):
-        lines.append(f"    {name:<20}{size:>14,}{size / counts['rows']:>8.1f} per row")
+        lines.append(f"    {name:<20}{size:>14,} {size / counts['rows']:>7.1f} per row")
     lines.append("  versions, the latest first; * is live")
     lines += ["  " + _version_line(version) for version in facts["versions"]]
     lines.append("  tokens per row")

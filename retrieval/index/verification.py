@@ -85,8 +85,8 @@ def verify(path: str | Path) -> VerificationReport:
     """Check the live version of an index, or a version directory.
 
     Every file is compared with its size and digest first. Only if all are as the manifest says is their
-    content checked: that finds what a builder did wrong, not what a disk did. Where files of vectors alone are
-    damaged, the content of the others is checked all the same.
+    content checked: that finds what a builder did wrong, not what a disk did. Where files of vectors
+    alone are damaged, the content of the others is checked all the same.
 
     Raises:
         IndexDirectoryError: there is no index, or CURRENT or the manifest cannot be used.

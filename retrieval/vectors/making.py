@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from retrieval.durable import appearing, writing
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
@@ -171,7 +171,8 @@ def write_vectors(vectors: Any, embedder: TextEmbedder, folder: Path) -> tuple[s
     if not arrays:
         return (VECTORS_FILE,)
     with appearing(folder / EMBEDDER_FILE) as staging, writing(folder / EMBEDDER_FILE):
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, staging)
+        # Written here, for save_file has errors of its own and a file that nobody else may read.
+        staging.write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
     return VECTORS_FILE, EMBEDDER_FILE
 
 

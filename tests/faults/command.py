@@ -24,7 +24,14 @@ from index_builder.shard_maker import ShardMaker
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["service.main", "index_builder.cli", "retrieval.index.cli", "tests.index_fixtures"]
+    [
+        "service.main",
+        "index_builder.cli",
+        "retrieval.index.cli",
+        "retrieval.vectors.lexical",
+        "faiss",
+        "tests.index_fixtures",
+    ]
 )
 
 DEFAULT_LIMIT_S = 60.0

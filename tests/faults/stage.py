@@ -42,6 +42,12 @@ FRESH = Scenario("fresh", (), _BUILD)
 OVER = Scenario("over", (_BUILD,), _BUILD_OTHER)
 UPDATE = Scenario("update", (_BUILD,), (*_UPDATE, *_CHANGES), repeatable=False)
 ROLLBACK = Scenario("rollback", (_BUILD, ("build", *_BUILD_OTHER[1:-1], "2")), ("rollback", "{index}"), False)
+_LEXICAL = ("--vectors", "lexical", "--vector-dimensions", "8", "--vector-columns", "note", "--threads", "1")
+VECTORS = Scenario("vectors", (_BUILD,), (*_BUILD_OTHER, *_LEXICAL))
+VECTORS_ADDED = Scenario("vectors-added", (_BUILD,), (*_UPDATE, *_LEXICAL), repeatable=False)
+VECTORS_UPDATED = Scenario(
+    "vectors-updated", ((*_BUILD, *_LEXICAL),), (*_UPDATE, *_CHANGES, "--threads", "1"), repeatable=False
+)
 SCENARIOS = (FRESH, OVER, UPDATE, ROLLBACK)
 
 
