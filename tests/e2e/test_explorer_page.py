@@ -144,8 +144,61 @@ def test_a_candidate_is_shown_in_the_tree_and_a_title_of_the_tree_among_the_cand
     assert page.one("[role=treeitem][aria-selected]").get_attribute("aria-label") is not None
 
 
+def test_scored_candidates_show_their_similarity_and_where_they_are_from(
+    page: Page, retrieval: CannedRetrieval
+) -> None:
+    assert page.text("#index-facts").endswith("lexical vectors")
+    page.one("#shortlist_size").send_keys("50")
+    ask(page, "scored")
+    page.wait_text("#status", "2 candidates")
+    request = retrieval.requests[-1]
+    assert isinstance(request, pb.RetrieveRequest)
+    assert (request.method, request.shortlist_size) == (pb.RETRIEVAL_METHOD_AUTO, 50)
+    assert page.texts(".how-likely p:first-child") == ["60 % among the scored", "20 % among the scored"]
+    first, second = page.texts(".how-likely")
+    for shown in ("log P −0.98", "score 0.02", "similarity 0.50"):
+        assert shown in first
+    assert "from the shortlist alone" not in first
+    assert "from the shortlist alone" in second
+    assert len(page.all(".candidate button")) == 1
+    assert page.text("[data-verdict=scored]") == (
+        "120 titles scored, of 100 entities proposed and of what was written; "
+        "together the model gives them 63 % of its probability."
+    )
+    figures = page.text(".figures")
+    for shown in ("shortlist 2.5 ms", "score 6.5 ms", "120 titles scored"):
+        assert shown in figures
+
+
+def test_options_are_those_of_the_method_and_of_what_decodes_for_it(page: Page) -> None:
+    def shown(*names: str) -> list[str]:
+        return [name for name in names if page.one(f"#panel-search [name={name}]").is_displayed()]
+
+    page.one("#more-search summary").click()
+    names = ("shortlist_size", "decoder", "vector_weight", "beam_size", "exact", "num_samples", "min_mass")
+    assert shown(*names) == ["shortlist_size", "decoder", "vector_weight", "beam_size", "exact"]
+    page.one("#decoder [value=RETRIEVAL_METHOD_DISC]").click()
+    assert shown(*names) == [
+        "shortlist_size",
+        "decoder",
+        "vector_weight",
+        "beam_size",
+        "num_samples",
+        "min_mass",
+    ]
+    page.one("input[value=RETRIEVAL_METHOD_AUTO]").click()
+    page.press(Keys.ARROW_RIGHT)
+    assert page.focused("value") == "RETRIEVAL_METHOD_BEAM"
+    assert shown(*names) == ["beam_size", "exact"]
+    page.press(Keys.ARROW_RIGHT)
+    assert shown(*names) == ["beam_size", "num_samples", "min_mass"]
+    page.press(Keys.ARROW_RIGHT)
+    assert page.focused("value") == "RETRIEVAL_METHOD_SHORTLIST"
+    assert shown(*names) == ["shortlist_size", "vector_weight"]
+
+
 def test_draws_are_told_apart_and_lead_to_their_paths(page: Page, retrieval: CannedRetrieval) -> None:
-    page.driver.find_element("css selector", "[value=RETRIEVAL_METHOD_DISC]").click()
+    page.one("input[value=RETRIEVAL_METHOD_DISC]").click()
     page.one("#seed").send_keys(str(2**62 + 1))
     page.one("#num_samples").send_keys("2")
     ask(page, "prince")
@@ -309,7 +362,7 @@ def test_json_answers_with_the_entities_behind_their_titles(page: Page, retrieva
 
 
 def test_nothing_overflows_the_window(page: Page) -> None:
-    page.driver.find_element("css selector", "[value=RETRIEVAL_METHOD_DISC]").click()
+    page.one("input[value=RETRIEVAL_METHOD_DISC]").click()
     page.one("#more-search summary").click()
     ask(page, "prince")
     page.wait_text("#status", "2 candidates")
@@ -399,7 +452,7 @@ def test_a_real_server_and_model_fill_the_page(browser: Page, tmp_path: Path) ->
             end = browser.one("[data-marked=end]").get_attribute("aria-label") or ""
             assert any(f"End of “{form}”" in end for form in (title, *written))
             assert browser.one(".candidate[aria-current]").get_attribute("data-rank") == str(number + 1)
-        browser.one("[value=RETRIEVAL_METHOD_DISC]").click()
+        browser.one("input[value=RETRIEVAL_METHOD_DISC]").click()
         browser.one("#seed").send_keys("5")
         ask(browser, "a play")
         browser.until(lambda: browser.all(".draw"), "the draws")

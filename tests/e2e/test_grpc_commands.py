@@ -91,7 +91,9 @@ def test_a_pipe_gets_lines(server: Process) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[:2] for row in rows] == [["who wrote hamlet", str(rank)] for rank in (1, 2, 3)]
-    assert all(len(row) == 8 and float(row[5]) == float(row[7]) < 0 and row[6] == "" for row in rows)
+    # The tiny catalogue is smaller than a shortlist: all of it was scored, and no vectors were asked.
+    assert all(len(row) == 9 and float(row[5]) == float(row[7]) < 0 and row[8] == "" for row in rows)
+    assert 0 < sum(float(row[6]) for row in rows) <= 1
 
 
 def test_json_has_everything_and_the_same_seed_the_same_answer(server: Process) -> None:
@@ -133,7 +135,8 @@ def test_draws_of_several_prefixes_are_asked_for(server: Process) -> None:
 
 
 def test_lists_are_proven_and_scored_as_asked(server: Process) -> None:
-    asked = ("query", "metal", "-k", "4", "--beam-size", "1", "--json", "--address", server.address)
+    method = ("--method", "beam", "--beam-size", "1")
+    asked = ("query", "metal", "-k", "4", *method, "--json", "--address", server.address)
     plain = json.loads(genret(*asked).stdout)
     exact = json.loads(genret(*asked, "--exact").stdout)
     assert (plain["certified"], exact["certified"]) == (False, True)
@@ -168,8 +171,8 @@ def test_lists_are_proven_and_scored_as_asked(server: Process) -> None:
             "--aggregate: needs the method beam, got the method disc",
         ),
         (("--aggregate", "mean"), "Invalid value for '--aggregate': 'mean' is not one of 'sum', 'max'."),
-        (("--min-mass", "0.2"), "--min-mass: needs the method disc, got the method beam"),
-        (("--adaptive",), "--adaptive: needs the method disc, got the method beam"),
+        (("--min-mass", "0.2"), "--min-mass: needs the method disc, got the method auto with"),
+        (("--adaptive",), "--adaptive: needs the method disc, got the method auto with"),
         (("--method", "disc", "--min-mass", "7"), "--min-mass: must be in [0, 1], got 7.0"),
         (
             ("--method", "disc", "--adaptive", "--beam-size", "2"),

@@ -17,17 +17,27 @@ export function metadataPairs(metadata) {
     .sort(([one], [other]) => one.localeCompare(other)); // a map of the wire has no order
 }
 
+// What the probability of a candidate is a share of, by the method that was used.
+const SHARE_OF = {
+  RETRIEVAL_METHOD_DISC: "of samples",
+  RETRIEVAL_METHOD_AUTO: "among the scored",
+  RETRIEVAL_METHOD_SHORTLIST: "among the scored",
+};
+
 /**
- * Make the list. `onShow(rank)` is called when the path of a candidate is asked for; `ranks` are in the tree.
+ * Make the list of a reply. `onShow(rank)` is called when the path of a candidate is asked for; `ranks` are in the
+ * tree, which is null where there is none.
  */
-export function candidateList(candidates, ranks, onShow) {
-  return make("ol", { class: "candidates" }, candidates.map((one) => candidateItem(one, ranks.has(one.rank), onShow)));
+export function candidateList(reply, ranks, onShow) {
+  const candidates = reply.candidates ?? [];
+  return make("ol", { class: "candidates" }, candidates.map((one) => candidateItem(one, reply.method, ranks, onShow)));
 }
 
-function candidateItem(candidate, isInTree, onShow) {
-  const sampled = candidate.probability !== undefined;
+function candidateItem(candidate, method, ranks, onShow) {
+  const isInTree = ranks?.has(candidate.rank) ?? false;
+  const isShare = candidate.probability !== undefined;
   const logprob = number(candidate.logprob);
-  const probability = sampled ? number(candidate.probability) : Math.exp(logprob);
+  const probability = isShare ? number(candidate.probability) : Math.exp(logprob);
   const ids = make("p", { class: "ids" }, make("code", {}, candidate.entity_id));
   if (candidate.surface && candidate.surface !== candidate.title) {
     ids.append(" written as ", make("q", {}, candidate.surface));
@@ -40,9 +50,12 @@ function candidateItem(candidate, isInTree, onShow) {
     make(
       "div",
       { class: "how-likely" },
-      make("p", {}, make("strong", {}, percent(probability)), sampled ? " of samples" : ` log ${logText(logprob)}`),
+      make("p", {}, make("strong", {}, percent(probability)), isShare ? ` ${SHARE_OF[method] ?? ""}` : ` log ${logText(logprob)}`),
       bar([["filled", probability]]),
-      sampled ? make("p", { class: "muted" }, `log P ${logText(logprob)}`) : scoreText(candidate, logprob),
+      isShare ? make("p", { class: "muted" }, `log P ${logText(logprob)}`) : null,
+      method === "RETRIEVAL_METHOD_DISC" ? null : scoreText(candidate, logprob),
+      similarityText(candidate),
+      method === "RETRIEVAL_METHOD_AUTO" && ranks !== null && !isInTree ? make("p", { class: "proposed" }, "from the shortlist alone") : null,
       isInTree ? showButton(candidate, onShow) : null,
     ),
   );
@@ -57,6 +70,11 @@ function scoreText(candidate, logprob) {
   const score = number(candidate.score);
   const same = score === undefined || Math.abs(score - logprob) < 1e-9;
   return same ? null : make("p", { class: "muted" }, `score ${logText(score)}`);
+}
+
+function similarityText(candidate) {
+  const similarity = number(candidate.similarity);
+  return similarity === undefined ? null : make("p", { class: "muted" }, `similarity ${logText(similarity)}`);
 }
 
 function showButton(candidate, onShow) {

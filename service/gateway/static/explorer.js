@@ -3,7 +3,7 @@
 import { readAddress, writeAddress } from "./address.js";
 import { ApiError, UnreachableError, answer, listIndexes, retrieve } from "./api.js";
 import { byId, make } from "./dom.js";
-import { FieldError, clearErrors, readRequest, readState, showErrors, showMethod, writeState } from "./fields.js";
+import { FieldError, clearErrors, readRequest, readState, showErrors, showMethods, writeState } from "./fields.js";
 import { indexFacts, indexOptions } from "./indexes.js";
 import { answerParts, retrievalParts } from "./results.js";
 import { outcome } from "./summary.js";
@@ -34,9 +34,11 @@ let indexes = [];
 const controls = () => [...shared, TABS[mode].panel];
 const token = () => byId("token").value.trim();
 
-function method() {
+/** The method that is chosen and, of auto, the one that decodes for it. */
+function methods() {
   const panel = TABS[mode].panel;
-  return (panel.querySelector("[name=method]:checked") ?? panel.querySelector("select[name=method]")).value;
+  const method = (panel.querySelector("[name=method]:checked") ?? panel.querySelector("select[name=method]")).value;
+  return method === "RETRIEVAL_METHOD_AUTO" ? [method, byId("decoder").value || "RETRIEVAL_METHOD_BEAM"] : [method];
 }
 
 function say(text) {
@@ -51,7 +53,7 @@ function showMode(name) {
     panel.hidden = other !== mode;
   }
   byId("submit").textContent = TABS[mode].submit;
-  showMethod(TABS[mode].panel, method());
+  showMethods(TABS[mode].panel, methods());
 }
 
 /** Say how many options are set where they may be out of sight. */
@@ -164,7 +166,7 @@ async function follow() {
   clearFailure();
   showMode(state.tab ?? "search");
   writeState(controls(), state);
-  showMethod(TABS[mode].panel, method());
+  showMethods(TABS[mode].panel, methods());
   showIndex();
   showCount();
   if (state.index && byId("index").value !== state.index) {
@@ -227,7 +229,7 @@ function start() {
   byId("schema_json").defaultValue = EXAMPLE_SCHEMA;
   form.addEventListener("submit", submit);
   form.addEventListener("change", () => {
-    showMethod(TABS[mode].panel, method());
+    showMethods(TABS[mode].panel, methods());
     showIndex();
     showCount();
   });

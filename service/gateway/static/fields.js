@@ -90,10 +90,10 @@ export function writeState(parts, state) {
   }
 }
 
-/** Hide the fields that mean nothing with `method`. */
-export function showMethod(panel, method) {
+/** Hide the fields that mean nothing with any of `methods`: the one that is chosen, and what decodes for it. */
+export function showMethods(panel, methods) {
   for (const field of panel.querySelectorAll("[data-methods]")) {
-    field.hidden = !field.dataset.methods.split(" ").includes(method);
+    field.hidden = !field.dataset.methods.split(" ").some((method) => methods.includes(method));
   }
 }
 

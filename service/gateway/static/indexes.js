@@ -30,10 +30,18 @@ export function indexFacts(index, place, columnsPlace, filter) {
     count(number(index.num_entities) ?? 0, "entity", "entities"),
     count(number(index.num_rows) ?? 0, "surface form"),
     `${index.model} on ${index.device}`,
+    ...vectorFacts(index.vectors),
   ];
   place.textContent = facts.join(" · ");
   const columns = [...COMMON_COLUMNS, ...(index.columns ?? [])];
   columnsPlace.replaceChildren(...columns.map((column) => columnButton(column, filter)));
+}
+
+function vectorFacts(vectors) {
+  if (vectors === undefined) {
+    return [];
+  }
+  return [vectors.usable ? `${vectors.method} vectors` : `vectors cannot be used: ${vectors.problem}`];
 }
 
 function columnButton(column, filter) {

@@ -21,9 +21,9 @@ const LEGEND = [
 export function retrievalParts(reply) {
   const tree = buildTree(reply.explanation);
   const candidates = reply.candidates ?? [];
-  const ends = tree === null ? new Map() : endsOf(tree, candidates);
+  const ends = tree === null ? null : endsOf(tree, candidates);
   let view = null;
-  const list = candidateList(candidates, ends, (rank) => {
+  const list = candidateList(reply, ends, (rank) => {
     view.mark(ends.get(rank));
     markCandidate(list, rank);
   });

@@ -1,12 +1,17 @@
 // What an answer amounts to, in words and figures.
 
 import { bar, definitions, make } from "./dom.js";
-import { bytes, count, decimal, milliseconds, number } from "./numbers.js";
+import { bytes, count, decimal, milliseconds, number, percent } from "./numbers.js";
 
 const PHASES = [
   ["queue", "queue_ms", "waiting"],
   ["prefill", "prefill_ms", "reading the query"],
   ["decode", "decode_ms", "writing"],
+];
+// Only where there was something to score.
+const SCORING_PHASES = [
+  ["shortlist", "shortlist_ms", "asking the vectors"],
+  ["score", "score_ms", "scoring titles"],
 ];
 
 /** One sentence for the live region. */
@@ -42,7 +47,12 @@ function proof(reply) {
   } else if (reply.certified === false) {
     lines.push(["uncertified", "Not proven: an entity that the search left aside could belong in this list. “Prove the list” or a larger beam may settle it."]);
   }
-  if (reply.method === "RETRIEVAL_METHOD_DISC" && reply.num_draws > 0) {
+  if (reply.num_scored > 0) {
+    const mass = number(reply.mass_lower_bound);
+    const share = mass === undefined ? "" : `; together the model gives them ${percent(mass)} of its probability`;
+    lines.push(["scored", `${count(reply.num_scored, "title")} scored, of ${count(reply.shortlist_size ?? 0, "entity", "entities")} proposed and of what was written${share}.`]);
+  }
+  if (reply.num_draws > 0) {
     lines.push(["draws", `${count(reply.num_draws, "draw")}; ${count(reply.num_accepted ?? 0, "sample")} came from an accepted one.`]);
   }
   return lines;
@@ -95,11 +105,12 @@ export function figures(reply) {
 
 function timeValue(timings) {
   const total = number(timings.total_ms) ?? 0;
-  const parts = PHASES.map(([name, field]) => [name, total > 0 ? (number(timings[field]) ?? 0) / total : 0]);
-  const words = PHASES.map(([name, field, meaning]) =>
+  const phases = [...PHASES, ...SCORING_PHASES.filter(([, field]) => (number(timings[field]) ?? 0) > 0)];
+  const parts = phases.map(([name, field]) => [name, total > 0 ? (number(timings[field]) ?? 0) / total : 0]);
+  const words = phases.map(([name, field, meaning]) =>
     make("span", { class: `phase ${name}`, title: meaning }, `${name} ${milliseconds(number(timings[field]) ?? 0)}`),
   );
-  const rest = Math.max(0, total - PHASES.reduce((sum, [, field]) => sum + (number(timings[field]) ?? 0), 0));
+  const rest = Math.max(0, total - phases.reduce((sum, [, field]) => sum + (number(timings[field]) ?? 0), 0));
   words.push(make("span", { class: "phase rest", title: "checking, and writing the reply" }, `rest ${milliseconds(rest)}`));
   return [make("strong", {}, milliseconds(total)), bar(parts, { class: "times" }), make("span", { class: "phases" }, words)];
 }
@@ -123,6 +134,9 @@ function workText(reply) {
   }
   if (reply.num_exact_nodes > 0) {
     parts.push(`${count(reply.num_exact_nodes, "token")} of them for the proof`);
+  }
+  if (reply.num_scored > 0) {
+    parts.push(`${count(reply.num_scored, "title")} scored`);
   }
   if (reply.num_tokens !== undefined) {
     parts.push(`${count(reply.num_tokens, "token")} written, ${reply.num_forced ?? 0} of them forced`, count(reply.num_forwards ?? 0, "forward pass", "forward passes"));
