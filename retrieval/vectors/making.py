@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,9 +31,9 @@ from retrieval.vectors.views import EntityTexts
 DEFAULT_COLUMN = "description"
 # Texts that tell a lexical embedder what is rare.
 _EMBEDDER_SAMPLE = 200_000
-_RECALL_QUERIES = 200
+_RECALL_QUERIES = 100
 # The least effort that finds so many of Flat's 100 nearest is stored.
-TARGET_RECALL = 0.92
+TARGET_RECALL = 0.9
 _MAX_BLOCK = 16_384
 # Parts of the memory that a sample may take, and a block with what is made from it.
 _SAMPLE_PART, _BLOCK_PART = 4, 16
@@ -196,7 +197,9 @@ def _train(
     parts: list[FloatMatrix] = [
         embedder.embed_texts(sample[begin : begin + step]) for begin in range(0, len(sample), step)
     ]
-    train(vectors, np.concatenate([np.empty((0, vectors.d), np.float32), *parts]))
+    # Its steps are short: threads that share cores with other processes wait for each other most of the time.
+    with faiss_threads(1):
+        train(vectors, np.concatenate([np.empty((0, vectors.d), np.float32), *parts]))
     return len(sample)
 
 
@@ -212,13 +215,17 @@ def _tuned(
 ) -> VectorsEntry:
     """Return the entry with the least effort that finds enough, else the one that finds most."""
     searcher = searcher_of(vectors, entry, num_entities, exact)
-    best, recall = 0, -1.0
-    for effort in efforts(vectors):
-        share = nearest.recall(searcher, effort)
-        if share > recall:
-            best, recall = effort, share
-        if recall >= TARGET_RECALL:
-            break
+    choices = efforts(vectors)
+    shares: dict[int, float] = {}
+
+    def share(effort: int) -> float:
+        shares[effort] = nearest.recall(searcher, effort)
+        return shares[effort]
+
+    # More effort finds no less, up to chance.
+    at = min(bisect_left(choices, TARGET_RECALL, key=share), len(choices) - 1)
+    best = choices[at]
+    recall = shares[best]
     return replace(entry, effort=best, recall=recall, recall_queries=len(nearest.texts))
 
 

@@ -27,6 +27,7 @@ class NearestTexts:
         self._vectors = vectors
         self._ids = np.empty((len(vectors), 0), np.int64)
         self._values = np.empty((len(vectors), 0), np.float32)
+        self._wanted: list[IntArray] | None = None
 
     def see(self, numbers: IntArray, vectors: FloatMatrix) -> None:
         """Look at more vectors.
@@ -48,15 +49,17 @@ class NearestTexts:
         self._ids = np.take_along_axis(ids, order, axis=1)
 
     def recall(self, searcher: VectorSearcher, effort: int) -> float:
-        """Return the share of the 100 entities nearest by Flat search that a search finds.
+        """Return the share of the 100 entities nearest by Flat search that a search finds, once all are seen.
 
         Args:
             searcher: Searches the index that holds the vectors seen.
             effort: Cells visited, or candidates kept.
         """
+        if self._wanted is None:
+            every = zip(self.texts, self._ids, self._values, strict=True)
+            self._wanted = [searcher.best(text, ids, values, NEAREST).entities for text, ids, values in every]
         shares = []
-        for at, text in enumerate(self.texts):
-            wanted = searcher.best(text, self._ids[at], self._values[at], NEAREST).entities
+        for at, (text, wanted) in enumerate(zip(self.texts, self._wanted, strict=True)):
             if len(wanted):
                 found = searcher.search(text, self._vectors[at], NEAREST, effort=effort).entities
                 shares.append(len(np.intersect1d(wanted, found)) / len(wanted))
