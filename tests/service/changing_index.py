@@ -8,6 +8,7 @@ from pathlib import Path
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from index_builder.update import UpdateRequest, update_index
+from index_builder.vector_wish import VectorWish
 from retrieval.text import TextTokenizer
 
 
@@ -20,19 +21,22 @@ class ChangingIndex:
         checkpoint: Its tokenizer.
         titles: Its first titles; the id of each is its own text.
         kind: What the column `kind` says of them; None: there is no such column.
+        vectors: What its first version's are made by; None: it has none.
     """
 
     folder: Path
     checkpoint: Path
     titles: tuple[str, ...] = ("Hamlet", "Macbeth", "Paris", "Nile")
     kind: str | None = None
+    vectors: VectorWish | None = None
     versions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "changing"
         source = self._write("first.tsv", self.titles)
-        built = build_index(source, TextTokenizer.load(self.checkpoint), BuildOptions(out=self.path))
+        options = BuildOptions(out=self.path, vectors=self.vectors)
+        built = build_index(source, TextTokenizer.load(self.checkpoint), options)
         self.versions.append(built.version)
 
     @property

@@ -1,0 +1,183 @@
+"""Shortlists, auto and scores over the wire, from real indexes with and without vectors that can be used."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index_builder.vector_wish import VectorWish
+from retrieval.types import Mention, RetrieveRequest
+from retrieval.vectors.methods import VectorMethod
+from service.client import AsyncRetrievalClient, CallError
+from service.configuration.config import IndexSpec, ServerConfig
+from service.configuration.sections import ModelSpec
+from service.serving.loading import IndexOpener
+from service.serving.readiness import State
+from service.serving.server import Server
+from tests.service.asynchronous import asynchronous
+from tests.service.changing_index import ChangingIndex
+from tests.service.tiny_assets import make_checkpoint
+
+pytest.importorskip("faiss")
+pytest.importorskip("sklearn")
+
+TITLES = ("Hamlet", "Macbeth", "Othello", "Paris", "Paris, Texas", "Berlin", "Nile", "Amazon", "Mercury")
+SHORT = {"shortlist_size": 3, "k": 3}
+LEXICAL = VectorWish(VectorMethod.parse("lexical"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("vectors") / "checkpoint")
+
+
+@pytest.fixture
+def index(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
+    return ChangingIndex(tmp_path / "a", checkpoint, TITLES, vectors=LEXICAL)
+
+
+@pytest.fixture
+def plain(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
+    return ChangingIndex(tmp_path / "plain", checkpoint, TITLES)
+
+
+@asynccontextmanager
+async def served(index: ChangingIndex) -> AsyncIterator[tuple[Server, AsyncRetrievalClient]]:
+    model = ModelSpec("default", str(index.checkpoint), device="cpu", dtype="float32", num_threads=1)
+    config = ServerConfig(indexes=(IndexSpec("a", index.path),), models=(model,), port=0)
+    server = Server(config, IndexOpener.of(config))
+    await server.start()
+    try:
+        await server.load()
+        async with AsyncRetrievalClient(server.address) as client:
+            yield server, client
+    finally:
+        await server.drain()
+
+
+async def error_of(call: Any) -> CallError:
+    with pytest.raises(CallError) as caught:
+        await call
+    return caught.value
+
+
+async def check_auto_only_decodes(client: AsyncRetrievalClient) -> None:
+    result = (await client.retrieve(RetrieveRequest("hamlett", **SHORT))).result
+    assert (result.method, result.num_scored, result.shortlist_size) == ("beam", 0, 0)
+    assert len(result.candidates) == 3
+    assert {c.similarity for c in result.candidates} == {None}
+
+
+@asynchronous
+async def test_a_shortlist_is_proposed_scored_and_merged(index: ChangingIndex) -> None:
+    async with served(index) as (_, client):
+        found = (await client.retrieve(RetrieveRequest("hamlett", method="shortlist", **SHORT))).result
+        assert (found.method, found.num_scored, found.shortlist_size) == ("shortlist", 3, 3)
+        assert "Hamlet" in {c.title for c in found.candidates}
+        assert all(c.similarity is not None and c.similarity <= 1 + 1e-3 for c in found.candidates)
+        assert sum(c.probability or 0 for c in found.candidates) == pytest.approx(1)
+        auto = (await client.retrieve(RetrieveRequest("hamlett", **SHORT, vector_weight=100.0))).result
+        assert (auto.method, auto.shortlist_size) == ("auto", 3)
+        assert auto.candidates[0].title == "Hamlet"
+        scores = (await client.score("hamlett", TITLES)).result.scores
+        by_title = {score.title: score for score in scores}
+        for candidate in (*found.candidates, *auto.candidates):
+            assert by_title[candidate.title].logprob == pytest.approx(candidate.logprob, abs=1e-4)
+        assert sum(score.probability for score in scores) == pytest.approx(1)
+        assert [score.entity_ids for score in scores] == [(title,) for title in TITLES]
+        info = await client.get_index()
+        assert info.vectors is not None
+        assert (info.vectors.method, info.vectors.usable, info.vectors.problem) == ("lexical", True, "")
+        assert info.vectors.count == len(TITLES)
+        assert info.vectors.bytes > 0
+
+
+@asynchronous
+async def test_every_entity_is_scored_where_there_are_few(plain: ChangingIndex) -> None:
+    async with served(plain) as (_, client):
+        for method in ("auto", "shortlist"):
+            result = (await client.retrieve(RetrieveRequest("hamlett", method=method))).result
+            assert (result.method, result.certified) == (method, True)
+            assert (result.num_scored, result.shortlist_size) == (len(TITLES), len(TITLES))
+            few = RetrieveRequest("hamlett", method=method, shortlist_size=2, allow_ids=("Nile", "Paris"))
+            allowed = (await client.retrieve(few)).result
+            assert {c.title for c in allowed.candidates} == {"Nile", "Paris"}
+
+
+@asynchronous
+async def test_without_vectors_a_shortlist_is_refused_and_auto_decodes(plain: ChangingIndex) -> None:
+    async with served(plain) as (_, client):
+        request = RetrieveRequest("hamlett", method="shortlist", **SHORT)
+        refused = await error_of(client.retrieve(request))
+        assert refused.code == "FAILED_PRECONDITION"
+        assert "no vectors" in str(refused)
+        good, bad = await client.retrieve_batch([RetrieveRequest("x"), request])
+        assert not isinstance(good, CallError)
+        assert isinstance(bad, CallError)
+        assert bad.code == "FAILED_PRECONDITION"
+        (linked,) = await client.link([Mention("hamlett")], method="shortlist", shortlist_size=3)
+        assert isinstance(linked, CallError)
+        assert linked.code == "FAILED_PRECONDITION"
+        await check_auto_only_decodes(client)
+        assert (await client.get_index()).vectors is None
+
+
+@asynchronous
+async def test_damaged_vectors_are_taken_into_service_and_told(
+    index: ChangingIndex, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with served(index) as (server, client):
+        sound = (index.live / "vectors.faiss").read_bytes()
+        damaged = index.damage("vectors.faiss")
+        reloaded = await client.reload_index(force=True)
+        vectors = reloaded.index.vectors
+        assert vectors is not None
+        assert (vectors.usable, vectors.method) == (False, "lexical")
+        assert "vectors.faiss" in vectors.problem
+        assert str(index.path) not in vectors.problem
+        assert server.readiness.state is State.READY
+        assert "its vectors cannot be used" in caplog.text
+        refused = await error_of(client.retrieve(RetrieveRequest("hamlett", method="shortlist", **SHORT)))
+        assert (refused.code, refused.reason) == ("DATA_LOSS", "INDEX_CORRUPT")
+        assert "vectors.faiss" in str(refused)
+        await check_auto_only_decodes(client)
+        damaged.write_bytes(sound)
+        again = await client.reload_index(force=True)
+        assert again.index.vectors is not None
+        assert again.index.vectors.usable
+
+
+@asynchronous
+async def test_a_reload_brings_vectors_of_new_titles(index: ChangingIndex) -> None:
+    async with served(index) as (_, client):
+        request = RetrieveRequest("quicksilver", method="shortlist", shortlist_size=1, k=1)
+        (before,) = (await client.retrieve(request)).result.candidates
+        assert before.title != "Quicksilver"
+        index.add("Quicksilver")
+        reply = await client.reload_index()
+        assert reply.index.vectors is not None
+        assert reply.index.vectors.count == len(TITLES) + 1
+        (after,) = (await client.retrieve(request)).result.candidates
+        assert after.title == "Quicksilver"
+
+
+@asynchronous
+async def test_a_library_that_is_missing_is_named(
+    index: ChangingIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    async with served(index) as (_, client):
+        refused = await error_of(client.retrieve(RetrieveRequest("hamlett", method="shortlist", **SHORT)))
+        assert refused.code == "FAILED_PRECONDITION"
+        assert "generative-retrieval[vectors]" in str(refused)
+        await check_auto_only_decodes(client)
+        info = await client.get_index()
+        assert info.vectors is not None
+        assert "'faiss'" in info.vectors.problem
