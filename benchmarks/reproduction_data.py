@@ -4,10 +4,13 @@ Reads the data that `GENRET_SHARED_DATA` names and writes, into one folder:
 
 - `catalogue.parquet`: entity_id and title of every English Wikipedia title;
 - `train-queries.tsv`, `train-mentions.jsonl`: what `genret train` reads;
-- `mentions.dev.jsonl`, `dbpedia.dev.jsonl`, `questions.dev.jsonl`: what `genret evaluate` reads.
+- `mentions.dev.jsonl`, `dbpedia.dev.jsonl`, `questions.dev.jsonl`: what `genret evaluate` reads;
+- `mentions.tune.jsonl`, `queries.tune.jsonl`: what settings such as the weight of vectors are chosen on.
 
 Only gold titles of the catalogue are kept; a query without one is left out. No training text is, letter case
-apart, also a dev text.
+apart, also a dev text. What settings are chosen on is made of dev texts too, which nothing is trained on, but
+of none that is evaluated on: of mentions those behind the first of each set, in other documents; of queries
+other sets. A model is surer of what it was trained on: settings chosen there would trust it too much.
 
     python benchmarks/reproduction_data.py --out runs/reproduction
 """
@@ -40,6 +43,8 @@ DEV_MENTION_SETS = tuple(name for name in MENTION_SETS if name != "iitb")
 QUESTION_SETS = ("lcquad1", "webquestions")
 # The first of each set: large sets, whose mentions are mostly the title itself, would outweigh all others.
 DEV_MENTIONS_PER_SET = 150
+TUNE_QUERY_SETS = ("creak", "fever", "fever_dev_extra", "hover", "triviaqa", "nq_open")
+TUNE_PER_SET = 100
 
 
 def main() -> None:
@@ -79,11 +84,31 @@ def main() -> None:
         writer.writerow(["query", "title"])
         writer.writerows(pairs)
     mentions = [m for m in _mentions(data, MENTION_SETS, "train", known) if _text(m) not in held_texts]
+    used = {_sentence(mention) for mention in mentions}
+    used |= {query["query"].casefold() for query in (*dbpedia, *questions)}
+    documents = {mention["doc"] for mention in dev_mentions}
+    tune_mentions = [
+        mention
+        for name in DEV_MENTION_SETS
+        for mention in islice(
+            (m for m in _mentions(data, (name,), "dev", known) if m["doc"] not in documents), TUNE_PER_SET
+        )
+    ]
+    tune_queries = [
+        query
+        for name in TUNE_QUERY_SETS
+        for query in islice(
+            (q for q in _queries(data, (name,), "dev", known) if q["query"].casefold() not in used),
+            TUNE_PER_SET,
+        )
+    ]
     counts = {
         "train-mentions.jsonl": _write(out / "train-mentions.jsonl", mentions),
         "mentions.dev.jsonl": _write(out / "mentions.dev.jsonl", dev_mentions),
         "dbpedia.dev.jsonl": _write(out / "dbpedia.dev.jsonl", dbpedia),
         "questions.dev.jsonl": _write(out / "questions.dev.jsonl", questions),
+        "mentions.tune.jsonl": _write(out / "mentions.tune.jsonl", tune_mentions),
+        "queries.tune.jsonl": _write(out / "queries.tune.jsonl", tune_queries),
     }
     print(f"catalogue.parquet: {len(titles):,} titles\ntrain-queries.tsv: {len(pairs):,} pairs")
     for name, count in counts.items():
@@ -123,6 +148,11 @@ def _mentions(data: Path, sets: Iterable[str], split: str, known: set[str]) -> I
 
 def _text(mention: dict[str, Any]) -> str:
     return f"{mention['left'][-80:]}[{mention['mention']}]{mention['right'][:80]}".casefold()
+
+
+def _sentence(mention: dict[str, Any]) -> str:
+    """Return the whole text around a mention: some sets mark mentions in the queries of others."""
+    return " ".join(f"{mention['left']}{mention['mention']}{mention['right']}".split()).casefold()
 
 
 def _write(file: Path, rows: list[dict[str, Any]]) -> int:
