@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from decoding.logits_processor import TitleTrieLogitsProcessor
     from retrieval.index.reader import Index
     from retrieval.retriever import Retriever
+    from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
     from retrieval.trie_opening import title_trie
     from retrieval.types import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest
 
@@ -24,6 +25,9 @@ _EXPORTS = {
     "RetrievalResult": "retrieval.types",
     "RetrieveRequest": "retrieval.types",
     "Retriever": "retrieval.retriever",
+    "ScoreRequest": "retrieval.score_types",
+    "ScoreResult": "retrieval.score_types",
+    "TitleScore": "retrieval.score_types",
     "TitleTrieLogitsProcessor": "decoding.logits_processor",
     "title_trie": "retrieval.trie_opening",
 }
@@ -36,6 +40,9 @@ __all__ = [
     "RetrievalResult",
     "RetrieveRequest",
     "Retriever",
+    "ScoreRequest",
+    "ScoreResult",
+    "TitleScore",
     "TitleTrieLogitsProcessor",
     "title_trie",
 ]

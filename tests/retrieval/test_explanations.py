@@ -275,7 +275,7 @@ def test_the_library_and_links_explain_too(retriever: Retriever) -> None:
 
 
 def test_exact_beams_close_what_is_proven_to_be_no_better(retriever: Retriever) -> None:
-    request = RetrieveRequest("two", k=2, beam_size=1, exact=True)
+    request = RetrieveRequest("two", k=2, method="beam", beam_size=1, exact=True)
     result, explanation = explained(retriever, request)
     assert result.certified
     states = {node.state for node in explanation.nodes}

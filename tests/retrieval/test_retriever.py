@@ -77,9 +77,11 @@ def log_sum(values: Any) -> float:
 
 def same(one: RetrievalResult, other: RetrievalResult) -> None:
     """Equal but for the last bits that a batch's shape decides, and for wall times."""
-    assert [(c.entity_id, c.surface, c.probability) for c in one.candidates] == [
-        (c.entity_id, c.surface, c.probability) for c in other.candidates
+    assert [(c.entity_id, c.surface) for c in one.candidates] == [
+        (c.entity_id, c.surface) for c in other.candidates
     ]
+    for mine, its in zip(one.candidates, other.candidates, strict=True):
+        assert mine.probability == (None if its.probability is None else pytest.approx(its.probability, 1e-3))
     assert [c.logprob for c in one.candidates] == pytest.approx(
         [c.logprob for c in other.candidates], abs=1e-4
     )
@@ -95,7 +97,7 @@ def same(one: RetrievalResult, other: RetrievalResult) -> None:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_beam_equals_enumeration(retriever: Retriever, plain: Any, query: str) -> None:
-    (result,) = retriever.retrieve(query, k=12, beam_size=100)
+    (result,) = retriever.retrieve(query, k=12, method="beam", beam_size=100)
     forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
     assert len(result.candidates) == len(forms) == 12
     assert result.certified
@@ -108,8 +110,27 @@ def test_beam_equals_enumeration(retriever: Retriever, plain: Any, query: str) -
 
 
 @pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("method", ["auto", "shortlist"])
+def test_a_small_catalogue_is_scored_as_a_whole(
+    retriever: Retriever, plain: Any, query: str, method: str
+) -> None:
+    (result,) = retriever.retrieve(query, k=12, method=method)
+    rows = enumerate_rows(retriever, plain, query)
+    forms = by_entity(retriever, rows)
+    assert (result.method, result.certified, len(result.candidates)) == (method, True, 12)
+    total = log_sum(rows.values())
+    assert result.mass_lower == pytest.approx(math.exp(total), rel=1e-3)
+    for candidate in result.candidates:
+        mine = forms[candidate.entity_id]
+        assert candidate.logprob == candidate.score == pytest.approx(log_sum(mine.values()), abs=1e-4)
+        assert mine[candidate.surface] == pytest.approx(max(mine.values()), abs=1e-4)
+        assert candidate.probability == pytest.approx(math.exp(log_sum(mine.values()) - total), rel=1e-3)
+    assert [c.score for c in result.candidates] == sorted((c.score for c in result.candidates), reverse=True)
+
+
+@pytest.mark.parametrize("query", QUERIES)
 def test_best_candidate_is_the_best_entity(retriever: Retriever, plain: Any, query: str) -> None:
-    (result,) = retriever.retrieve(query, k=1, beam_size=50)
+    (result,) = retriever.retrieve(query, k=1, method="beam", beam_size=50)
     forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
     assert result.certified
     assert len(result.candidates) == 1
@@ -133,7 +154,7 @@ def test_disc_scores_equal_enumeration(retriever: Retriever, plain: Any, query: 
 
 
 def test_k_beyond_the_catalogue_gives_everything_once(retriever: Retriever) -> None:
-    for method in ("beam", "disc"):
+    for method in ("auto", "beam", "disc", "shortlist"):
         (result,) = retriever.retrieve("x", k=1000, method=method, num_samples=256, seed=0)
         ids = [c.entity_id for c in result.candidates]
         assert len(ids) == len(set(ids)) <= 12
@@ -167,7 +188,7 @@ def test_order_and_answers_do_not_depend_on_the_batch_size(retriever: Retriever,
         same(one, other)
 
 
-@pytest.mark.parametrize("method", ["beam", "disc"])
+@pytest.mark.parametrize("method", ["auto", "beam", "disc"])
 def test_same_answer_alone_and_in_a_batch_of_32(retriever: Retriever, method: str) -> None:
     requests = [
         RetrieveRequest(f"query {'long ' * (n % 9)}{n}", k=5, method=method, num_samples=8, seed=n)
@@ -190,7 +211,7 @@ def test_chosen_seed_is_reported_and_reproduces(retriever: Retriever) -> None:
 
 
 def test_beam_reports_no_seed_and_disc_no_certificate(retriever: Retriever) -> None:
-    (beam,) = retriever.retrieve("x", k=2)
+    (beam,) = retriever.retrieve("x", k=2, method="beam")
     (disc,) = retriever.retrieve("x", k=2, method="disc")
     assert (beam.seed, beam.mass, beam.num_draws, beam.num_accepted) == (None, None, 0, 0)
     assert beam.certified in (True, False)
@@ -204,9 +225,9 @@ def test_beam_reports_no_seed_and_disc_no_certificate(retriever: Retriever) -> N
 
 def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
     requests = [
-        RetrieveRequest("one", k=3),
+        RetrieveRequest("one", k=3, method="beam"),
         RetrieveRequest("two", k=2, method="disc", seed=1),
-        RetrieveRequest("three", k=1, beam_size=2, prompt="mention"),
+        RetrieveRequest("three", k=1, method="beam", beam_size=2, prompt="mention"),
         RetrieveRequest("four", k=2, method="disc", seed=1, top_m=20),
         RetrieveRequest("five", k=2, method="disc", seed=1, temperature=3.0, num_draws=1),
         RetrieveRequest("six", k=4, prompt="mention"),
@@ -236,7 +257,10 @@ def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
         ({"queries": b"bytes"}, "queries: must be a str or a list of them, got bytes"),
         ({"queries": "a", "k": 0}, r"k: must be in \[1, 1000\], got 0"),
         ({"queries": "a", "k": 10**6}, r"k: must be in \[1, 1000\], got 1000000"),
-        ({"queries": "a", "method": "best"}, "method: must be one of auto, beam, disc, shortlist; got 'best'"),
+        (
+            {"queries": "a", "method": "best"},
+            "method: must be one of auto, beam, disc, shortlist; got 'best'",
+        ),
         ({"queries": "a", "batch_size": 0}, "batch_size: must be at least 1, got 0"),
         (
             {"queries": "a", "prompt": "absent"},
@@ -267,7 +291,7 @@ def test_query_longer_than_the_context_names_both_numbers(retriever: Retriever) 
 def test_longest_query_that_fits_is_answered(retriever: Retriever, plain: Any) -> None:
     longest = 128 if retriever.model.is_encoder_decoder else 128 - retriever.trie.max_depth
     query = "$" * (longest - 2)  # between the two special tokens of the template
-    request = RetrieveRequest(query, k=12, beam_size=100)
+    request = RetrieveRequest(query, k=12, method="beam", beam_size=100)
     assert retriever.prompt_tokens(request) == longest
     (result,) = retriever.retrieve_batch([request])
     assert isinstance(result, RetrievalResult)

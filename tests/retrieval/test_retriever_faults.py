@@ -49,7 +49,7 @@ def broken(value: float, depth: int) -> TableModel:
     return TableModel(TOKENIZER.vocab_size, function)
 
 
-@pytest.mark.parametrize("method", ["beam", "disc"])
+@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("depth", [0, 1])
 def test_broken_logits_of_one_query_leave_the_others_alone(
@@ -77,7 +77,7 @@ def test_broken_logits_name_the_query(index: Index) -> None:
         retriever.retrieve(["fine", POISON, "fine too"])
 
 
-@pytest.mark.parametrize("method", ["beam", "disc"])
+@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
 def test_cancelled_requests_leave_the_batch(index: Index, method: str) -> None:
     retriever = Retriever(index, TableModel.random(TOKENIZER.vocab_size, seed=2), TOKENIZER, CONFIG)
     requests = [RetrieveRequest(f"query {n}", k=3, method=method, seed=n) for n in range(4)]
@@ -94,7 +94,7 @@ def test_cancelled_requests_leave_the_batch(index: Index, method: str) -> None:
         assert alone.candidates == reply.candidates
 
 
-@pytest.mark.parametrize("method", ["beam", "disc"])
+@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
 def test_cancellation_is_polled_at_every_step(index: Index, method: str) -> None:
     retriever = Retriever(index, TableModel.random(TOKENIZER.vocab_size, seed=2), TOKENIZER, CONFIG)
     polls = 0
@@ -129,8 +129,8 @@ def test_a_wide_request_does_not_widen_the_others(index: Index) -> None:
     """A forward is as wide as its widest query: thirty narrow ones beside a wide one go without it."""
     sizes: list[int] = []
     retriever = counting(index, [], sizes)
-    narrow = [RetrieveRequest(f"q{n}", k=5) for n in range(30)]
-    retriever.retrieve_batch([*narrow, RetrieveRequest("wide", k=300)])
+    narrow = [RetrieveRequest(f"q{n}", k=5, method="beam") for n in range(30)]
+    retriever.retrieve_batch([*narrow, RetrieveRequest("wide", k=300, method="beam")])
     assert sizes == [30, 1]
 
 
@@ -138,7 +138,7 @@ def test_requests_too_wide_for_one_forward_are_split(index: Index, monkeypatch: 
     sizes: list[int] = []
     retriever = counting(index, [], sizes)
     monkeypatch.setattr("retrieval.batch_runner._MAX_LOGITS_BYTES", 3 * 16 * retriever.model.vocab_size * 4)
-    results = retriever.retrieve_batch([RetrieveRequest(f"q{n}", k=10) for n in range(8)])
+    results = retriever.retrieve_batch([RetrieveRequest(f"q{n}", k=10, method="beam") for n in range(8)])
     assert sizes == [3, 3, 2]
     assert [r.query for r in results if isinstance(r, RetrievalResult)] == [f"q{n}" for n in range(8)]
 
@@ -170,27 +170,30 @@ def with_outlier(
         yield retriever
 
 
-@pytest.mark.parametrize("method", ["beam", "disc"])
+@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
 def test_one_monstrous_title_does_not_make_queries_too_long(with_outlier: Retriever, method: str) -> None:
     decoder_only = not with_outlier.model.is_encoder_decoder
     longest = 30 if decoder_only else 60
     for length in (1, longest - 2):
-        beam_size = 300 if method == "beam" else None
+        beam_size = None if method == "disc" else 300
         (result,) = with_outlier.retrieve("$" * length, k=50, method=method, beam_size=beam_size, seed=1)
         ids = {c.entity_id for c in result.candidates}
         assert "Q99" not in ids
-        if method == "beam":
+        if method != "disc":
             assert ids == {f"Q{n}" for n in range(1, 13)}
             assert result.certified is False  # the title that was given up is one of the fifty likeliest
     with pytest.raises(InputError, match=f"the prompt has {longest + 1} tokens .* at most {longest}$"):
         with_outlier.retrieve("$" * (longest - 1))
 
 
-def test_titles_that_fit_are_scored_as_without_the_outlier(with_outlier: Retriever, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["auto", "beam"])
+def test_titles_that_fit_are_scored_as_without_the_outlier(
+    with_outlier: Retriever, tmp_path: Path, method: str
+) -> None:
     checkpoint = Path(with_outlier.tokenizer.source)
     with Retriever.open(make_index(tmp_path, checkpoint), checkpoint) as without:
-        (clean,) = without.retrieve("a river", k=12, beam_size=300)
-    (result,) = with_outlier.retrieve("a river", k=12, beam_size=300)
+        (clean,) = without.retrieve("a river", k=12, method="beam", beam_size=300)
+    (result,) = with_outlier.retrieve("a river", k=12, method=method, beam_size=300)
     assert [c.entity_id for c in result.candidates] == [c.entity_id for c in clean.candidates]
     assert [c.logprob for c in result.candidates] == pytest.approx(
         [c.logprob for c in clean.candidates], abs=1e-4

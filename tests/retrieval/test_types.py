@@ -11,6 +11,7 @@ import pytest
 
 from decoding import params
 from retrieval.errors import InputError
+from retrieval.request_checks import DEFAULT_VECTOR_WEIGHT
 from retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
 
 
@@ -31,6 +32,62 @@ from retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
         ({"k": "5"}, "k", "must be an integer, got '5'"),
         ({"method": "best"}, "method", "must be one of auto, beam, disc, shortlist; got 'best'"),
         ({"method": None}, "method", "must be one of auto, beam, disc, shortlist; got None"),
+        ({"shortlist_size": 0}, "shortlist_size", "must be in [1, 2000], got 0"),
+        ({"shortlist_size": 2001}, "shortlist_size", "must be in [1, 2000], got 2001"),
+        ({"shortlist_size": 1.5}, "shortlist_size", "must be an integer, got 1.5"),
+        ({"vector_weight": -1}, "vector_weight", "must be in [0, 1000], got -1"),
+        ({"vector_weight": math.nan}, "vector_weight", "must be in [0, 1000], got nan"),
+        ({"vector_weight": "much"}, "vector_weight", "must be a number, got 'much'"),
+        ({"shortlist_query": 3}, "shortlist_query", "must be text, got int"),
+        ({"shortlist_query": " "}, "shortlist_query", "must not be empty"),
+        ({"decoder": "auto"}, "decoder", "must be one of beam, disc; got 'auto'"),
+        ({"decoder": 3}, "decoder", "must be one of beam, disc; got 3"),
+        (
+            {"method": "shortlist", "decoder": "beam"},
+            "decoder",
+            "needs the method auto, got the method shortlist",
+        ),
+        ({"method": "beam", "decoder": "beam"}, "decoder", "needs the method auto, got the method beam"),
+        (
+            {"method": "beam", "shortlist_size": 3},
+            "shortlist_size",
+            "needs the method auto or shortlist, got the method beam",
+        ),
+        (
+            {"method": "disc", "vector_weight": 1.0},
+            "vector_weight",
+            "needs the method auto or shortlist, got the method disc",
+        ),
+        (
+            {"method": "beam", "shortlist_query": "x"},
+            "shortlist_query",
+            "needs the method auto or shortlist, got the method beam",
+        ),
+        (
+            {"method": "shortlist", "exact": True},
+            "exact",
+            "needs the method beam, got the method shortlist",
+        ),
+        (
+            {"method": "shortlist", "min_mass": 0.5},
+            "min_mass",
+            "needs the method disc, got the method shortlist",
+        ),
+        (
+            {"method": "shortlist", "explain": True},
+            "explain",
+            "needs a decoder, got the method shortlist, which walks no token tree",
+        ),
+        (
+            {"decoder": "disc", "aggregate": "max"},
+            "aggregate",
+            "needs the method beam, got the method auto with the decoder disc",
+        ),
+        (
+            {"decoder": "disc", "beam_size": 65},
+            "beam_size",
+            "must be in [1, 64] with the method disc, got 65",
+        ),
         ({"beam_size": 0}, "beam_size", "must be in [1, 1000], got 0"),
         ({"beam_size": 1001}, "beam_size", "must be in [1, 1000], got 1001"),
         ({"num_draws": 0}, "num_draws", "must be in [1, 256], got 0"),
@@ -44,9 +101,13 @@ from retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
         ({"temperature": math.inf}, "temperature", "must be in [0.01, 100], got inf"),
         ({"temperature": "hot"}, "temperature", "must be a number, got 'hot'"),
         ({"temperature": None}, "temperature", "must be a number, got None"),
-        ({"min_mass": 0.2}, "min_mass", "needs the method disc, got the method beam"),
-        ({"min_mass": 0.0}, "min_mass", "needs the method disc, got the method beam"),
-        ({"adaptive": True}, "adaptive", "needs the method disc, got the method beam"),
+        (
+            {"min_mass": 0.2},
+            "min_mass",
+            "needs the method disc, got the method auto with the decoder beam",
+        ),
+        ({"method": "beam", "min_mass": 0.0}, "min_mass", "needs the method disc, got the method beam"),
+        ({"method": "beam", "adaptive": True}, "adaptive", "needs the method disc, got the method beam"),
         ({"method": "disc", "min_mass": -0.1}, "min_mass", "must be in [0, 1], got -0.1"),
         ({"method": "disc", "min_mass": 1.01}, "min_mass", "must be in [0, 1], got 1.01"),
         ({"method": "disc", "min_mass": math.nan}, "min_mass", "must be in [0, 1], got nan"),
@@ -260,3 +321,21 @@ def test_memory_saved_is_what_a_cache_per_branch_takes_more() -> None:
     assert KvShare(peak_bytes=100, per_branch_bytes=800).saved_bytes == 700
     assert KvShare(peak_bytes=100, per_branch_bytes=80).saved_bytes == -20
     assert RetrievalResult("x", "beam", ()).kv == KvShare()
+
+
+def test_what_is_in_force_with_each_method() -> None:
+    auto, disc, shortlist, beam = (
+        RetrieveRequest("q", **fields)
+        for fields in (
+            {},
+            {"decoder": "disc", "shortlist_query": "words", "vector_weight": 2},
+            {"method": "shortlist", "shortlist_size": 7},
+            {"method": "beam"},
+        )
+    )
+    assert [r.decoding for r in (auto, disc, shortlist, beam)] == ["beam", "disc", None, "beam"]
+    assert [r.proposals for r in (auto, disc, shortlist, beam)] == [100, 100, 7, 0]
+    assert [r.similarity_weight for r in (auto, disc, shortlist)] == [DEFAULT_VECTOR_WEIGHT, 2.0, 0.0]
+    assert [r.vector_text for r in (auto, disc)] == ["q", "words"]
+    assert [r.width for r in (auto, disc, shortlist)] == [10, 64, 1]
+    assert auto.method == "auto"

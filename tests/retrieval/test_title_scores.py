@@ -1,0 +1,238 @@
+"""Scores of given titles against forwards of every title by itself: tables, and tiny transformers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError
+from retrieval import Mention, Retriever
+from retrieval.errors import InputError, ModelError
+from retrieval.index.reader import Index
+from retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest, ScoreResult
+from retrieval.text import Rendering, TextTokenizer
+from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
+from tests.fakes import TableModel
+
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+CONFIG = checkpoint_config()
+POISON = "#"
+TITLES = ["Amazon", "Paris", "Paris, Texas", "Quicksilver", "no such title", "Zürich", "a", "Hamlet"]
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    """A random table that breaks where a prompt holds `POISON`."""
+    index = Index.open(make_index(tmp_path_factory.mktemp("index"), TOKENIZER, rendering=CONFIG.rendering))
+    (poison,) = TOKENIZER.encode_text(POISON)
+    sound = TableModel.random(TOKENIZER.vocab_size, seed=1)
+
+    def function(prompt: tuple[int, ...], written: tuple[int, ...]) -> torch.Tensor:
+        logits = sound.logits(prompt, written)
+        return torch.full_like(logits, math.nan) if poison in prompt else logits
+
+    with Retriever(index, TableModel(sound.vocab_size, function), TOKENIZER, CONFIG) as opened:
+        yield opened
+
+
+def row_of(retriever: Retriever, title: str) -> list[int]:
+    (row,) = retriever.tokenizer.encode_titles([title], retriever.index.rendering)
+    assert row is not None
+    return row
+
+
+def expected(retriever: Retriever, query: str, title: str, prompt: str | None = None) -> float:
+    tokens = retriever.config.prompt(prompt).encode(retriever.tokenizer, query)
+    model: Any = retriever.model
+    return float(model.logprob(tokens, row_of(retriever, title)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(titles=st.lists(st.sampled_from(TITLES) | st.text("abcé ,", min_size=1).filter(str.strip), min_size=1))
+def test_scores_are_those_of_every_title_alone(retriever: Retriever, titles: list[str]) -> None:
+    result = retriever.score("a river", titles)
+    rows = [tuple(row_of(retriever, " ".join(title.split()))) for title in titles]
+    logprobs = [expected(retriever, "a river", " ".join(title.split())) for title in titles]
+    assert result.query == "a river"
+    assert [score.title for score in result.scores] == titles
+    assert [score.logprob for score in result.scores] == pytest.approx(logprobs, abs=1e-4)
+    assert [score.num_tokens for score in result.scores] == [len(row) for row in rows]
+    total = math.fsum(math.exp(logprob) for logprob in dict(zip(rows, logprobs, strict=True)).values())
+    for score, logprob in zip(result.scores, logprobs, strict=True):
+        assert score.probability == pytest.approx(math.exp(logprob) / total, rel=1e-3)
+    # The beginnings that titles share once, their last tokens not at all.
+    assert result.num_nodes == len({row[:depth] for row in rows for depth in range(1, len(row))})
+
+
+def test_titles_are_looked_up_in_the_catalogue(retriever: Retriever) -> None:
+    scores = retriever.score(
+        "one", ["Amazon", "Quicksilver", "City of Light", "Rome", " Paris,\tTexas "]
+    ).scores
+    ids = [score.entity_ids for score in scores]
+    assert ids == [("Q8", "Q9"), ("Q10", "Q11"), ("Q4",), (), ("Q5",)]
+    assert scores[-1].title == " Paris,\tTexas "
+
+
+def test_titles_are_composed_as_those_of_catalogues_are(retriever: Retriever) -> None:
+    one, other = retriever.score("one", ["Maria Skłodowska é", "Maria  Skłodowska é"]).scores
+    assert (one.logprob, one.num_tokens) == (other.logprob, other.num_tokens)
+    assert (
+        one.probability == other.probability == pytest.approx(1.0)
+    )  # one title, though it stands there twice
+
+
+def test_scores_of_an_index_are_those_of_its_candidates(retriever: Retriever) -> None:
+    (listed,) = retriever.retrieve("a river", k=12, method="beam", beam_size=100)
+    single = [c for c in listed.candidates if len(retriever.index.entity_by_id(c.entity_id).aliases) == 0]  # type: ignore[union-attr]
+    assert len(single) > 2
+    scores = retriever.score("a river", [c.title for c in single]).scores
+    assert [s.logprob for s in scores] == pytest.approx([c.logprob for c in single], abs=1e-4)
+
+
+def test_one_title_or_any_iterable(retriever: Retriever) -> None:
+    (alone,) = retriever.score("one", "Paris").scores
+    (first, _) = retriever.score("one", (title for title in ("Paris", "Nile"))).scores
+    assert alone.probability == 1.0
+    assert alone.logprob == first.logprob
+
+
+def test_mentions_and_templates(retriever: Retriever) -> None:
+    mention = Mention("Amazon", left="rain over the ", right=" basin")
+    result = retriever.score(mention, ["Amazon"])
+    assert result.query == "rain over the [Amazon] basin"
+    wanted = expected(retriever, result.query, "Amazon", "mention")
+    assert result.scores[0].logprob == pytest.approx(wanted, abs=1e-4)
+    same = retriever.score(result.query, ["Amazon"], prompt="mention")
+    assert same.scores == result.scores
+    assert retriever.score_request(mention, ["Amazon"]).prompt == "mention"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"query": " "}, "query: must not be empty"),
+        ({"query": 3}, "query: must be text, got int"),
+        ({"query": Mention(" ")}, "mention: must not be empty"),
+        ({"query": Mention("a"), "prompt": "plain"}, "prompt: is the checkpoint's mention template"),
+        ({"prompt": "absent"}, "prompt: unknown template 'absent'"),
+        ({"prompt": 3}, "prompt: must be text, got int"),
+        ({"titles": []}, f"titles: must be 1 to {MAX_SCORED_TITLES}, got 0"),
+        ({"titles": ["a"] * 10_001}, "titles: must be 1 to 10000, got 10001"),
+        ({"titles": ["a", "b", "c", " \t"]}, r"titles\[3\]: must not be empty"),
+        ({"titles": ["a", 3]}, r"titles\[1\]: must be a str, got int"),
+        ({"titles": 3}, "titles: must be a str or a list of them, got int"),
+        (
+            {"titles": ["a", "b\ud800"]},
+            r"titles\[1\]: not valid Unicode: half a surrogate pair at character 2",
+        ),
+    ],
+)
+def test_wrong_arguments(retriever: Retriever, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}"):
+        retriever.score(**{"query": "one", "titles": ["Paris"], **arguments})
+
+
+def test_requests_take_no_single_text_and_keep_their_titles(retriever: Retriever) -> None:
+    with pytest.raises(InputError, match="titles: must be a list of texts, got one text"):
+        ScoreRequest("one", "Paris")  # type: ignore[arg-type]
+    assert ScoreRequest("one", ["Paris"]).titles == ("Paris",)  # type: ignore[arg-type]
+    request = ScoreRequest("one", ("Paris", "Paris", "Nile"))
+    rows = sum(len(row_of(retriever, title)) for title in ("Paris", "Nile"))
+    prompt = len(CONFIG.prompt(None).encode(TOKENIZER, "one"))
+    assert retriever.score_tokens(request) == prompt + rows
+
+
+def test_tokens_that_the_model_does_not_know_name_the_title(tmp_path: Path) -> None:
+    """The model knows the tokens of the index, which are single letters, and no others."""
+    index = Index.open(make_index(tmp_path, TOKENIZER, "title\na\nb\n", rendering=CONFIG.rendering))
+    known = index.manifest.tokenizer.max_token_id + 1
+    model = TableModel.random(known, seed=1)
+    with Retriever(index, model, TOKENIZER, CONFIG) as retriever:
+        largest = max(row_of(retriever, "Hamlet"))
+        assert largest >= known
+        assert retriever.score("a", ["a"]).scores[0].probability == 1.0
+        with pytest.raises(InputError) as error:
+            retriever.score("a", ["a", "Hamlet"])
+    assert str(error.value).startswith(f"titles[1]: holds token {largest}, which the model does not know")
+
+
+def test_titles_that_merge_with_the_prompt_are_named(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def merging(titles: list[str], rendering: Rendering) -> list[list[int] | None]:
+        return [None if title == "Nile" else [5, 1] for title in titles]
+
+    monkeypatch.setattr(retriever.tokenizer, "encode_titles", merging)
+    with pytest.raises(InputError, match=r"titles\[2\]: 'Nile ' merges with the prompt's last tokens"):
+        retriever.score("one", ["Paris", "Berlin", "Nile "])
+
+
+def test_a_batch_gives_everyone_their_own(retriever: Retriever) -> None:
+    cancelled = CancelToken()
+    cancelled.cancel()
+    requests = [
+        ScoreRequest("one", ("Paris", "Nile")),
+        ScoreRequest(f"two {POISON}", ("Paris",)),
+        ScoreRequest("three", ("Paris",) * 3, "mention"),
+        ScoreRequest("four", ("Paris",), "absent"),
+        ScoreRequest("five", ("Paris",)),
+        ScoreRequest("six " * 3, tuple(TITLES)),
+    ]
+    replies = retriever.score_batch(requests, [None, None, CancelToken(), None, cancelled, None])
+    kinds = [ScoreResult, ModelError, ScoreResult, InputError, DecodingCancelledError, ScoreResult]
+    assert [type(reply) for reply in replies] == kinds
+    for request, reply in zip(requests, replies, strict=True):
+        if isinstance(reply, ScoreResult):
+            assert (
+                reply.scores == retriever.score(request.query, request.titles, prompt=request.prompt).scores
+            )
+    with pytest.raises(ModelError, match="NaN or infinite logits"):
+        retriever.score(POISON, ["Paris"])
+    assert retriever.score_batch([]) == []
+
+
+def test_timings_add_up(retriever: Retriever) -> None:
+    times = retriever.score("one", TITLES).timings
+    assert times.total_ms == pytest.approx(times.prefill_ms + times.score_ms)
+    assert (times.decode_ms, times.shortlist_ms) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "bart"])
+def test_transformers_score_titles_that_fit(
+    architecture: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Against plain forwards; a title longer than the model's positions has no score."""
+    folder = make_checkpoint(tmp_path_factory.mktemp("model"), architecture, max_positions=60)
+    index = make_index(tmp_path_factory.mktemp("index"), folder)
+    is_bart = architecture == "bart"
+    plain: Any = (AutoModelForSeq2SeqLM if is_bart else AutoModelForCausalLM).from_pretrained(folder).eval()
+    titles = [*TITLES, "$" * 90, "Paris"]
+    with Retriever.open(index, folder, device="cpu") as retriever:
+        result = retriever.score("who wrote hamlet", titles)
+        prompt = retriever.config.prompt(None).encode(retriever.tokenizer, "who wrote hamlet")
+        for title, score in zip(titles, result.scores, strict=True):
+            row = row_of(retriever, title)
+            assert score.num_tokens == len(row)
+            if title.startswith("$"):
+                assert (score.logprob, score.probability) == (None, None)
+                continue
+            with torch.no_grad():
+                if is_bart:
+                    written = [plain.config.decoder_start_token_id, *row[:-1]]
+                    logits = plain(torch.tensor([prompt]), decoder_input_ids=torch.tensor([written])).logits[
+                        0
+                    ]
+                else:
+                    logits = plain(torch.tensor([[*prompt, *row[:-1]]])).logits[0, len(prompt) - 1 :]
+            steps = logits.double().log_softmax(-1)
+            assert score.logprob == pytest.approx(float(steps[range(len(row)), row].sum()), abs=1e-4)
+        assert result.kv.peak_bytes > 0
