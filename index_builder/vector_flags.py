@@ -106,6 +106,10 @@ def _wish(
     if method == NONE:
         _refuse(given, "goes with --vectors METHOD")
         return None
+    if vector_index is not None and not vector_index.strip():
+        raise InputError(
+            "vector_index", f"expected one of {', '.join(KIND_NAMES)} or a factory string, got ''"
+        )
     return VectorWish(
         VectorMethod.parse(method),
         VectorOptions(

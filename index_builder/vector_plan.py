@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -96,15 +97,18 @@ def _dimensions(wish: VectorWish) -> int | None:
     return size if type(size) is int and size > 0 else None
 
 
-def _bytes_per_text(kind: str, index: object, dimensions: int) -> float:
+def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
     if kind == "ivfpq":
         return num_subquantisers(dimensions) / 2 + _ID
     if kind == "hnsw":
         return _WORD * dimensions + _ID + _GRAPH_NODE * (1 + _LEVEL_SHARE)
     if kind == "flat":
         return _WORD * dimensions + _ID
-    inner = getattr(index, "index", index)
-    return float(getattr(inner, "code_size", 0) or _WORD * dimensions) + _ID
+    inner = getattr(index, "index", index)  # without the map of ids
+    try:
+        return float(inner.sa_code_size()) + _ID
+    except RuntimeError:  # not every index of faiss knows
+        return float(_WORD * dimensions) + _ID
 
 
 def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:

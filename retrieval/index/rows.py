@@ -110,6 +110,33 @@ class RowBuckets:
                     return tuple(int(column[at]) for column in bucket.columns)
         raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
 
+    def token_ids_of(self, ranks: IntArray) -> list[tuple[int, ...]]:
+        """Return the rows of several ranks, in their order: much faster than one after the other.
+
+        Args:
+            ranks: Shape: (n,).
+
+        Raises:
+            ValueError: a rank has no row.
+        """
+        rows: list[tuple[int, ...]] = [()] * len(ranks)
+        missing = np.arange(len(ranks))
+        for bucket in self._by_size:
+            if not len(missing):
+                break
+            wanted = ranks[missing]
+            # Another type would copy the bucket's ranks; what it cannot hold has no row.
+            at = np.searchsorted(bucket.ranks, np.clip(wanted, -1, self.num_rows).astype(bucket.ranks.dtype))
+            here = np.flatnonzero(at < len(bucket.ranks))
+            here = here[bucket.ranks[at[here]] == wanted[here]]
+            tokens = [column[at[here]].tolist() for column in bucket.columns]
+            for place, row in zip(missing[here].tolist(), zip(*tokens, strict=True), strict=True):
+                rows[place] = row
+            missing = np.delete(missing, here)
+        if len(missing):
+            raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {int(ranks[missing[0]])}")
+        return rows
+
     def find(self, token_ids: Sequence[int]) -> int:
         """Return the rank of a row; -1 when there is none."""
         bucket = self._by_length.get(len(token_ids))

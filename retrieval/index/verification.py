@@ -245,13 +245,15 @@ def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:
     file = VECTORS_FILE
     try:
         opened = open_vectors(index)
+        file = EMBEDDER_FILE
         if opened.entry.method == LEXICAL:
-            file = EMBEDDER_FILE
             open_embedder(opened.entry, opened.arrays)
     except MissingExtraError as error:
         notes.append(f"{file}: its content was not looked at: {error}")
     except IndexDirectoryError as error:
-        yield Problem(file, str(error).removeprefix(f"{file}: "))
+        text = str(error)
+        file = next((name for name in VECTOR_FILES if text.startswith(f"{name}: ")), file)
+        yield Problem(file, text.removeprefix(f"{file}: "))
 
 
 def _unordered_namesakes(index: Index, titled: IntArray, rank: IntArray) -> str | None:

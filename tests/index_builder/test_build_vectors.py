@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -400,3 +401,28 @@ def test_an_index_of_an_older_format_gets_vectors_by_an_update(fake: FakeVectors
     assert updated.vectors == "made"
     assert updated.manifest.format_version == 4
     stored(summary.index)
+
+
+def test_readers_see_whole_vectors_while_updates_are_published(fake: FakeVectors, tmp_path: Path) -> None:
+    index = built(tmp_path).index
+    stop, seen, wrong = threading.Event(), set(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            with Index.open(index) as opened:
+                if opened.open_vectors_file(VECTORS_FILE).read_bytes() != listed(opened, opened.vectors):
+                    wrong.append(opened.version)
+                seen.add(opened.version)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for number in range(8):
+            line = f"n{number}\tc{'ab'[number % 2]}\t\tsaid {number}\tx\t1"
+            update(index, [line], remove_ids=(f"n{number - 1}",), ignore_missing=True)
+    finally:
+        stop.set()
+        reader.join()
+    assert wrong == []
+    assert len(seen) > 1
+    stored(index)

@@ -1,0 +1,170 @@
+"""Builds, updates and checks of vectors that are real: lexical ones, in indexes of faiss."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from index_builder.build import BuildSummary, build_index
+from index_builder.config import BuildOptions
+from index_builder.runs import Run
+from index_builder.update import UpdateRequest, update_index
+from index_builder.vector_plan import plan_vectors
+from index_builder.vector_wish import VectorChange, VectorWish
+from index_builder.version_run import VersionRun
+from retrieval.index.cli import inspect_command, verify_command
+from retrieval.index.digests import digest_bytes
+from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.shortlister import Shortlister
+from tests.index_fixtures import character_tokenizer, version_files, write_titles
+from tests.vector_fixtures import rename
+
+pytest.importorskip("faiss", reason="needs the extra vectors")
+pytest.importorskip("sklearn", reason="needs the extra vectors")
+
+TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
+WORDS = ("river", "harbour", "mountain", "castle", "bridge", "garden", "museum", "station", "tower", "island")
+TITLES = [f"{one} {other}" for one in WORDS for other in WORDS if one < other]
+WISH = VectorWish(VectorMethod("lexical"), VectorOptions(dimensions=64))
+
+
+def build(folder: Path, name: str = "it.index", wish: VectorWish = WISH) -> BuildSummary:
+    source = write_titles(folder / "titles.txt", TITLES)
+    return build_index(
+        source, TOKENIZER, BuildOptions(out=folder / name, format="lines", vectors=wish, threads=1)
+    )
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> BuildSummary:
+    return build(tmp_path_factory.mktemp("vectors"))
+
+
+def proposed(index: Path, texts: list[str]) -> list[str]:
+    """Return the title that the vectors find first for each text."""
+    with Index.open(index) as opened:
+        shortlists = Shortlister.open(opened).propose(texts, [1] * len(texts))
+        return [opened.entity(int(found.entities[0])).title for found in shortlists]
+
+
+def test_the_same_input_gives_the_same_index(summary: BuildSummary, tmp_path: Path) -> None:
+    again = build(tmp_path)
+    assert again.version == summary.version
+    assert version_files(again) == version_files(summary)
+
+
+def test_what_is_built_is_sound_and_finds_titles(summary: BuildSummary) -> None:
+    report = verify(summary.index)
+    assert (report.problems, report.notes) == ((), ())
+    assert proposed(summary.index, TITLES[::7]) == TITLES[::7]
+
+
+def test_without_faiss_everything_else_goes_on(
+    summary: BuildSummary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with Index.open(summary.index) as index:
+        assert index.vectors is not None
+        assert index.vectors_problem is None
+        assert index.num_entities == len(TITLES)
+    report = verify(summary.index)
+    assert report.ok
+    (note,) = report.notes
+    assert "vectors.faiss: its content was not looked at" in note
+    result = CliRunner().invoke(verify_command, [str(summary.index)])
+    assert result.exit_code == 0
+    assert "not looked at" in result.stderr
+    facts = json.loads(CliRunner().invoke(inspect_command, [str(summary.index), "--json"]).stdout)["vectors"]
+    assert (facts["kind"], facts["dimensions"], facts["count"]) == ("flat", 64, len(TITLES))
+
+
+def altered(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path:
+    """Return a copy of the version with another file under a manifest that fits it."""
+    index = folder / "altered.index"
+    version = index / "versions" / summary.version
+    for file, content in version_files(summary).items():
+        (version / file).parent.mkdir(parents=True, exist_ok=True)
+        (version / file).write_bytes(content)
+    (version / name).write_bytes(data)
+    files = tuple(
+        replace(entry, bytes=len(data), xxh3_128=digest_bytes(data)) if entry.name == name else entry
+        for entry in summary.manifest.files
+    )
+    rename(index, version, replace(summary.manifest, files=files))
+    return index
+
+
+@pytest.mark.parametrize("name", [VECTORS_FILE, EMBEDDER_FILE])
+@pytest.mark.parametrize("damage", ["noise", "half", "foreign"])
+def test_verify_finds_what_a_faulty_builder_wrote(
+    summary: BuildSummary, tmp_path: Path, name: str, damage: str
+) -> None:
+    sound = version_files(summary)[name]
+    if damage == "foreign":
+        wish = VectorWish(VectorMethod("lexical"), VectorOptions(dimensions=32))
+        data = version_files(build(tmp_path, "other.index", wish))[name]
+    else:
+        data = b"\x07" * 200 if damage == "noise" else sound[: len(sound) // 2]
+    index = altered(summary, tmp_path, name, data)
+    with Index.open(index) as opened:
+        assert opened.vectors_problem is None
+        assert opened.num_entities == len(TITLES)
+    assert [problem.file for problem in verify(index).problems] == [name]
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivfpq"])
+def test_an_update_keeps_real_vectors_in_step(tmp_path: Path, kind: str) -> None:
+    index = build(tmp_path, wish=replace(WISH, options=VectorOptions(kind, 64))).index
+    more = write_titles(tmp_path / "more.txt", ["lighthouse keeper", "windmill field"])
+    request = UpdateRequest(add=(more,), remove_ids=("castle river", "bridge tower"))
+    options = BuildOptions(out=index, format="lines", threads=1)
+    updated = update_index(request, TOKENIZER, options)
+    assert updated.vectors == "carried over"
+    assert verify(index).problems == ()
+    assert updated.manifest.vectors is not None
+    assert updated.manifest.vectors.count == len(TITLES)
+    wanted = ["lighthouse keeper", "windmill field", "castle garden", "bridge island"]
+    if kind == "flat":
+        assert proposed(index, wanted) == wanted
+        assert "bridge tower" not in proposed(index, ["bridge tower"])
+    change = UpdateRequest(vectors=VectorChange(WISH))
+    assert update_index(change, TOKENIZER, options).manifest.vectors == replace(
+        updated.manifest.vectors,
+        kind="flat",
+        factory="IDMap,Flat",
+        effort=0,
+        sample=0,
+        recall=1.0,
+        recall_queries=0,
+        fingerprint=_fingerprint(index),
+    )
+    assert proposed(index, wanted) == wanted
+
+
+def _fingerprint(index: Path) -> str:
+    with Index.open(index) as opened:
+        assert opened.vectors is not None
+        return opened.vectors.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq", "SQ8"])
+def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str) -> None:
+    wish = VectorWish(VectorMethod("lexical"), VectorOptions(kind, 64))
+    made = build(tmp_path, wish=wish)
+    stored: Any = made.manifest.file(VECTORS_FILE)
+    with Index.open(made.index) as index:
+        runs: list[Run] = [VersionRun(index)]
+        plan = plan_vectors(wish, runs, made.manifest.metadata)
+    assert plan.texts == len(TITLES)
+    assert plan.bytes == pytest.approx(stored.bytes, rel=0.3, abs=3000)
