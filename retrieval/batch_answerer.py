@@ -173,8 +173,9 @@ class BatchAnswerer:
             return
         meter = KvMeter(self._model.prefill([work.job.prompt for work in asked], prefix), len(asked))
         clock.stop("prefill_ms")
-        self._decode(meter.session, asked)
-        clock.stop("decode_ms")
+        if any(work.is_decoded for work in asked):
+            self._decode(meter.session, asked)
+            clock.stop("decode_ms")
         if is_scored:
             self._score(meter.session, asked)
             clock.stop("score_ms")
@@ -226,8 +227,6 @@ class BatchAnswerer:
     def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
         """Ask the decoder of those that have one."""
         chosen = [query for query, work in enumerate(batch) if work.is_decoded]
-        if not chosen:
-            return
         part = [batch[query] for query in chosen]
         if len(chosen) < len(batch):
             session = session.select(chosen)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
@@ -74,7 +76,7 @@ class EntityScorer:
         wanted = [self._rows.of_all(mine, MAX_SCORED_FORMS) for mine in entities]
         # In rank order neighbours share the longest beginnings.
         ranks = [sorted({rank for rows in mine for rank in rows}) for mine, _ in wanted]
-        texts = [[self._index.row_token_ids(rank) for rank in mine] for mine in ranks]
+        texts = [self._index.rows.token_ids_of(np.array(mine, dtype=np.int64)) for mine in ranks]
         found: list[Scored | DecodingCancelledError] = []
         for query, scores in enumerate(score_rows(session, texts, cancel, room)):
             if isinstance(scores, DecodingCancelledError):

@@ -9,6 +9,7 @@ from typing import Self
 
 from retrieval.errors import GenretError, VectorsMissingError
 from retrieval.index.reader import Index
+from retrieval.vectors.methods import LEXICAL
 from retrieval.vectors.shortlister import Shortlister
 
 _LOG = logging.getLogger(__name__)
@@ -40,13 +41,15 @@ class IndexVectors:
 
         Args:
             index: An open index.
-            encoder: Where the encoder that made the vectors lies now; None: where it lay then.
+            encoder: Where the encoder that made the vectors lies now; None: where it lay then. Vectors that
+                need none do without.
             device: Where an encoder runs.
         """
         if index.vectors is None:
             return cls.missing(index)
+        place = None if index.vectors.method == LEXICAL else encoder
         try:
-            return cls(Shortlister.open(index, encoder, device))
+            return cls(Shortlister.open(index, place, device))
         except GenretError as error:
             _LOG.warning(
                 "the vectors of %s cannot be used, and nothing proposes entities: %s", index.path, error

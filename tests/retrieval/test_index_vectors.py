@@ -1,0 +1,97 @@
+"""Vectors that a retriever opens with its index, asks, or does without: lexical ones, end to end."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index_builder.vector_wish import VectorWish
+from retrieval import Retriever
+from retrieval.errors import IndexChecksumError, VectorsMissingError
+from retrieval.index.reader import Index
+from retrieval.index_vectors import IndexVectors
+from retrieval.text import TextTokenizer
+from retrieval.vectors.methods import VectorMethod
+from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
+from tests.fakes import TableModel
+
+CONFIG = checkpoint_config()
+TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
+MODEL = TableModel.random(TOKENIZER.vocab_size, seed=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    wish = VectorWish(VectorMethod.parse("lexical"))
+    return make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering, vectors=wish)
+
+
+def opened(folder: Path) -> Retriever:
+    index = Index.open(folder)
+    vectors = IndexVectors.open(index, "/nowhere", "cpu")  # lexical vectors need no encoder
+    return Retriever(index, MODEL, TOKENIZER, CONFIG, vectors=vectors)
+
+
+def test_an_index_with_vectors_proposes_what_is_alike(folder: Path) -> None:
+    with opened(folder) as retriever:
+        assert retriever.vectors is not None
+        assert retriever.vectors_problem is None
+        (result,) = retriever.retrieve("mercury planett", k=2, method="shortlist", shortlist_size=2)
+        assert {c.entity_id for c in result.candidates} == {"Q10", "Q11"}
+        for candidate in result.candidates:
+            assert candidate.similarity is not None
+            assert candidate.similarity > 0.3
+        (auto,) = retriever.retrieve("mercury planett", k=12, shortlist_size=2)
+        assert {"Q10", "Q11"} <= {c.entity_id for c in auto.candidates}
+        assert all(c.similarity is not None for c in auto.candidates)
+        retriever.warm_up()
+
+
+def test_damaged_vectors_are_told_once_and_the_decoders_go_on(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (file,) = (folder / "versions").glob("*/vectors.faiss")
+    content = bytearray(file.read_bytes())
+    content[40] ^= 255
+    file.chmod(0o644)
+    file.write_bytes(content)
+    with caplog.at_level(logging.WARNING), opened(folder) as retriever:
+        for _ in range(2):
+            with pytest.raises(IndexChecksumError, match=r"^vectors\.faiss: "):
+                retriever.retrieve("one", method="shortlist", shortlist_size=2)
+        assert retriever.retrieve("one", shortlist_size=2)[0].method == "beam"
+        assert isinstance(retriever.vectors_problem, IndexChecksumError)
+    (record,) = caplog.records
+    assert "cannot be used, and nothing proposes entities: vectors.faiss: " in record.getMessage()
+
+
+def test_an_index_without_vectors_has_nothing_to_warn_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering)) as retriever:
+        assert isinstance(retriever.vectors_problem, VectorsMissingError)
+    assert not caplog.records
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return Index.open(make_index(tmp_path_factory.mktemp("plain"), TOKENIZER))
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_rows_read_together_are_those_read_one_by_one(index: Index, data: st.DataObject) -> None:
+    ranks = data.draw(st.lists(st.integers(0, index.num_rows - 1), max_size=40))
+    read = index.rows.token_ids_of(np.array(ranks, dtype=np.int64))
+    assert read == [index.row_token_ids(rank) for rank in ranks]
+
+
+@pytest.mark.parametrize("rank", [-1, 21, 2**40, -(2**40)])
+def test_a_rank_without_a_row_is_refused(index: Index, rank: int) -> None:
+    with pytest.raises(ValueError, match=f"rank: expected 0 <= rank < 21, got {rank}$"):
+        index.rows.token_ids_of(np.array([3, rank], dtype=np.int64))
