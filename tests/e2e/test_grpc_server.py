@@ -24,6 +24,7 @@ from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import TableOpener, failure, make_config, running, unpack, until
 
 StatusCode = grpc.StatusCode
+BEAM = pb.RETRIEVAL_METHOD_BEAM
 READINESS = "genret.v1.RetrievalService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -87,19 +88,19 @@ def test_what_a_proof_may_take_is_work() -> None:
         fake.hold.clear()
         async with running(fake, queue=QueueLimits(max_tokens=1500)) as api:
             # Of each budget a quarter of the queue counts, 375, and a little more for its branches.
-            first = [asyncio.ensure_future(api.retrieve(f"q{i}", exact=True)) for i in range(3)]
+            first = [asyncio.ensure_future(api.retrieve(f"q{i}", method=BEAM, exact=True)) for i in range(3)]
             await until(fake.running.is_set)
             await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 3)
-            error, details = await failure(api.retrieve("two", exact=True))
+            error, details = await failure(api.retrieve("two", method=BEAM, exact=True))
             assert error.code() is StatusCode.RESOURCE_EXHAUSTED
             assert details["ErrorInfo"].reason == "QUEUE_FULL"
-            small = asyncio.ensure_future(api.retrieve("three", exact=True, exact_budget=5))
+            small = asyncio.ensure_future(api.retrieve("three", method=BEAM, exact=True, exact_budget=5))
             fake.hold.set()
             assert all([(await call).candidates for call in first])
             assert (await small).candidates
             fake.hold.clear()
             # Each of them took five tokens of its budget.
-            more = [asyncio.ensure_future(api.retrieve(f"r{i}", exact=True)) for i in range(8)]
+            more = [asyncio.ensure_future(api.retrieve(f"r{i}", method=BEAM, exact=True)) for i in range(8)]
             await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 8)
             fake.hold.set()
             assert all([(await call).candidates for call in more])
@@ -111,10 +112,18 @@ def test_options_left_out_take_the_defaults_and_zero_is_not_left_out() -> None:
     async def scenario() -> None:
         async with running(FakeRetriever()) as api:
             reply = await api.retrieve("hamlet")
-            assert reply.method == pb.RETRIEVAL_METHOD_BEAM
+            assert reply.method == pb.RETRIEVAL_METHOD_AUTO
             assert reply.certified
             assert not reply.HasField("seed")
-            for field in ("k", "beam_size", "num_draws", "num_samples", "temperature", "top_m"):
+            for field in (
+                "k",
+                "beam_size",
+                "num_draws",
+                "num_samples",
+                "temperature",
+                "top_m",
+                "shortlist_size",
+            ):
                 error, details = await failure(api.retrieve("hamlet", **{field: 0}))
                 assert error.code() is StatusCode.INVALID_ARGUMENT
                 assert details["BadRequest"].field_violations[0].field == field
@@ -520,7 +529,7 @@ def test_a_batch_too_large_for_one_pass_is_cut_by_work() -> None:
         fake = FakeRetriever()
         limits = BatchLimits(max_size=100, max_tokens=250, max_delay_ms=50)
         async with running(fake, batch=limits) as api:
-            await api.batch(*[pb.RetrieveRequest(query="one two")] * 6)  # 82 tokens of work each
+            await api.batch(*[pb.RetrieveRequest(query="one two", method=BEAM)] * 6)  # 82 tokens of work each
             assert [len(batch) for batch in fake.batches] == [3, 3]
 
     asyncio.run(scenario())

@@ -101,7 +101,7 @@ def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCaptureFixtur
         for code, count in (("OK", 2), ("NOT_FOUND", 1), ("UNAVAILABLE", 1)):
             assert scraped(text, "genret_requests_total", method="Retrieve", code=code) == count
         assert scraped(text, "genret_requests_in_flight", method="Retrieve") == 0
-        assert scraped(text, "genret_results_total", method="beam", finish_reason="ok") == 2
+        assert scraped(text, "genret_results_total", method="auto", finish_reason="ok") == 2
         assert scraped(text, "genret_index_info", name="fake", version="v2") == 1
         for outcome in ("unchanged", "reloaded", "failed"):
             assert scraped(text, "genret_reloads_total", index="fake", outcome=outcome) == 1
