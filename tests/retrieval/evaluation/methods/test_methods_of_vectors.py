@@ -1,0 +1,135 @@
+"""Methods that ask the vectors of an index: what they list, in which order, and what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from retrieval.errors import InputError
+from retrieval.evaluation.methods.method import make_method
+from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.retriever import Retriever
+from tests.checkpoints import make_checkpoint, make_index
+from tests.evaluation_fixtures import mention_set, query_set
+from tests.fake_vectors import MadeUpVectors
+from tests.fakes import likely_titles
+
+QUERIES = (*query_set().queries, *mention_set().queries)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    """A retriever without vectors."""
+    folder = tmp_path_factory.mktemp("bare")
+    checkpoint = make_checkpoint(folder / "model", "llama")
+    with Retriever.open(make_index(folder, checkpoint), checkpoint) as opened:
+        yield opened
+
+
+@pytest.fixture
+def vectors(bare: Retriever) -> MadeUpVectors:
+    return MadeUpVectors.of(bare.index)
+
+
+@pytest.fixture
+def retriever(bare: Retriever, vectors: MadeUpVectors) -> Retriever:
+    model = likely_titles(bare.index)
+    return Retriever(bare.index, model, bare.tokenizer, bare.config, vectors=vectors.opened())
+
+
+def answer(
+    retriever: Retriever,
+    name: str,
+    queries: tuple[LabelledQuery, ...] = QUERIES,
+    seed: int = 0,
+    batch_size: int = 4,
+    k: int = 10,
+) -> list[Ranking]:
+    return make_method(name, retriever, k=k, batch_size=batch_size).answer(queries, seed, lambda _: None)
+
+
+def answered(rankings: list[Ranking]) -> list[tuple[str, ...]]:
+    return [tuple(entity.entity_id for entity in ranking.entities) for ranking in rankings]
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "listed"), [("vectors", 5, 5), ("vectors:3", 10, 3), ("vectors:1", 1, 1)]
+)
+def test_vectors_alone_rank_by_similarity(
+    retriever: Retriever, vectors: MadeUpVectors, name: str, k: int, listed: int
+) -> None:
+    for query, ranking in zip(QUERIES, answer(retriever, name, k=k), strict=True):
+        alike = vectors.all_similarities(query.text)
+        order = sorted(range(len(alike)), key=lambda number: -alike[number])[:listed]
+        expected = [retriever.index.entity(number) for number in order]
+        assert [(e.entity_id, e.title) for e in ranking.entities] == [
+            (e.entity_id, e.title) for e in expected
+        ]
+        assert [e.score for e in ranking.entities] == alike[order].tolist()
+        assert ranking.error is None
+        assert ranking.seconds > 0
+
+
+@pytest.mark.parametrize("name", ["vectors", "shortlist:3", "auto:3+weight:2"])
+def test_batches_change_no_answer(retriever: Retriever, name: str) -> None:
+    alone = answered(answer(retriever, name, batch_size=1))
+    backwards = answered(answer(retriever, name, QUERIES[::-1], batch_size=3))
+    assert alone == backwards[::-1]
+
+
+def test_nothing_is_like_no_words(retriever: Retriever) -> None:
+    queries = (LabelledQuery("a", "nile"), LabelledQuery("b", " "), LabelledQuery("c", "\t"))
+    sizes = [len(ranking.entities) for ranking in answer(retriever, "vectors", queries)]
+    assert sizes == [10, 0, 0]
+    assert answered(answer(retriever, "vectors", queries[1:])) == [(), ()]
+
+
+def test_a_shortlist_holds_what_the_vectors_propose(retriever: Retriever) -> None:
+    proposed = answered(answer(retriever, "vectors:3"))
+    listed = answered(answer(retriever, "shortlist:3"))
+    assert [set(ids) for ids in listed] == [set(ids) for ids in proposed]
+    assert listed != proposed
+    # A weight that no log-probability comes up to leaves the order of the vectors.
+    assert answered(answer(retriever, "shortlist:3+weight:1000")) == proposed
+
+
+def test_auto_ranks_what_beams_and_vectors_find(retriever: Retriever) -> None:
+    both = answer(retriever, "auto:3+weight:0", k=100)
+    listed = answered(both)
+    for found in (answer(retriever, "shortlist:3"), answer(retriever, "beam", k=10)):
+        assert all(set(some) <= set(every) for some, every in zip(answered(found), listed, strict=True))
+    for ranking in both:
+        logprobs = [entity.logprob for entity in ranking.entities if entity.logprob is not None]
+        assert len(logprobs) == len(ranking.entities)
+        assert logprobs == sorted(logprobs, reverse=True)
+
+
+def test_auto_by_disc_draws(retriever: Retriever) -> None:
+    method = make_method("auto:1+disc", retriever, k=10, batch_size=4)
+    assert method.is_random
+    passes = [answered(method.answer(QUERIES, seed, lambda _: None)) for seed in (0, 0, 1, 2)]
+    assert passes[0] == passes[1]
+    assert any(found != passes[0] for found in passes[2:])
+    assert not make_method("auto", retriever, 10, 4).is_random
+
+
+def test_of_a_mention_its_words_are_asked(retriever: Retriever, vectors: MadeUpVectors) -> None:
+    words = sorted(query.text for query in mention_set().queries)
+    for name in ("vectors", "shortlist:3", "auto:3"):
+        vectors.asked.clear()
+        answer(retriever, name, mention_set().queries)
+        assert sorted(text for texts in vectors.asked for text in texts) == words
+
+
+@pytest.mark.parametrize("name", ["vectors", "vectors:100", "shortlist:11", "auto:11"])
+def test_what_needs_vectors_says_so(bare: Retriever, name: str) -> None:
+    with pytest.raises(InputError, match=f"'{name}' needs vectors: .*has no vectors") as refused:
+        make_method(name, bare, 10, 4)
+    assert refused.value.field == "method"
+
+
+@pytest.mark.parametrize("name", ["shortlist", "shortlist:12", "auto"])
+def test_where_all_entities_are_scored_no_vectors_are_needed(bare: Retriever, name: str) -> None:
+    listed = answer(bare, name, k=100)
+    assert all(len(ranking.entities) == bare.index.num_entities for ranking in listed)
