@@ -143,7 +143,7 @@ def test_trees_larger_than_the_models_positions(name: str) -> None:
     plain = copy.deepcopy(module)
     model = HFLanguageModel(module)
     rng = random.Random(5)
-    rows = random_rows(rng, 280, longest=6, tokens=40)
+    rows = random_rows(rng, 320, longest=6, tokens=40)
     with exactly(torch.float64):
         (result,) = score_rows(model.prefill([PROMPTS[0]]), [rows])
         assert isinstance(result, RowScores)
