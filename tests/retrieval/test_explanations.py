@@ -274,6 +274,25 @@ def test_the_library_and_links_explain_too(retriever: Retriever) -> None:
     assert retriever.retrieve("one")[0].explanation is None
 
 
+@pytest.mark.parametrize("options", [{"beam_size": 4}, {"decoder": "disc", "num_samples": 4, "seed": 1}])
+@pytest.mark.parametrize("size", [100, 2])
+def test_auto_explains_what_its_decoder_did(retriever: Retriever, options: dict[str, Any], size: int) -> None:
+    """Whether entities are scored besides, all of them or some, or not for want of vectors."""
+    request = RetrieveRequest("one", k=3, shortlist_size=size, **options)
+    result, explanation = explained(retriever, request)
+    alone = replace(request, method=str(request.decoding), decoder=None, shortlist_size=None)
+    decoded = explained(retriever, alone)[1]
+    assert explanation.draws == decoded.draws
+    assert [replace(node, candidate_rank=None) for node in explanation.nodes] == [
+        replace(node, candidate_rank=None) for node in decoded.nodes
+    ]
+    plain = answered(retriever, request)
+    assert result.candidates == plain.candidates
+    assert (result.method, result.certified, result.mass) == (plain.method, plain.certified, plain.mass)
+    ranked = {node.candidate_rank for node in explanation.nodes} - {None}
+    assert ranked <= set(range(1, len(result.candidates) + 1))
+
+
 def test_exact_beams_close_what_is_proven_to_be_no_better(retriever: Retriever) -> None:
     request = RetrieveRequest("two", k=2, method="beam", beam_size=1, exact=True)
     result, explanation = explained(retriever, request)
