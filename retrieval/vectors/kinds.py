@@ -77,12 +77,12 @@ def sample_size(count: int) -> int:
 
 
 def num_subquantisers(dimensions: int) -> int:
-    """Return the parts of a vector that get 4 bits each: two dimensions or more, at most 128 parts.
+    """Return the parts of a vector that get 4 bits each: as many as there are dimensions, at most 128.
 
     Raises:
         InputError: the dimensions cannot be divided into parts of at most 16.
     """
-    most = min(dimensions // 2, MAX_SUBQUANTISERS)
+    most = min(dimensions, MAX_SUBQUANTISERS)
     parts = max((m for m in range(1, most + 1) if dimensions % m == 0), default=0)
     if parts * 16 < dimensions:
         raise InputError("vector_dimensions", f"ivfpq needs a multiple of 8, got {dimensions}")
@@ -139,7 +139,9 @@ def _by_factory(text: str, dimensions: int) -> Any:
         raise InputError("vector_index", f"faiss makes no index of {text!r}: {reason}") from None
     cells = inner_cells(index)
     if cells is not None:
-        cells.cp.min_points_per_centroid = 1
+        for part in (cells, getattr(cells, "pq", None)):
+            if part is not None:
+                part.cp.min_points_per_centroid = 1
     elif not isinstance(index, faiss.IndexIDMap):
         index = faiss.IndexIDMap(index)
     return index

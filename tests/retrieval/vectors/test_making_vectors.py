@@ -1,0 +1,301 @@
+"""Vectors of an index: made, opened, asked, taken over, refused where the manifest says otherwise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("faiss")
+pytest.importorskip("sklearn")
+
+import faiss
+
+from retrieval.errors import IndexChecksumError, IndexFormatError, InputError, VectorsMissingError
+from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.reader import Index
+from retrieval.vectors.carrying import carry_over_vectors
+from retrieval.vectors.making import make_vectors
+from retrieval.vectors.methods import VectorMethod, open_embedder
+from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_file import open_vectors
+from tests.index_fixtures import build, character_tokenizer
+from tests.vector_fixtures import with_vectors
+
+LEXICAL = VectorMethod("lexical")
+MEMORY = 64 << 20
+HEAD = "entity_id\ttitle\taliases\tdescription"
+KINDS = ("flat", "hnsw", "ivfpq", "IVF4,SQ8", "PCA16,IVF4,Flat")
+
+Maker = Callable[..., Index]
+
+
+def rows(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    words = ["river", "north", "saint", "bridge", "castle", "upper", "red", "mill", "stone", "church"]
+    lines = []
+    for number in range(count):
+        title = " ".join(draw.choices(words, k=draw.randint(1, 4))) + f" {draw.randrange(40)}"
+        alias = draw.choice(["", "", draw.choice(words), f"{draw.choice(words)}|{title}"])
+        lines.append(f"e{number}\t{title}\t{alias}\t{draw.choice(['', 'a ' + draw.choice(words)])}")
+    return lines
+
+
+ROWS = rows(240, 0)
+TOKENIZER = character_tokenizer("".join(ROWS) + "abcdefghijklmnopqrstuvwxyz")
+
+
+def options(kind: str, **more: Any) -> VectorOptions:
+    return VectorOptions(kind=kind, dimensions=32, **more)
+
+
+def plain(folder: Path, lines: list[str]) -> Index:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Index.open(build(folder, [HEAD, *lines], TOKENIZER).index)
+
+
+def published(
+    folder: Path, lines: list[str], make: Callable[[Index, Path], tuple[VectorsEntry, Any]]
+) -> Index:
+    """Build an index and put the vectors beside it that `make` writes."""
+    folder.mkdir(parents=True)
+    summary = build(folder, [HEAD, *lines], TOKENIZER)
+    made = folder / "made"
+    made.mkdir()
+    with Index.open(summary.index) as index:
+        entry, names = make(index, made)
+    assert sorted(names) == sorted(file.name for file in made.iterdir())
+    return Index.open(with_vectors(summary, entry, {name: (made / name).read_bytes() for name in names}))
+
+
+def made(folder: Path, lines: list[str], kind: str = "flat", **more: Any) -> Index:
+    def make(index: Index, out: Path) -> tuple[VectorsEntry, Any]:
+        return make_vectors(index, LEXICAL, options(kind, **more), out, memory_bytes=MEMORY)
+
+    return published(folder, lines, make)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return made(tmp_path_factory.mktemp("made") / "it", ROWS, request.param)
+
+
+def test_titles_with_errors_are_proposed(index: Index) -> None:
+    shortlister = Shortlister.open(index)
+    numbers = list(range(0, 240, 9))
+    titles = [index.entity(number).title for number in numbers]
+    lists = shortlister.propose([title.replace("r", "", 1) for title in titles], [20] * len(titles))
+    for title, found in zip(titles, lists, strict=True):
+        assert title in {index.entity(number).title for number in found.entities.tolist()}
+        assert len(found.entities) == 20
+
+
+def test_similarities_of_a_shortlist_are_those_computed_anew(index: Index) -> None:
+    shortlister = Shortlister.open(index)
+    found = shortlister.propose(["saint church bridge"], [30])[0]
+    again = shortlister.similarities("saint church bridge", found.entities.tolist())
+    np.testing.assert_allclose(found.similarities, again, atol=1e-6)
+
+
+def test_filters_and_sizes_of_a_batch_are_each_their_own(index: Index) -> None:
+    shortlister = Shortlister.open(index)
+    odd = np.arange(240) % 2 == 1
+    none = np.zeros(240, np.bool_)
+    lists = shortlister.propose(
+        ["red mill", "red mill", "red mill", ""], [5, 500, 7, 3], [odd, None, none, odd]
+    )
+    assert [len(found.entities) for found in lists] == [5, 240, 0, 3]
+    assert (lists[0].entities % 2 == 1).all()
+    assert sorted(lists[1].entities.tolist()) == list(range(240))
+    assert lists[3].entities.tolist() == [1, 3, 5]
+    assert shortlister.propose([], []) == []
+
+
+def test_what_the_manifest_says(index: Index) -> None:
+    entry = index.vectors
+    assert entry is not None
+    assert entry.columns == ("description",)
+    assert entry.count == open_vectors(index).index.ntotal
+    assert 0.9 <= entry.recall <= 1
+    if entry.kind == "flat":
+        assert (entry.effort, entry.sample, entry.recall_queries) == (0, 0, 0)
+    else:
+        assert entry.recall_queries > 0
+        assert entry.effort >= 1
+    facts = Shortlister.open(index).describe()
+    assert facts["kind"] == entry.kind
+    assert facts["bytes"] == sum(
+        f.bytes for f in index.manifest.files if f.name in (VECTORS_FILE, EMBEDDER_FILE)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_input_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
+    source = plain(tmp_path / "plain", ROWS)
+    files = []
+    for name, memory in (("a", MEMORY), ("b", MEMORY)):
+        (tmp_path / name).mkdir()
+        make_vectors(source, LEXICAL, options(kind), tmp_path / name, memory_bytes=memory)
+        files.append([(tmp_path / name / file).read_bytes() for file in (VECTORS_FILE, EMBEDDER_FILE)])
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_of_one_entity(kind: str, tmp_path: Path) -> None:
+    index = made(tmp_path / "it", ["e1\tred mill\t\t"], kind)
+    found = Shortlister.open(index).propose(["red", "zzz"], [3, 3])
+    assert [shortlist.entities.tolist() for shortlist in found] == [[0], [0]]
+
+
+def test_a_column_that_is_not_there_and_a_kind_that_faiss_refuses(tmp_path: Path) -> None:
+    source = plain(tmp_path / "plain", ROWS[:5])
+    with pytest.raises(InputError, match="vector_columns"):
+        make_vectors(source, LEXICAL, VectorOptions(columns=("kind",)), tmp_path, memory_bytes=MEMORY)
+    with pytest.raises(InputError, match="vector_index: faiss makes no index of 'IVFx'"):
+        make_vectors(source, LEXICAL, VectorOptions(kind="IVFx"), tmp_path, memory_bytes=MEMORY)
+    with pytest.raises(VectorsMissingError, match="built without vectors"):
+        Shortlister.open(source)
+
+
+def stored(index: Index) -> dict[str, list[float]]:
+    """Similarities of every entity's vectors and some query, as the index has them, by id and text."""
+    opened = open_vectors(index, mapped=False)
+    embedder = open_embedder(opened.entry, opened.arrays)
+    query = embedder.embed_queries(["upper stone church river"])
+    vectors = opened.index
+    parameters = None
+    if opened.entry.kind not in ("flat", "hnsw"):
+        parameters = faiss.SearchParametersIVF(nprobe=1000)
+        if isinstance(vectors, faiss.IndexPreTransform):
+            parameters = faiss.SearchParametersPreTransform(index_params=parameters)
+    elif opened.entry.kind == "hnsw":
+        parameters = faiss.SearchParametersHNSW(efSearch=10_000)
+    values, ids = vectors.search(query, vectors.ntotal, params=parameters)
+    found: dict[str, list[float]] = {}
+    for value, number in zip(values[0], ids[0], strict=True):
+        if number >= 0:
+            found.setdefault(index.entity(int(number)).entity_id, []).append(float(value))
+    return found
+
+
+def ancestry(old: Index, new: Index) -> npt.NDArray[np.int64]:
+    ids = [new.entity(number).entity_id for number in range(new.num_entities)]
+    return old.entities.numbers(ids).astype(np.int64)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_taken_over_vectors_are_as_they_were(kind: str, seed: int, tmp_path: Path) -> None:
+    old = made(tmp_path / "old", ROWS, kind)
+    draw = random.Random(seed)
+    lines = [line for line in ROWS if draw.random() < 0.8]
+    changed = {line.partition("\t")[0] for line in lines if draw.random() < 0.1}
+    lines = [
+        line.replace("\t", "\tmill ", 1) if line.partition("\t")[0] in changed else line for line in lines
+    ]
+    lines += [f"n{line}" for line in rows(30, seed + 7)]
+    draw.shuffle(lines)
+
+    def carry(new: Index, out: Path) -> tuple[VectorsEntry, Any]:
+        return carry_over_vectors(old, new, ancestry(old, new), out, VectorOptions(), memory_bytes=MEMORY)
+
+    new = published(tmp_path / "new", lines, carry)
+    before, after = old.vectors, new.vectors
+    assert before is not None
+    assert after is not None
+    assert replace(before, count=after.count) == after
+    was, now = stored(old), stored(new)
+    same = {line.partition("\t")[0] for line in lines} & set(was) - changed
+    assert len(same) > 100
+    if kind != "hnsw":
+        assert set(now) == {line.partition("\t")[0] for line in lines}
+    for entity in same & set(now):
+        np.testing.assert_allclose(sorted(was[entity]), sorted(now[entity]), atol=1e-5)
+    shortlister = Shortlister.open(new)
+    for number in range(0, new.num_entities, 17):
+        title = new.entity(number).title
+        found = shortlister.propose([title], [40])[0].entities.tolist()
+        assert title in {new.entity(i).title for i in found}
+
+
+def test_vectors_that_were_outgrown_are_made_anew(tmp_path: Path) -> None:
+    old = made(tmp_path / "old", ROWS[:60], "ivfpq")
+
+    def carry(new: Index, out: Path) -> tuple[VectorsEntry, Any]:
+        return carry_over_vectors(old, new, ancestry(old, new), out, VectorOptions(), memory_bytes=MEMORY)
+
+    new = published(tmp_path / "new", ROWS, carry)
+    assert old.vectors is not None
+    assert new.vectors is not None
+    assert new.vectors.fingerprint != old.vectors.fingerprint
+    assert new.vectors.kind == "ivfpq"
+    assert Shortlister.open(new).propose(["red mill"], [300])[0].entities.size == new.num_entities
+
+
+def restamped(
+    index: Index, folder: Path, change: Callable[[Any, VectorsEntry], tuple[Any, VectorsEntry]]
+) -> Index:
+    """The same index with another file of vectors, whose digest the manifest has."""
+    opened = open_vectors(index, mapped=False)
+    vectors, entry = change(opened.index, opened.entry)
+    folder.mkdir()
+    summary = build(folder, [HEAD, *ROWS], TOKENIZER)
+    files = {
+        VECTORS_FILE: vectors if isinstance(vectors, bytes) else faiss.serialize_index(vectors).tobytes(),
+        EMBEDDER_FILE: index.open_vectors_file(EMBEDDER_FILE).read_bytes(),
+    }
+    return Index.open(with_vectors(summary, entry, files))
+
+
+def test_files_of_other_vectors_are_refused(index: Index, tmp_path: Path) -> None:
+    other = faiss.IndexIDMap(faiss.IndexFlatIP(16))
+    far = faiss.IndexIDMap(faiss.IndexFlatIP(32))
+    entry = index.vectors
+    assert entry is not None
+    far.add_with_ids(np.ones((entry.count, 32), np.float32), np.full(entry.count, 10**6))
+    euclid = faiss.IndexIDMap(faiss.IndexFlatL2(32))
+    euclid.add_with_ids(np.ones((entry.count, 32), np.float32), np.zeros(entry.count, np.int64))
+    bare = faiss.IndexFlatIP(32)
+    bare.add(np.ones((entry.count, 32), np.float32))
+    flat = replace(entry, kind="flat")
+    cases: list[tuple[Any, VectorsEntry, str]] = [
+        (other, entry, "vectors of length: expected 32, got 16"),
+        (far, flat, r"expected ids in \[0, 240\), got 1000000"),
+        (euclid, flat, "metric: expected inner product, got another"),
+        (bare, flat, "kind: expected flat, got factory"),
+        (bare, replace(entry, kind="factory"), "expected entity numbers as ids, got none"),
+        (b"nothing of faiss", entry, "expected an index of faiss, got"),
+        (far, replace(flat, count=3), f"number of vectors: expected 3, got {entry.count}"),
+    ]
+    for at, (vectors, said, message) in enumerate(cases):
+        foreign = restamped(index, tmp_path / str(at), lambda *_, v=vectors, s=said: (v, s))
+        with pytest.raises(IndexFormatError, match=f"{VECTORS_FILE}: {message}"):
+            Shortlister.open(foreign)
+
+
+def test_damaged_files_are_refused_by_name(index: Index) -> None:
+    file = index.open_vectors_file(VECTORS_FILE)
+    data = file.read_bytes()
+    draw = random.Random(0)
+    try:
+        for _ in range(10):
+            at = draw.randrange(len(data))
+            flipped = bytes([data[at] ^ (1 << draw.randrange(8))])
+            for bad in (data[:at], data[:at] + flipped + data[at + 1 :]):
+                file.write_bytes(bad)
+                for checks in (True, False) if len(bad) < len(data) else (True,):
+                    with (
+                        Index.open(index.path, verify_digests=checks) as damaged,
+                        pytest.raises(IndexChecksumError, match=VECTORS_FILE),
+                    ):
+                        Shortlister.open(damaged)
+    finally:
+        file.write_bytes(data)

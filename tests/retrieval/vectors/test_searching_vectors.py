@@ -1,0 +1,121 @@
+"""Searching under filters: whatever holds the vectors, what comes is what a look at all of them gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("faiss")
+
+from retrieval.vectors.kinds import kind_of, new_index, train
+from retrieval.vectors.searching import VectorSearcher
+
+D = 16
+WISHES = ("flat", "hnsw", "ivfpq", "IVF4,Flat", "PCA8,IVF2,Flat", "SQ8")
+EXACT = ("flat", "IVF4,Flat")
+
+
+class Case:
+    """Vectors of entities, some without any, some with several, some equal, some all 0."""
+
+    def __init__(self, wish: str, seed: int, num_texts: int, num_entities: int, again: bool) -> None:
+        random = np.random.default_rng(seed)
+        vectors = random.standard_normal((num_texts, D)).astype(np.float32)
+        if num_texts > 3:
+            vectors[random.integers(num_texts)] = 0
+            vectors[random.integers(num_texts)] = vectors[0]
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        self.vectors = vectors / np.where(lengths, lengths, 1)
+        self.numbers = np.sort(random.integers(num_entities, size=num_texts))
+        self.num_entities = num_entities
+        self.query = random.standard_normal(D).astype(np.float32)
+        self.query /= np.linalg.norm(self.query)
+        index: Any = new_index(kind_of(wish, num_texts), wish, D, num_texts, 0)
+        train(index, self.vectors)
+        index.add_with_ids(self.vectors, self.numbers)
+        self.searcher = VectorSearcher(
+            index, num_entities, 1 if "i" in wish.lower() else 0, self.exact, again
+        )
+
+    def exact(self, text: str, entities: Any) -> Any:
+        """By hand: the most alike vector of each entity, 0 where there is none."""
+        values = self.vectors @ self.query
+        return np.array(
+            [values[self.numbers == entity].max(initial=-2) for entity in entities], np.float32
+        ).clip(-1.5) * np.isin(entities, self.numbers)
+
+    def order(self, allowed: Any) -> Any:
+        """All allowed entities, the most alike first."""
+        numbers = np.arange(self.num_entities) if allowed is None else np.flatnonzero(allowed)
+        values = self.exact("", numbers)
+        order = np.lexsort((numbers, -values))
+        return numbers[order], values[order]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    wish=st.sampled_from(WISHES),
+    seed=st.integers(0, 1000),
+    num_texts=st.integers(0, 300),
+    num_entities=st.integers(1, 200),
+    size=st.integers(1, 400),
+    share=st.sampled_from([None, 0.0, 0.02, 0.5, 1.0]),
+    again=st.booleans(),
+)
+def test_as_many_entities_come_as_are_allowed_in_order(
+    wish: str,
+    seed: int,
+    num_texts: int,
+    num_entities: int,
+    size: int,
+    share: float | None,
+    again: bool,
+) -> None:
+    case = Case(wish, seed, num_texts, num_entities, again)
+    allowed = None if share is None else np.random.default_rng(seed).random(num_entities) < share
+    found = case.searcher.search("", case.query, size, allowed)
+    entities, values = found.entities, found.similarities
+    wanted, best = case.order(allowed)
+
+    assert len(entities) == min(size, len(wanted))
+    assert len(set(entities.tolist())) == len(entities)
+    assert set(entities.tolist()) <= set(wanted.tolist())
+    assert entities.dtype == np.int64
+    assert values.dtype == np.float32
+    assert (np.diff(values) <= 0).all()
+    again_sorted = np.lexsort((entities, -values))
+    assert (again_sorted == np.arange(len(entities))).all()
+    if again:
+        np.testing.assert_allclose(values, case.exact("", entities), atol=1e-6)
+    if wish == "flat" or (wish in EXACT and len(entities) == len(wanted)):
+        np.testing.assert_allclose(values, best[: len(values)], atol=1e-5)
+        np.testing.assert_allclose(case.exact("", entities), best[: len(values)], atol=1e-5)
+
+
+@pytest.mark.parametrize("wish", WISHES)
+def test_a_query_of_nothing_takes_the_first_entities(wish: str) -> None:
+    case = Case(wish, 0, 50, 40, False)
+    zero = np.zeros(D, np.float32)
+    allowed = np.arange(40) % 3 == 1
+    assert case.searcher.search("", zero, 4).entities.tolist() == [0, 1, 2, 3]
+    found = case.searcher.search("", zero, 4, allowed)
+    assert found.entities.tolist() == [1, 4, 7, 10]
+    assert not found.similarities.any()
+
+
+@pytest.mark.parametrize("wish", ["flat", "hnsw"])
+def test_many_texts_of_one_entity_leave_room_for_the_others(wish: str) -> None:
+    vectors = np.zeros((600, D), np.float32)
+    vectors[:, 0] = 1
+    vectors[500:, 1] = 1
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    numbers = np.concatenate([np.zeros(500, np.int64), np.arange(1, 101)])
+    index = new_index(wish, wish, D, 600, 0)
+    index.add_with_ids(vectors, numbers)
+    searcher = VectorSearcher(index, 101, 64, lambda text, entities: np.zeros(0, np.float32), False)
+    found = searcher.search("", np.eye(1, D, dtype=np.float32)[0], 5)
+    assert found.entities.tolist() == [0, 1, 2, 3, 4]
