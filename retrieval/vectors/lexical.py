@@ -17,8 +17,10 @@ from retrieval.index.digests import digest_bytes
 from retrieval.vectors.embedder import FloatMatrix
 from retrieval.vectors.word_table import NUM_FEATURES, WordTable, hash_words
 
-# At 192 dimensions what is lost to the projection is found again when the nearest texts are compared exactly.
-DEFAULT_DIMENSIONS = 192
+# Below so many texts vectors have so many dimensions by default. A projection confuses texts, the less the
+# more dimensions it has, and few texts afford many. Of many texts, the nearest are compared by n-grams.
+_DIMENSIONS = ((20_000, 768), (100_000, 384))
+_DIMENSIONS_OF_MANY = 192
 
 # Changes with anything that changes vectors of the same arrays.
 _ALGORITHM = "lexical-1"
@@ -70,12 +72,12 @@ class LexicalEmbedder:
         self._table = WordTable(idf, projection)
 
     @classmethod
-    def fit(cls, sample: Sequence[str], dimensions: int = DEFAULT_DIMENSIONS, seed: int = 0) -> Self:
+    def fit(cls, sample: Sequence[str], dimensions: int = _DIMENSIONS_OF_MANY, seed: int = 0) -> Self:
         """Learn which n-grams are rare, and draw a projection.
 
         Args:
             sample: Texts of the catalogue; without any, all n-grams weigh the same.
-            dimensions: Length of a vector, at least 2.
+            dimensions: Length of a vector, at least 2. See `default_dimensions`.
             seed: Of the projection.
         """
         idf = np.ones(NUM_FEATURES, dtype=np.float32)
@@ -146,6 +148,11 @@ class LexicalEmbedder:
         if not words:
             return sp.csr_matrix((len(texts), NUM_FEATURES), dtype=np.float32)
         return said @ self._table.features(words)
+
+
+def default_dimensions(num_texts: int) -> int:
+    """Return how long the vectors of so many texts are where no length is asked for."""
+    return next((length for bound, length in _DIMENSIONS if num_texts < bound), _DIMENSIONS_OF_MANY)
 
 
 def _count_words(texts: Sequence[str], weight: Callable[[str], float]) -> tuple[list[str], Any]:

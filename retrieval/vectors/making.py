@@ -80,7 +80,7 @@ def make_vectors(
         count = texts.count
         _tell(progress, "fit the embedder")
         sample = texts.sample(min(count, _EMBEDDER_SAMPLE)).texts if method.name == LEXICAL else []
-        embedder = fit_embedder(method, sample, options.dimensions, options.device, options.seed)
+        embedder = fit_embedder(method, sample, options.dimensions, options.device, options.seed, count)
         blocks = BlockEmbedder(embedder, work if method.source else None)
         kind = kind_of(options.kind, count)
         vectors = new_index(kind, options.kind, embedder.dimensions, count, options.seed)

@@ -65,6 +65,7 @@ def fit_embedder(
     dimensions: int | None = None,
     device: str = "cpu",
     seed: int = 0,
+    num_texts: int | None = None,
 ) -> TextEmbedder:
     """Return what makes the vectors of a new index.
 
@@ -74,6 +75,8 @@ def fit_embedder(
         dimensions: Length of a vector; None: the method's own. Only lexical vectors have a choice.
         device: Where a model runs.
         seed: Of what is drawn at random.
+        num_texts: How many texts the catalogue has, by which lexical vectors choose their length; None: as
+            many as the sample.
 
     Raises:
         InputError: `dimensions` is not what the model gives, or out of range.
@@ -83,10 +86,10 @@ def fit_embedder(
     if method.name != LEXICAL:
         return _open_model(method.name, method.source, device, dimensions)
     _check_lexical()
-    from retrieval.vectors.lexical import DEFAULT_DIMENSIONS, LexicalEmbedder
+    from retrieval.vectors.lexical import LexicalEmbedder, default_dimensions
 
     if dimensions is None:
-        dimensions = DEFAULT_DIMENSIONS
+        dimensions = default_dimensions(len(sample) if num_texts is None else num_texts)
     if not MIN_DIMENSIONS <= dimensions <= MAX_DIMENSIONS:
         raise InputError(
             "vector_dimensions", f"must be in [{MIN_DIMENSIONS}, {MAX_DIMENSIONS}], got {dimensions}"

@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, HashingVectorize
 
 from retrieval.errors import IndexFormatError
 from retrieval.vectors import word_table
-from retrieval.vectors.lexical import LexicalEmbedder, split_words
+from retrieval.vectors.lexical import LexicalEmbedder, default_dimensions, split_words
 from retrieval.vectors.word_table import NUM_FEATURES
 
 TITLES = (
@@ -200,13 +200,13 @@ def test_it_is_made_again_from_its_arrays() -> None:
 
 def test_fitting_is_seeded_and_the_fingerprint_tells_apart() -> None:
     prints = [
-        LexicalEmbedder.fit(TITLES).fingerprint,
-        LexicalEmbedder.fit(TITLES).fingerprint,
-        LexicalEmbedder.fit(TITLES, seed=1).fingerprint,
-        LexicalEmbedder.fit(TITLES[1:]).fingerprint,
-        LexicalEmbedder.fit(TITLES, dimensions=64).fingerprint,
+        LexicalEmbedder.fit(TITLES, 16).fingerprint,
+        LexicalEmbedder.fit(TITLES, 16).fingerprint,
+        LexicalEmbedder.fit(TITLES, 16, seed=1).fingerprint,
+        LexicalEmbedder.fit(TITLES[1:], 16).fingerprint,
+        LexicalEmbedder.fit(TITLES, 17).fingerprint,
     ]
-    assert prints[0] == prints[1] == EMBEDDER.fingerprint
+    assert prints[0] == prints[1]
     assert len(set(prints)) == 4
 
 
@@ -218,8 +218,16 @@ def test_any_length_of_vectors(dimensions: int) -> None:
     assert similar.argmax() == 0
 
 
+@pytest.mark.parametrize(
+    ("num_texts", "dimensions"),
+    [(0, 768), (19_999, 768), (20_000, 384), (99_999, 384), (100_000, 192), (6_000_000, 192)],
+)
+def test_few_texts_get_longer_vectors(num_texts: int, dimensions: int) -> None:
+    assert default_dimensions(num_texts) == dimensions
+
+
 def test_without_a_sample_all_n_grams_weigh_the_same() -> None:
-    embedder = LexicalEmbedder.fit([])
+    embedder = LexicalEmbedder.fit([], 16)
     assert (embedder.arrays()["idf"] == 1).all()
     assert embedder.embed_texts(["Hamlet"]).any()
 

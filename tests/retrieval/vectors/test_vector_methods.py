@@ -103,7 +103,7 @@ def test_what_is_no_method_is_refused(text: str, message: str) -> None:
 def test_lexical_vectors_are_fitted_and_opened_again() -> None:
     made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=32, seed=3)
     assert made.dimensions == 32
-    assert fit_embedder(VectorMethod("lexical"), SAMPLE).dimensions == 192
+    assert fit_embedder(VectorMethod("lexical"), SAMPLE, num_texts=10**6).dimensions == 192
     opened = open_embedder(entry(fingerprint=made.fingerprint, dimensions=32), made.arrays())
     np.testing.assert_array_equal(opened.embed_queries(SAMPLE), made.embed_queries(SAMPLE))
 
@@ -115,8 +115,8 @@ def test_lengths_out_of_range_are_refused(dimensions: int) -> None:
 
 
 def test_another_embedder_is_refused_and_both_are_named() -> None:
-    made = fit_embedder(VectorMethod("lexical"), SAMPLE)
-    other = fit_embedder(VectorMethod("lexical"), SAMPLE, seed=1)
+    made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=8)
+    other = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=8, seed=1)
     with pytest.raises(IndexMismatchError) as caught:
         open_embedder(entry(fingerprint=made.fingerprint), other.arrays())
     assert made.fingerprint in str(caught.value)
@@ -124,7 +124,7 @@ def test_another_embedder_is_refused_and_both_are_named() -> None:
 
 
 def test_lexical_vectors_take_no_encoder() -> None:
-    made = fit_embedder(VectorMethod("lexical"), SAMPLE)
+    made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=8)
     with pytest.raises(InputError, match="encoder: the vectors are lexical and need no model, got 'it'"):
         open_embedder(entry(fingerprint=made.fingerprint), made.arrays(), source="it")
 
