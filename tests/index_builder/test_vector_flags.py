@@ -26,12 +26,11 @@ def taken(flags: Any, arguments: list[str], **environment: str) -> Any:
     """Return what a command with the options gets."""
     got: list[Any] = []
 
-    @click.command()
-    @flags("X_")
     def command(vectors: Any) -> None:
         got.append(vectors)
 
-    result = CliRunner().invoke(command, arguments, env=environment, standalone_mode=False)
+    decorated = click.command()(flags("X_")(command))
+    result = CliRunner().invoke(decorated, arguments, env=environment, standalone_mode=False)
     if result.exception is not None:
         raise result.exception
     return got[0]

@@ -157,6 +157,21 @@ def _fingerprint(index: Path) -> str:
         return opened.vectors.fingerprint
 
 
+def test_the_size_of_a_models_vectors_is_told_where_the_model_says_it(
+    summary: BuildSummary, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 24}')
+    with Index.open(summary.index) as index:
+        runs: list[Run] = [VersionRun(index)]
+        known, unknown = (
+            plan_vectors(VectorWish(VectorMethod("encoder", source)), runs, ())
+            for source in (str(tmp_path), "hub/model")
+        )
+    assert (known.dimensions, known.bytes) == (24, len(TITLES) * (4 * 24 + 8))
+    assert (unknown.dimensions, unknown.bytes, unknown.kind) == (None, None, "flat")
+    assert unknown.describe().endswith("texts, flat, of a size that the model decides")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq", "SQ8"])
 def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str) -> None:

@@ -162,11 +162,16 @@ def test_a_version_without_vectors_says_how_to_get_them(summary: BuildSummary) -
         index.open_vectors_file(VECTORS_FILE)
 
 
+def replace_by_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
     "empty": lambda file: file.write_bytes(b""),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"x"),
-    "a directory": lambda file: (file.unlink(), file.mkdir()),
+    "a directory": replace_by_directory,
     "flipped": lambda file: file.write_bytes(b"\xff" + file.read_bytes()[1:]),
 }
 
