@@ -51,7 +51,7 @@ def test_cells_are_a_power_of_two_near_half_the_root(count: int) -> None:
     assert sample_size(count) <= min(count, 1 << 17)
 
 
-@pytest.mark.parametrize(("dimensions", "parts"), [(8, 4), (128, 64), (192, 96), (256, 128), (768, 128)])
+@pytest.mark.parametrize(("dimensions", "parts"), [(8, 8), (128, 128), (192, 96), (256, 128), (768, 128)])
 def test_parts_of_a_vector(dimensions: int, parts: int) -> None:
     assert num_subquantisers(dimensions) == parts
 
