@@ -110,7 +110,8 @@ class _Cancellation:
             try:
                 token.check()
             except DecodingCancelledError as error:
-                self.errors[query] = error
+                # Its frames hold the callers' frames, whose session holds the keys and values.
+                self.errors[query] = error.with_traceback(None)
 
 
 def _forwards(layout: RowLayout, ended: _Cancellation, nodes_at_once: int) -> Iterator[list[NodeSpan]]:
