@@ -193,11 +193,28 @@ def test_samples_of_a_mention_do_not_depend_on_its_neighbours(retriever: Retriev
 def test_named_candidates_are_all_that_is_linked_to(retriever: Retriever) -> None:
     documents = [Document("f", 1, "d", "Quicksilver, Amazon and Hamlet")]
     rows, counts = linked(retriever, documents, candidates="named", mentions="found")
-    assert [row["method"] for row in rows] == ["beam", "beam", "name"]
+    assert [row["method"] for row in rows] == ["auto", "auto", "name"]
     for row, word in zip(rows, ("Quicksilver", "Amazon", "Hamlet"), strict=True):
         assert sorted(c["entity_id"] for c in row["candidates"]) == NAMES[word]
     assert rows[2]["title"] == "Hamlet"
     assert counts.num_linked == 3
+
+
+def test_few_candidates_are_all_scored_and_proven(retriever: Retriever) -> None:
+    documents = [Document("f", 1, "d", "Quicksilver, Amazon; Amazon and Quicksilver")]
+    options: dict[str, Any] = {"candidates": "named", "mentions": "found"}
+    scored, _ = linked(retriever, documents, **options)
+    # A beam this narrow loses titles; one that is proven is what scoring every title gives.
+    narrow, _ = linked(retriever, documents, method="beam", beam_size=1, **options)
+    proven, _ = linked(retriever, documents, method="beam", exact=True, exact_budget=100_000, **options)
+    for ours, beam, best in zip(scored, narrow, proven, strict=True):
+        assert ours["certified"] is True
+        assert best["certified"] is True
+        assert ours["logprob"] >= beam["logprob"] - 1e-4
+        assert ours["entity_id"] == best["entity_id"]
+        assert ours["logprob"] == pytest.approx(best["logprob"], abs=1e-4)
+        # Namesakes share a title, whose probability counts for each of them.
+        assert all(0 < c["probability"] <= 1 for c in ours["candidates"])
 
 
 def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fails(
@@ -272,7 +289,7 @@ def test_texts_are_linked_by_the_names_of_the_index(retriever: Retriever) -> Non
     rows = list(link_documents(retriever, texts, LinkOptions(candidates="named"), counts=counts))
     found = [(row["doc_id"], row["mention"], row["method"], row["surface"]) for row in rows]
     assert [entry[:3] for entry in found] == [
-        ("documents:1", "Quicksilver", "beam"),
+        ("documents:1", "Quicksilver", "auto"),
         ("documents:1", "PARIS, Texas", "name"),
         ("documents:3", "Nile", "name"),
     ]
