@@ -189,9 +189,9 @@ def _tuned(
     if method == "auto" and DEFAULT_VECTOR_WEIGHT:
         add(f"{method}, weight {DEFAULT_VECTOR_WEIGHT:g} (default)", weighted(DEFAULT_VECTOR_WEIGHT))
     for number, (family, fusions) in enumerate(families().items()):
-        chosen = best(on, fusions)
+        found["curves"][family] = means = curve(on, fusions)
+        chosen = best(means, fusions)
         found["best"][family] = chosen.name
-        found["curves"][family] = curve(on, fusions)
         found["on_reported_sets"][family] = curve(shown, fusions)
         name = (
             f"{method}, weight {chosen.name} (tuned)" if not number else f"{method}, {family} {chosen.name}"

@@ -58,9 +58,8 @@ def curve(tuned: Sequence[TunedSet], fusions: Sequence[Fusion]) -> dict[str, dic
     return found
 
 
-def best(tuned: Sequence[TunedSet], fusions: Sequence[Fusion]) -> Fusion:
-    """Return the fusion with the best mean nDCG@10 over sets; of equal ones the first."""
-    means = curve(tuned, fusions)
+def best(means: Mapping[str, Mapping[str, float]], fusions: Sequence[Fusion]) -> Fusion:
+    """Return the fusion with the best nDCG@10 of a curve; of equal ones the first."""
     return max(fusions, key=lambda fusion: means[fusion.name][CHOSEN_BY])
 
 
