@@ -98,7 +98,7 @@ def test_links_are_the_retrievers(link: Link, index: Path, checkpoint: Path) -> 
             assert [c["entity_id"] for c in row["candidates"]] == [c.entity_id for c in expected.candidates]
 
 
-@pytest.mark.parametrize("method", ["beam", "disc"])
+@pytest.mark.parametrize("method", ["auto", "beam", "disc"])
 def test_folders_files_and_formats_hold_the_same(link: Link, method: str) -> None:
     sampled = ("d.jsonl", "--method", method, "--seed", "7", "--shard-documents", "2")
     for out in ("out.parquet", "out.jsonl", "out"):
@@ -118,7 +118,7 @@ def test_parquet_names_index_model_and_options(link: Link, index: Path, checkpoi
     assert metadata[b"genret.model"].decode() == str(checkpoint)
     assert metadata[b"genret.model_fingerprint"].startswith(b"xxh3:")
     options = json.loads(metadata[b"genret.options"])
-    assert (options["k"], options["method"], options["min_logprob"]) == (2, "beam", None)
+    assert (options["k"], options["method"], options["min_logprob"]) == (2, "auto", None)
 
 
 def test_summary_as_json_is_alone_on_stdout(link: Link, index: Path) -> None:
@@ -223,7 +223,7 @@ def test_mentions_that_the_model_gives_too_little_are_nil(link: Link) -> None:
 
 
 def test_links_are_proven_where_that_is_asked_for(link: Link) -> None:
-    narrow = ("d.jsonl", "--beam-size", "1", "--aggregate", "max")
+    narrow = ("d.jsonl", "--method", "beam", "--beam-size", "1", "--aggregate", "max")
     assert link(*narrow, "--out", "narrow.jsonl").exit_code == 0
     assert link(*narrow, "--exact", "--out", "exact.parquet").exit_code == 0
     assert not all(row["certified"] for row in rows("narrow.jsonl"))
@@ -235,7 +235,7 @@ def test_links_are_proven_where_that_is_asked_for(link: Link) -> None:
 
 
 def test_what_could_not_be_proven_is_told(link: Link) -> None:
-    narrow = ("d.jsonl", "--beam-size", "1", "--exact", "--exact-budget", "0")
+    narrow = ("d.jsonl", "--method", "beam", "--beam-size", "1", "--exact", "--exact-budget", "0")
     unproven = link(*narrow, "--out", "out.jsonl")
     assert unproven.exit_code == 0
     count = sum(not row["certified"] for row in rows("out.jsonl"))
