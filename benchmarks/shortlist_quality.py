@@ -40,7 +40,7 @@ from retrieval.evaluation.datasets.readers import SetSpec, read_set
 from retrieval.evaluation.datasets.resolver import IndexResolver
 from retrieval.evaluation.methods.method import MethodMaker
 from retrieval.evaluation.types import LabelledSet, MethodRun
-from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, DEFAULT_VECTOR_WEIGHT, MAX_SHORTLIST_SIZE
+from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 
 _SEED = 0
 _PACKAGES = ("generative-retrieval", "torch", "transformers", "numpy", "faiss-cpu", "scikit-learn", "bm25s")
@@ -186,8 +186,6 @@ def _tuned(
 
     found: dict[str, Any] = {"curves": {}, "on_reported_sets": {}, "best": {}}
     add(f"{method}, weight 0", weighted(0.0))
-    if method == "auto" and DEFAULT_VECTOR_WEIGHT:
-        add(f"{method}, weight {DEFAULT_VECTOR_WEIGHT:g} (default)", weighted(DEFAULT_VECTOR_WEIGHT))
     for number, (family, fusions) in enumerate(families().items()):
         found["curves"][family] = means = curve(on, fusions)
         chosen = best(means, fusions)

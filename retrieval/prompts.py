@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retrieval.arguments import check_text
+from retrieval.arguments import check_text, number
 from retrieval.errors import InputError, ModelError
+from retrieval.request_checks import MAX_VECTOR_WEIGHT
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.types import Mention
 
@@ -164,6 +165,8 @@ class CheckpointConfig:
         rendering: How the model was taught to write a title; None when the file says nothing.
         annotate_prompt: Template used for texts that are written again with links in them; None: the built-in
             "annotate", or the default template of a checkpoint that was taught with one of its own.
+        vector_weight: What a similarity of 1 adds to the scores of the method `auto` where a request does not
+            say, in [0, 1000]. The less a model knows, the more: it is measured, not guessed.
     """
 
     prompts: Mapping[str, PromptTemplate] = field(default_factory=lambda: dict(BUILT_IN))
@@ -172,6 +175,7 @@ class CheckpointConfig:
     answer_prompt: str | None = None
     rendering: Rendering | None = None
     annotate_prompt: str | None = None
+    vector_weight: float = 0.0
 
     def prompt(self, name: str | None) -> PromptTemplate:
         """Return the template called `name`, the default one for None.
@@ -222,6 +226,8 @@ class CheckpointConfig:
         }
         if self.annotate_prompt is not None:  # releases that do not know it refuse the file
             document["annotate_prompt"] = self.annotate_prompt
+        if self.vector_weight:
+            document["vector_weight"] = self.vector_weight
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
 
@@ -251,6 +257,7 @@ class CheckpointConfig:
             prompts[name] = _template(name, value)
         rendering = fields.pop("rendering", None)
         defaults = {name: fields.pop(name, getattr(cls(), name)) for name in _DEFAULT_PROMPTS}
+        weight = number("vector_weight", fields.pop("vector_weight", 0.0), 0.0, MAX_VECTOR_WEIGHT)
         if fields:
             raise ValueError(f"unknown keys {sorted(fields)}")
         for name, value in defaults.items():
@@ -259,6 +266,7 @@ class CheckpointConfig:
         return cls(
             prompts=prompts,
             rendering=Rendering.from_json(rendering) if rendering is not None else None,
+            vector_weight=weight,
             **defaults,
         )
 

@@ -30,8 +30,6 @@ AGGREGATES = ("sum", "max")
 DEFAULT_NUM_SAMPLES = 16
 DEFAULT_SHORTLIST_SIZE = 100
 MAX_SHORTLIST_SIZE = 2000
-# What a similarity of 1 adds to a log-probability with `auto`.
-DEFAULT_VECTOR_WEIGHT = 0.0
 MAX_VECTOR_WEIGHT = 1000.0
 
 # Integer fields: name, least, most, whether None is allowed.

@@ -7,6 +7,7 @@ Text in, entities out. It knows prompts, titles and entities; what a decode step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -378,6 +379,9 @@ class Retriever(Questions):
         self.check_method(request)
         template = self.config.prompt(request.prompt)
         prompt = self._prompts.encode(template, request.query)
+        if request.method == "auto" and request.vector_weight is None and not request.exact:
+            # What is to be proven is an order of log-probabilities: there the checkpoint has no say.
+            request = replace(request, vector_weight=self.config.vector_weight)
         return Job(request, prompt, self._prompts.num_shared(template), cancel)
 
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:

@@ -15,7 +15,6 @@ from retrieval.filters.restriction import Restriction
 from retrieval.request_checks import (
     DEFAULT_NUM_SAMPLES,
     DEFAULT_SHORTLIST_SIZE,
-    DEFAULT_VECTOR_WEIGHT,
     SCORED_METHODS,
     checked_fields,
 )
@@ -72,7 +71,7 @@ class RetrieveRequest:
             the filter allows no more, all of them are scored, and neither vectors nor a decoder are asked.
         decoder: `auto`: "beam" or "disc", whose options are valid then; None: "beam".
         vector_weight: `shortlist`, `auto`: what a similarity of 1 adds to the score, in [0, 1000]; None: 0
-            with `shortlist`, `DEFAULT_VECTOR_WEIGHT` with `auto`.
+            with `shortlist` and with `exact`, the checkpoint's `vector_weight` with `auto`.
         shortlist_query: `shortlist`, `auto`: the text that the vectors are asked with; None: the query.
         restriction: What these three say, read once.
 
@@ -161,9 +160,7 @@ class RetrieveRequest:
     @property
     def similarity_weight(self) -> float:
         """The `vector_weight` in force."""
-        if self.vector_weight is not None:
-            return self.vector_weight
-        return DEFAULT_VECTOR_WEIGHT if self.method == "auto" else 0.0
+        return self.vector_weight or 0.0
 
     @property
     def vector_text(self) -> str:

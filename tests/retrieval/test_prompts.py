@@ -147,6 +147,7 @@ def test_unknown_template_lists_the_known_ones() -> None:
             mention_prompt="mine",
             answer_prompt="mine",
         ),
+        CheckpointConfig(vector_weight=2.5),
     ],
 )
 def test_config_round_trip(tmp_path: Path, config: CheckpointConfig) -> None:
@@ -174,6 +175,8 @@ def test_checkpoint_without_a_config_gets_the_built_in_one(tmp_path: Path) -> No
         ("[]", "the document: expected a JSON object, got list"),
         ("{}", "format_version: expected 1, got None"),
         ('{"format_version": 2}', "format_version: expected 1, got 2"),
+        ('{"format_version": 1, "vector_weight": -1}', r"vector_weight: must be in \[0, 1000\], got -1"),
+        ('{"format_version": 1, "vector_weight": "1"}', "vector_weight: must be a number, got '1'"),
         ('{"format_version": 1, "prompt": {}}', r"unknown keys \['prompt'\]"),
         ('{"format_version": 1, "prompts": []}', "prompts: expected a JSON object, got list"),
         ('{"format_version": 1, "prompts": {"a": "x"}}', r"prompts\.a: expected a JSON object, got str"),

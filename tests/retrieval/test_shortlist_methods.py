@@ -382,6 +382,28 @@ def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> Non
     assert twelve.retriever.link_request(mention).query == "rain over the [Amazon] basin"
 
 
+def test_weight_of_a_checkpoint_holds_where_a_request_says_nothing(
+    twelve: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "q0"
+    asked: list[dict[str, Any]] = [
+        {},
+        {"decoder": "disc", "seed": 3},
+        {"method": "shortlist"},
+        {"exact": True},
+    ]
+    weights = [3.0, 3.0, 0.0, 0.0]
+    requests = [RetrieveRequest(query, shortlist_size=3, **fields) for fields in asked]
+    said = [replace(r, vector_weight=w) for r, w in zip(requests, weights, strict=True)]
+    expected = [without_costs(result) for result in twelve.answer(*said)]
+    monkeypatch.setattr(twelve.retriever, "config", replace(twelve.retriever.config, vector_weight=3.0))
+    assert [without_costs(result) for result in twelve.answer(*requests)] == expected
+    unweighted = [
+        without_costs(result) for result in twelve.answer(*[replace(r, vector_weight=0) for r in said])
+    ]
+    assert unweighted[:2] != expected[:2]
+
+
 def test_warm_up_asks_for_a_shortlist_where_there_are_vectors(twelve: Setting) -> None:
     twelve.vectors.asked.clear()
     twelve.retriever.warm_up()

@@ -11,7 +11,6 @@ import pytest
 
 from decoding import params
 from retrieval.errors import InputError
-from retrieval.request_checks import DEFAULT_VECTOR_WEIGHT
 from retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
 
 
@@ -335,7 +334,7 @@ def test_what_is_in_force_with_each_method() -> None:
     )
     assert [r.decoding for r in (auto, disc, shortlist, beam)] == ["beam", "disc", None, "beam"]
     assert [r.proposals for r in (auto, disc, shortlist, beam)] == [100, 100, 7, 0]
-    assert [r.similarity_weight for r in (auto, disc, shortlist)] == [DEFAULT_VECTOR_WEIGHT, 2.0, 0.0]
+    assert [r.similarity_weight for r in (auto, disc, shortlist)] == [0.0, 2.0, 0.0]
     assert [r.vector_text for r in (auto, disc)] == ["q", "words"]
     assert [r.width for r in (auto, disc, shortlist)] == [10, 64, 1]
     assert auto.method == "auto"
