@@ -14,8 +14,9 @@ from retrieval.errors import VectorsMissingError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.blocks import BlockEmbedder
+from retrieval.vectors.faiss_threads import faiss_threads
 from retrieval.vectors.kinds import inner_cells, inner_graph, kind_of, load_faiss, new_index
-from retrieval.vectors.making import block_size, faiss_threads, make_vectors, write_vectors
+from retrieval.vectors.making import block_size, make_vectors, write_vectors
 from retrieval.vectors.methods import VectorMethod, open_embedder
 from retrieval.vectors.options import VectorOptions, VectorProgress
 from retrieval.vectors.vector_file import open_vectors, stored_ids

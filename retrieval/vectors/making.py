@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from retrieval.index.reader import Index
 from retrieval.vectors.blocks import BlockEmbedder
 from retrieval.vectors.embedder import FloatMatrix, TextEmbedder
 from retrieval.vectors.exact import ExactSimilarities
+from retrieval.vectors.faiss_threads import faiss_threads
 from retrieval.vectors.kinds import efforts, kind_of, load_faiss, new_index, sample_size, train
 from retrieval.vectors.methods import LEXICAL, VectorMethod, fit_embedder
 from retrieval.vectors.nearest import NearestTexts
@@ -115,18 +114,6 @@ def index_columns(index: Index, options: VectorOptions) -> tuple[str, ...]:
         return options.columns
     is_there = index.metadata_types.get(DEFAULT_COLUMN) == "string"
     return (DEFAULT_COLUMN,) if is_there else ()
-
-
-@contextmanager
-def faiss_threads(threads: int) -> Iterator[None]:
-    """Let faiss use so many threads in the block."""
-    faiss = load_faiss()
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(max(threads, 1))
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 def add_texts(

@@ -14,7 +14,7 @@ from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import TextEmbedder
 from retrieval.vectors.exact import ExactSimilarities
-from retrieval.vectors.kinds import load_faiss
+from retrieval.vectors.faiss_threads import faiss_threads
 from retrieval.vectors.methods import open_embedder
 from retrieval.vectors.pipeline import searcher_of
 from retrieval.vectors.searching import VectorSearcher
@@ -95,13 +95,13 @@ class Shortlister:
         """
         if not texts:
             return []
-        load_faiss().omp_set_num_threads(1)  # of this thread
         masks = [None] * len(texts) if allowed is None else allowed
         queries = self._embedder.embed_queries(texts)
-        return [
-            self._searcher.search(text, query, size, mask)
-            for text, query, size, mask in zip(texts, queries, sizes, masks, strict=True)
-        ]
+        with faiss_threads(1):
+            return [
+                self._searcher.search(text, query, size, mask)
+                for text, query, size, mask in zip(texts, queries, sizes, masks, strict=True)
+            ]
 
     def similarities(self, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return how alike a query and each of some entities are, computed anew. Shape: (len(entities),).
