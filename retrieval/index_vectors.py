@@ -20,7 +20,7 @@ class IndexVectors:
     """What proposes entities of an index.
 
     Attributes:
-        found: What proposes them, or why nothing can.
+        found: What proposes them, or why nothing can; raise `problem`, not this, which many requests share.
     """
 
     found: Shortlister | GenretError
@@ -32,8 +32,8 @@ class IndexVectors:
 
     @property
     def problem(self) -> GenretError | None:
-        """Why nothing can; None where something does."""
-        return self.found if isinstance(self.found, GenretError) else None
+        """Why nothing can, an error of its own for whoever asks; None where something does."""
+        return _another(self.found) if isinstance(self.found, GenretError) else None
 
     @classmethod
     def open(cls, index: Index, encoder: str | Path | None, device: str) -> Self:
@@ -74,5 +74,12 @@ class IndexVectors:
             GenretError: they cannot be used.
         """
         if isinstance(self.found, GenretError):
-            raise self.found
+            raise _another(self.found)
         return self.found
+
+
+def _another(error: GenretError) -> GenretError:
+    """Return an equal error. One that is raised again and again holds the frames of all who ever asked."""
+    made: GenretError = type(error).__new__(type(error), *error.args)
+    made.__dict__.update(error.__dict__)
+    return made
