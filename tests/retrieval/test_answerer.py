@@ -314,8 +314,8 @@ def test_what_schemas_share_is_made_once_whoever_asks_first(retriever: Retriever
 @pytest.mark.parametrize("method", ["greedy", "beam", "disc"])
 def test_titles_of_a_shortlist_are_those_of_a_beam_search(retriever: Retriever, method: str) -> None:
     """With one title there is no choice left; with several it is among them, under each hole's own filter."""
-    best = retriever.retrieve([QUERY], k=3)[0].candidates
-    cities = retriever.retrieve([QUERY], k=2, filter="kind = 'city'")[0].candidates
+    best = retriever.retrieve([QUERY], k=3, method="beam")[0].candidates
+    cities = retriever.retrieve([QUERY], k=2, method="beam", filter="kind = 'city'")[0].candidates
     one = retriever.answer(QUERY, SCHEMAS["title"], method=method, seed=1, shortlist=1)
     assert one.entities[0].entities[0].entity_id == best[0].entity_id
     two = retriever.answer(QUERY, SCHEMAS["two"], method=method, seed=1, shortlist=2)

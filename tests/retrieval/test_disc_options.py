@@ -168,6 +168,6 @@ def test_mentions_are_linked_under_a_least_mass(retriever: Retriever) -> None:
 def test_beam_refuses_what_it_would_ignore(retriever: Retriever, options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(InputError, match=f"^{name}: needs the method disc, got the method beam$"):
-        retriever.retrieve("x", **options)
+        retriever.retrieve("x", method="beam", **options)
     with pytest.raises(InputError, match=f"^{name}: needs the method disc, got the method beam$"):
-        retriever.link(Mention("x"), **options)
+        retriever.link(Mention("x"), method="beam", **options)
