@@ -16,8 +16,9 @@ from index_builder.config import BuildOptions
 from retrieval.evaluation.answer_rates import RATES
 from retrieval.evaluation.datasets.spec import SET_FORMATS
 from retrieval.evaluation.linking_metrics import MICRO_METRICS
-from retrieval.evaluation.methods.spec import DEFAULT_SHORTLIST, METHOD_FORMS
+from retrieval.evaluation.methods.spec import METHOD_FORMS
 from retrieval.evaluation.metrics import DEFAULT_METRICS, PRIMARY_METRICS, check_metrics
+from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE
 from retrieval.text import Rendering, TextTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +145,7 @@ def test_the_table_of_formats_is_that_of_the_code() -> None:
 
 def test_the_table_of_methods_is_that_of_the_code() -> None:
     assert first_column("Methods") == list(METHOD_FORMS)
-    assert f"N = {DEFAULT_SHORTLIST}" in PAGE
+    assert f"N = {DEFAULT_SHORTLIST_SIZE}" in PAGE
 
 
 def test_the_table_of_metrics_is_that_of_the_code() -> None:

@@ -204,7 +204,7 @@ def test_a_shortlist_pays_for_its_filters_in_every_pass(retriever: Retriever) ->
 def test_mentions_are_asked_by_their_template(retriever: Retriever) -> None:
     mention = mention_set().queries[0].mention
     assert mention is not None
-    (linked,) = retriever.link([mention], k=10)
+    (linked,) = retriever.link([mention], k=10, method="beam")
     ours = answered(answer(retriever, "beam", mention_set().queries[:1]))
     assert ours == [tuple(candidate.entity_id for candidate in linked.candidates)]
 
