@@ -179,7 +179,7 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
             {
                 "type": click.IntRange(MIN_DIMENSIONS, MAX_DIMENSIONS),
                 "default": None,
-                "show_default": "256 for lexical vectors; a model has its own",
+                "show_default": "of lexical vectors the fewer, the more texts there are; a model has its own",
                 "help": "Length of a vector.",
             },
         ),
