@@ -39,6 +39,7 @@ _MIN_SAMPLE = 4096
 
 MAX_SUBQUANTISERS = 128
 _CODE_BITS = 4
+_CENTROIDS = 256  # of a quantiser of 8 bits
 _NEIGHBOURS = 32  # of a node of hnsw
 _CONSTRUCTION_EFFORT = 80
 
@@ -141,7 +142,11 @@ def _by_factory(text: str, dimensions: int) -> Any:
     except RuntimeError as error:
         reason = str(error).rpartition(": ")[2].strip() or "it was refused"
         raise InputError("vector_index", f"faiss makes no index of {text!r}: {reason}") from None
+    if faiss.downcast_index(index).metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise InputError("vector_index", f"{text!r} does not compare by inner products, as vectors here are")
     cells = inner_cells(index)
+    if not _takes_ids(index):
+        raise InputError("vector_index", f"{text!r} keeps no ids beside its vectors; IDMap goes in front")
     if cells is not None:
         for part in (cells, getattr(cells, "pq", None)):
             if part is not None:
@@ -149,6 +154,17 @@ def _by_factory(text: str, dimensions: int) -> Any:
     elif not isinstance(index, faiss.IndexIDMap):
         index = faiss.IndexIDMap(index)
     return index
+
+
+def _takes_ids(index: Any) -> bool:
+    """Say whether an index keeps ids, by itself or once an IDMap is put around it."""
+    faiss = load_faiss()
+    inner = index
+    while isinstance(inner, faiss.IndexPreTransform):
+        inner = faiss.downcast_index(inner.index)
+    if inner_cells(index) is not None:
+        return not isinstance(inner, faiss.IndexRefine)  # it adds without ids
+    return inner is index or not isinstance(inner, faiss.IndexIDMap)
 
 
 def inner_cells(index: Any) -> Any:
@@ -171,16 +187,27 @@ def train(index: Any, sample: FloatMatrix) -> None:
     """Train an index on vectors, however few they are.
 
     faiss wants at least a vector per centroid; fewer are repeated, and where there are none zeros stand in.
+
+    Raises:
+        InputError: faiss cannot train it.
     """
     if index.is_trained:
         return
     cells = inner_cells(index)
-    needed = max(1 << _CODE_BITS, cells.nlist if cells is not None else 256)
+    is_plain = isinstance(index, load_faiss().IndexIVFPQFastScan)
+    # What stands in front of the cells may have quantisers of its own, of 8 bits.
+    needed = max(1 << _CODE_BITS if is_plain else _CENTROIDS, 1 if cells is None else cells.nlist)
     if len(sample) == 0:
         sample = np.zeros((1, index.d), np.float32)
     if len(sample) < needed:
         sample = np.tile(sample, (-(-needed // len(sample)), 1))
-    index.train(np.ascontiguousarray(sample))
+    try:
+        index.train(np.ascontiguousarray(sample))
+    except RuntimeError as error:
+        reason = str(error).rpartition("Error: ")[2].strip() or str(error)
+        raise InputError(
+            "vector_index", f"faiss cannot train it on {len(sample)} vectors: {reason}"
+        ) from None
 
 
 def efforts(index: Any) -> list[int]:

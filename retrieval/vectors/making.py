@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from retrieval.durable import appearing, writing
+from retrieval.errors import InputError
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
@@ -24,6 +25,7 @@ from retrieval.vectors.methods import LEXICAL, VectorMethod, fit_embedder
 from retrieval.vectors.nearest import NearestTexts
 from retrieval.vectors.options import VectorOptions, VectorProgress
 from retrieval.vectors.pipeline import searcher_of
+from retrieval.vectors.searching import VectorSearcher
 from retrieval.vectors.typing_errors import damaged
 from retrieval.vectors.views import EntityTexts
 
@@ -70,7 +72,8 @@ def make_vectors(
 
     Raises:
         MissingExtraError: faiss or the embedder's library is not installed.
-        InputError: a column is unknown or not of strings, or faiss knows no such factory string.
+        InputError: a column is unknown or not of strings, or faiss knows no such factory string, or none that
+            can be trained on so few texts, takes ids and can be searched under a filter.
         ModelError: the encoder cannot be loaded.
         SourceError: a file cannot be written.
     """
@@ -84,6 +87,8 @@ def make_vectors(
         kind = kind_of(options.kind, count)
         vectors = new_index(kind, options.kind, embedder.dimensions, count, options.seed)
         trained = _train(vectors, texts, embedder, options, count, memory_bytes, progress)
+        if kind == "factory":
+            _check_searchable(vectors, options.kind, index.num_entities, ExactSimilarities(embedder, texts))
         entry = VectorsEntry(
             method=method.name,
             source=method.source,
@@ -188,6 +193,12 @@ def _train(
     with faiss_threads(1):
         train(vectors, np.concatenate([np.empty((0, vectors.d), np.float32), *parts]))
     return len(sample)
+
+
+def _check_searchable(vectors: Any, wish: str, num_entities: int, exact: ExactSimilarities) -> None:
+    refusal = VectorSearcher(vectors, num_entities, 1, exact, False).refusal()
+    if refusal is not None:
+        raise InputError("vector_index", f"faiss cannot search {wish!r} under a filter: {refusal}")
 
 
 def _recall_queries(texts: EntityTexts, embedder: TextEmbedder, seed: int) -> NearestTexts:

@@ -113,6 +113,20 @@ class VectorSearcher:
         similarities = self._exact(text, found.entities) if self._compares_again else found.similarities
         return _ordered(found.entities, similarities, size)
 
+    def refusal(self) -> str | None:
+        """Return why faiss cannot search this index under a filter; None where it can.
+
+        Some kinds of index take no filter, and say so only when they are asked; an empty one says so too.
+        """
+        if self._is_graph and not self._index.ntotal:
+            return None
+        query = np.ones(self._index.d, np.float32)
+        try:
+            self._ask(query, 1, np.ones(self._num_entities, np.bool_), 1)
+        except RuntimeError as error:
+            return str(error).rpartition("Error: ")[2].strip() or str(error)
+        return None
+
     def _widen(
         self, query: FloatArray, wanted: int, allowed: Mask | None, share: float, effort: int
     ) -> _Found:

@@ -9,7 +9,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.index.layout import VECTOR_FILES
+from retrieval.errors import IndexFormatError
+from retrieval.index.layout import VECTOR_FILES, VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import TextEmbedder
@@ -74,6 +75,8 @@ class Shortlister:
         embedder = open_embedder(entry, vectors.arrays, encoder, device)
         exact = ExactSimilarities(embedder, EntityTexts(index, entry.columns))
         searcher = searcher_of(vectors.index, entry, index.num_entities, exact)
+        if entry.kind == "factory" and (refusal := searcher.refusal()) is not None:
+            raise IndexFormatError(f"{VECTORS_FILE}: {entry.factory} cannot be searched: {refusal}")
         sizes = [file.bytes for file in index.manifest.files if file.name in VECTOR_FILES]
         return cls(entry, embedder, searcher, exact, sum(sizes))
 
