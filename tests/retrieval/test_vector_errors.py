@@ -1,9 +1,8 @@
-"""What keeps vectors from being used is told to whoever asks, by an error of its own, and nothing piles up."""
+"""What keeps vectors from being used is told to whoever asks, each by an error of its own."""
 
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
 
 import pytest
 
