@@ -38,6 +38,9 @@ _WORD = re.compile(
     r"[^\s\x00-/:-@\[-`{-\x7f\u0080-\u00bf\u2000-\u206f\u3000-\u303f]{1,%d}" % _MAX_WORD  # noqa: UP031
 )
 
+# Of longer queries this beginning counts, in characters: a megabyte of different words takes seconds.
+_MAX_QUERY = 1 << 16
+
 # Texts embedded at once: their words' vectors lie in memory.
 _BLOCK = 4096
 
@@ -115,11 +118,11 @@ class LexicalEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries: those of texts, but that common words count for less."""
-        return self._embed(texts, _query_weight)
+        return self._embed([text[:_MAX_QUERY] for text in texts], _query_weight)
 
     def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return how alike a query and some texts are, by their n-grams themselves. See `TextEmbedder`."""
-        asked = self._n_grams([query], _query_weight)
+        asked = self._n_grams([query[:_MAX_QUERY]], _query_weight)
         dense = np.zeros(NUM_FEATURES, dtype=np.float32)
         dense[asked.indices] = asked.data / max(_lengths(asked)[0], np.float32(1e-9))
         given = self._n_grams(texts, _no_weight)
