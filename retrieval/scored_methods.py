@@ -117,7 +117,7 @@ def _decoded_part(
     request: RetrieveRequest, proposed: Proposed, decoded: Decoded | None, scored: Scored
 ) -> RetrievalResult:
     """Return what of an answer comes from its decoder, and what is known of P_L(S)."""
-    probability = math.exp(scored.logprob)
+    probability = math.exp(min(0.0, scored.logprob))
     if proposed.is_everything or decoded is None:
         answer = RetrievalResult(request.query, request.method, (), mass_lower=probability)
         if decoded is not None:
@@ -134,4 +134,7 @@ def _decoded_part(
         )
     if request.temperature != 1 and request.decoding == "disc":
         return decoded.answer  # its masses are those of another distribution
-    return replace(decoded.answer, mass_lower=max(decoded.answer.mass_lower or 0.0, probability))
+    # Both bounds are rounded, by different forwards: of a catalogue that has all of the mass they meet.
+    upper = 1.0 if decoded.answer.mass_upper is None else decoded.answer.mass_upper
+    lower = min(max(decoded.answer.mass_lower or 0.0, probability), upper)
+    return replace(decoded.answer, mass_lower=lower)
