@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.blocks import BlockEmbedder
 from retrieval.vectors.faiss_threads import faiss_threads
-from retrieval.vectors.kinds import inner_cells, inner_graph, kind_of, load_faiss, new_index
+from retrieval.vectors.kinds import inner_cells, inner_graph, kind_of, load_faiss, new_index, num_cells
 from retrieval.vectors.making import block_size, make_vectors, write_vectors
 from retrieval.vectors.methods import VectorMethod, open_embedder
 from retrieval.vectors.options import VectorOptions, VectorProgress
@@ -44,7 +45,7 @@ def carry_over_vectors(
     """Make the vectors of the next version from those of the last.
 
     Embedder, quantisers and the codes of entities whose texts are the same are taken over. Everything is made
-    anew where the rule now asks for another kind, or the texts have more than doubled since the training.
+    anew where the rule now asks for another kind or for more cells, or the texts have more than doubled.
 
     Args:
         old: The last version, which has vectors.
@@ -135,7 +136,16 @@ def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
         return True
     if kind == "factory":
         return not inner_cells_named(entry.factory, entry.dimensions)
-    return kind == "ivfpq" and count > 2 * entry.count
+    if kind != "ivfpq":
+        return False
+    # Many small updates grow as well as a large one: how many texts were trained for, the cells tell.
+    return count > 2 * entry.count or num_cells(count) > _cells_named(entry.factory)
+
+
+def _cells_named(factory: str) -> int:
+    """Return how many cells "IVF256,PQ96x4fs" has."""
+    named = re.match(r"IVF(\d+)", factory)
+    return int(named[1]) if named else 0
 
 
 def inner_cells_named(factory: str, dimensions: int) -> bool:
