@@ -203,6 +203,8 @@ class BatchAnswerer:
                 continue
             if count_entities(self._index, work.allowed) <= request.proposals:
                 work.proposed = Proposed(self._all_allowed(work.allowed), {}, is_everything=True)
+                if request.similarity_weight and self._vectors.shortlister is not None:
+                    wanting.append(work)  # of all: a model would take seconds to compute them anew
             elif self._vectors.shortlister is not None:
                 wanting.append(work)
             elif request.decoding is None:
@@ -217,7 +219,8 @@ class BatchAnswerer:
         for work, found in zip(wanting, lists, strict=True):
             entities = found.entities.tolist()
             similarities = dict(zip(entities, found.similarities.tolist(), strict=True))
-            work.proposed = Proposed(tuple(entities), similarities)
+            is_everything = work.proposed is not None
+            work.proposed = Proposed(tuple(entities), similarities, is_everything)
 
     def _all_allowed(self, allowed: EntityFilter | None) -> tuple[int, ...]:
         if allowed is None:
