@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfTransformer, strip_accents_unicode
 from sklearn.random_projection import SparseRandomProjection
+from sklearn.utils import check_random_state
 
 from retrieval.errors import IndexFormatError
 from retrieval.index.digests import digest_bytes
@@ -27,6 +29,9 @@ _ALGORITHM = "lexical-1"
 
 # Every feature stands in so many dimensions on average. More cost time and gain next to nothing.
 _PLACES_PER_FEATURE = 12
+
+# Dimensions drawn at once: scikit-learn holds two megabytes for each of them until it is done.
+_DRAWN_AT_ONCE = 32
 
 # What common words of a question count for; no word of a catalogue's text is common in this sense.
 _STOP_WORD_WEIGHT = 0.3
@@ -87,12 +92,7 @@ class LexicalEmbedder:
         words, said = _count_words(sample, _no_weight)
         if words:
             idf = TfidfTransformer(norm=None).fit(abs(said @ hash_words(words))).idf_.astype(np.float32)
-        density = min(0.5, _PLACES_PER_FEATURE / dimensions)
-        drawn = SparseRandomProjection(dimensions, density=density, random_state=seed).fit(
-            sp.csr_matrix((1, NUM_FEATURES), dtype=np.float32)
-        )
-        projection = drawn.components_.T.tocsr()
-        projection.sort_indices()
+        projection = _draw_projection(dimensions, seed)
         return cls(
             {
                 "idf": idf,
@@ -156,6 +156,20 @@ class LexicalEmbedder:
 def default_dimensions(num_texts: int) -> int:
     """Return how long the vectors of so many texts are where no length is asked for."""
     return next((length for bound, length in _DIMENSIONS if num_texts < bound), _DIMENSIONS_OF_MANY)
+
+
+def _draw_projection(dimensions: int, seed: int) -> Any:
+    """Return a sparse random projection whose signs count. Shape: (NUM_FEATURES, dimensions), float32."""
+    density = min(0.5, _PLACES_PER_FEATURE / dimensions)
+    rng = check_random_state(seed)
+    features = sp.csr_matrix((1, NUM_FEATURES), dtype=np.float32)
+    drawn = [
+        SparseRandomProjection(end - begin, density=density, random_state=rng).fit(features).components_
+        for begin, end in itertools.pairwise([*range(0, dimensions, _DRAWN_AT_ONCE), dimensions])
+    ]
+    projection = sp.vstack(drawn).T.tocsr()
+    projection.sort_indices()
+    return projection
 
 
 def _count_words(texts: Sequence[str], weight: Callable[[str], float]) -> tuple[list[str], Any]:
