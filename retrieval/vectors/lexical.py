@@ -22,7 +22,7 @@ from retrieval.vectors.word_table import NUM_FEATURES, WordTable, hash_words
 # Below so many texts vectors have so many dimensions by default. A projection confuses texts, the less the
 # more dimensions it has, and few texts afford many. Of many texts, the nearest are compared by n-grams.
 _DIMENSIONS = ((20_000, 768), (100_000, 384))
-_DIMENSIONS_OF_MANY = 192
+_DIMENSIONS_OF_MANY = 128
 
 # Changes with anything that changes vectors of the same arrays.
 _ALGORITHM = "lexical-1"

@@ -80,7 +80,7 @@ def make_vectors(
     with faiss_threads(threads):
         texts = EntityTexts(index, index_columns(index, options))
         count = texts.count
-        _tell(progress, "fit the embedder")
+        _tell(progress, "fitting the embedder")
         sample = texts.sample(min(count, _EMBEDDER_SAMPLE)).texts if method.name == LEXICAL else []
         embedder = fit_embedder(method, sample, options.dimensions, options.device, options.seed, count)
         blocks = BlockEmbedder(embedder, work if method.source else None)
@@ -107,7 +107,7 @@ def make_vectors(
         nearest = None if kind == "flat" else _recall_queries(texts, embedder, options.seed)
         add_texts(vectors, texts, blocks, memory_bytes, count, progress, nearest)
         if nearest is not None:
-            _tell(progress, "measure the recall of the vectors")
+            _tell(progress, "measuring the recall of the vectors")
             exact = ExactSimilarities(embedder, texts)
             entry = _tuned(entry, vectors, index.num_entities, exact, nearest)
         return entry, write_vectors(vectors, embedder, folder)
@@ -181,7 +181,7 @@ def _train(
     """Train an index on a sample; return how many vectors it has, 0 where nothing is trained."""
     if vectors.is_trained:
         return 0
-    _tell(progress, "train the vectors")
+    _tell(progress, "training the vectors")
     wanted = min(options.sample or sample_size(count), count)
     wanted = min(wanted, max(memory_bytes // _SAMPLE_PART // (4 * vectors.d), 1))
     sample = texts.sample(wanted).texts

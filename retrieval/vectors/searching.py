@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from retrieval.vectors.cell_search import num_parts, search_cells
 from retrieval.vectors.kinds import inner_cells, inner_graph, load_faiss
 from retrieval.vectors.shortlist import Shortlist
 
@@ -174,11 +175,18 @@ class VectorSearcher:
         elif self._cells is None:
             parameters = faiss.SearchParameters(sel=selector)
         else:
+            if self._index is self._cells and (parts := min(self._parts(effort), effort)) > 1:
+                values, ids = search_cells(self._cells, query[None], k, effort, selector, parts)
+                return ids[0][ids[0] >= 0], values[0][ids[0] >= 0]
             parameters = faiss.SearchParametersIVF(sel=selector, nprobe=effort)
             if isinstance(self._index, faiss.IndexPreTransform):
                 parameters = faiss.SearchParametersPreTransform(index_params=parameters)
         values, ids = self._index.search(query[None], k, params=parameters)
         return ids[0][ids[0] >= 0], values[0][ids[0] >= 0]
+
+    def _parts(self, effort: int) -> int:
+        """Return among how many threads a search of so many cells is shared out."""
+        return num_parts(int(self._index.ntotal) * effort // max(int(self._cells.nlist), 1))
 
     def _ask_storage(self, query: FloatArray, k: int, allowed: Mask | None) -> tuple[IntArray, FloatArray]:
         """Compare all vectors of a graph: not all can be reached through it, above all under a filter."""

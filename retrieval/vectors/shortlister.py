@@ -27,7 +27,8 @@ from retrieval.vectors.views import EntityTexts
 class Shortlister:
     """Proposes entities of one index. Safe to use from several threads.
 
-    A search runs in the thread that asks, and faiss starts no others: they would take the cores from a model.
+    A search of many vectors is shared out among a few threads of its own, which work while the one that asks
+    waits; faiss starts no others.
 
     Args:
         entry: What the manifest says about the vectors.

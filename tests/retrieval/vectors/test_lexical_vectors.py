@@ -79,7 +79,7 @@ def test_vectors_are_those_of_the_whole_pipeline() -> None:
     texts = [*TITLES, *ODD]
     _, expected = by_hand(texts)
     vectors = EMBEDDER.embed_texts(texts)
-    assert vectors.shape == (len(texts), 192)
+    assert vectors.shape == (len(texts), 128)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
@@ -129,7 +129,7 @@ def test_a_projected_cosine_is_near_the_exact_one() -> None:
     texts = [" ".join(draw.choices(words, k=4)) for _ in range(200)]
     exact = EMBEDDER.similarities(texts[0], texts)
     projected = EMBEDDER.embed_texts(texts) @ EMBEDDER.embed_queries(texts[:1])[0]
-    # The error of one pair has a standard deviation of at most 1 / sqrt(192).
+    # The error of one pair has a standard deviation of at most 1 / sqrt(128).
     assert np.sqrt(np.mean((exact - projected) ** 2)) < 0.1
 
 
@@ -149,7 +149,7 @@ def test_only_blank_texts_have_no_vector() -> None:
     lengths = np.linalg.norm(vectors, axis=1)
     assert [text for text, length in zip(ODD, lengths, strict=True) if not length] == ["", "   ", "\u0301"]
     np.testing.assert_allclose(lengths[lengths > 0], 1, atol=1e-5)
-    assert EMBEDDER.embed_texts([]).shape == (0, 192)
+    assert EMBEDDER.embed_texts([]).shape == (0, 128)
 
 
 @given(st.lists(st.text(max_size=40), max_size=8), st.randoms(use_true_random=False))
@@ -220,7 +220,7 @@ def test_any_length_of_vectors(dimensions: int) -> None:
 
 @pytest.mark.parametrize(
     ("num_texts", "dimensions"),
-    [(0, 768), (19_999, 768), (20_000, 384), (99_999, 384), (100_000, 192), (6_000_000, 192)],
+    [(0, 768), (19_999, 768), (20_000, 384), (99_999, 384), (100_000, 128), (6_000_000, 128)],
 )
 def test_few_texts_get_longer_vectors(num_texts: int, dimensions: int) -> None:
     assert default_dimensions(num_texts) == dimensions

@@ -103,7 +103,7 @@ def test_what_is_no_method_is_refused(text: str, message: str) -> None:
 def test_lexical_vectors_are_fitted_and_opened_again() -> None:
     made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=32, seed=3)
     assert made.dimensions == 32
-    assert fit_embedder(VectorMethod("lexical"), SAMPLE, num_texts=10**6).dimensions == 192
+    assert fit_embedder(VectorMethod("lexical"), SAMPLE, num_texts=10**6).dimensions == 128
     opened = open_embedder(entry(fingerprint=made.fingerprint, dimensions=32), made.arrays())
     np.testing.assert_array_equal(opened.embed_queries(SAMPLE), made.embed_queries(SAMPLE))
 
