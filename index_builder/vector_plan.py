@@ -19,13 +19,17 @@ from retrieval.index.manifest import MetadataColumn
 from retrieval.vectors.kinds import kind_of, new_index, num_cells, num_subquantisers
 from retrieval.vectors.methods import LEXICAL
 
-# Length of lexical vectors if nothing else is asked for; bytes of a number and of an id.
-_LEXICAL_DIMENSIONS = 256
+# Bytes of a number and of an id.
 _WORD = 4
 _ID = 8
 # A node of hnsw with 32 neighbours: twice as many on the lowest level, some above, its level and its offset.
 _GRAPH_NODE = 4 * 64 + 20
 _LEVEL_SHARE = 1 / 16
+# Of a lexical embedder: a feature's weight and its number of dimensions, each of which takes a place and a
+# sign; it stands in twelve, or in half of fewer than 24.
+_FEATURE_BYTES = 6
+_PLACE_BYTES = 2 + 1 / 8
+_PLACES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class VectorPlan:
         texts: How many there would be at most: texts that an entity has twice count once in a build.
         dimensions: Length of each; None where the model alone knows.
         kind: "flat", "hnsw", "ivfpq" or "factory".
-        bytes: About the size of vectors.faiss; None where it cannot be told without the model.
+        bytes: About the size of vectors.faiss and of what is stored of the embedder; None where it cannot be
+            told without the model.
     """
 
     method: str
@@ -65,11 +70,12 @@ def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[Meta
     asked = wish.options.columns
     texts = _count_texts(shards, asked if asked is not None else [n for n in strings if n == DESCRIPTION])
     kind = kind_of(wish.options.kind, texts)
-    dimensions = _dimensions(wish)
+    dimensions = _dimensions(wish, texts)
     size = None
     if dimensions is not None:
         index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed)
         size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(kind, texts, dimensions)
+        size += _embedder_bytes(dimensions) if wish.method.name == LEXICAL else 0
     return VectorPlan(str(wish.method), texts, dimensions, kind, size)
 
 
@@ -86,9 +92,13 @@ def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> int:
     return total
 
 
-def _dimensions(wish: VectorWish) -> int | None:
-    if wish.options.dimensions is not None or wish.method.name == LEXICAL:
-        return wish.options.dimensions or _LEXICAL_DIMENSIONS
+def _dimensions(wish: VectorWish, texts: int) -> int | None:
+    if wish.options.dimensions is not None:
+        return wish.options.dimensions
+    if wish.method.name == LEXICAL:
+        from retrieval.vectors.lexical import default_dimensions  # of an extra
+
+        return default_dimensions(texts)
     try:
         config = json.loads((Path(wish.method.source) / "config.json").read_bytes())
         size = config.get("hidden_size", config.get("d_model"))
@@ -114,3 +124,9 @@ def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
 def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:
     """Return what quantisers take: centroids of the cells, and sixteen of every part of a vector."""
     return _WORD * dimensions * (num_cells(texts) + 16) if kind == "ivfpq" else 0
+
+
+def _embedder_bytes(dimensions: int) -> int:
+    from retrieval.vectors.word_table import NUM_FEATURES  # of an extra
+
+    return round(NUM_FEATURES * (_FEATURE_BYTES + min(_PLACES, dimensions / 2) * _PLACE_BYTES))

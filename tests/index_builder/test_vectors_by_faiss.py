@@ -6,11 +6,11 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from index_builder import vector_plan
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions
 from index_builder.runs import Run
@@ -31,6 +31,8 @@ from tests.vector_fixtures import rename
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
 pytest.importorskip("sklearn", reason="needs the extra vectors")
+
+from retrieval.vectors.lexical import default_dimensions
 
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
 WORDS = ("river", "harbour", "mountain", "castle", "bridge", "garden", "museum", "station", "tower", "island")
@@ -173,13 +175,28 @@ def test_the_size_of_a_models_vectors_is_told_where_the_model_says_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq", "SQ8"])
-def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str) -> None:
-    wish = VectorWish(VectorMethod("lexical"), VectorOptions(kind, 64))
+@pytest.mark.parametrize(("kind", "dimensions"), [("flat", None), ("hnsw", 64), ("ivfpq", None), ("SQ8", 16)])
+def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str, dimensions: int | None) -> None:
+    wish = VectorWish(VectorMethod("lexical"), VectorOptions(kind, dimensions))
     made = build(tmp_path, wish=wish)
-    stored: Any = made.manifest.file(VECTORS_FILE)
+    vectors, embedder = (made.manifest.file(name) for name in (VECTORS_FILE, EMBEDDER_FILE))
+    assert vectors is not None
+    assert embedder is not None
+    assert made.manifest.vectors is not None
     with Index.open(made.index) as index:
         runs: list[Run] = [VersionRun(index)]
         plan = plan_vectors(wish, runs, made.manifest.metadata)
-    assert plan.texts == len(TITLES)
-    assert plan.bytes == pytest.approx(stored.bytes, rel=0.3, abs=3000)
+    assert (plan.texts, plan.dimensions) == (len(TITLES), made.manifest.vectors.dimensions)
+    assert plan.bytes == pytest.approx(vectors.bytes + embedder.bytes, rel=0.01)
+    # The embedder is drawn at random; beside it the vectors are small.
+    assert plan.bytes - embedder.bytes == pytest.approx(vectors.bytes, rel=0.3, abs=15_000)
+
+
+@pytest.mark.parametrize("texts", [1, 19_999, 20_000, 99_999, 100_000, 10_000_000])
+def test_the_length_of_lexical_vectors_is_that_of_a_build(
+    summary: BuildSummary, monkeypatch: pytest.MonkeyPatch, texts: int
+) -> None:
+    monkeypatch.setattr(vector_plan, "_count_texts", lambda *_: texts)
+    with Index.open(summary.index) as index:
+        plan = plan_vectors(VectorWish(VectorMethod("lexical")), [VersionRun(index)], ())
+    assert (plan.texts, plan.dimensions) == (texts, default_dimensions(texts))
