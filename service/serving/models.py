@@ -67,13 +67,6 @@ class ServedModel:
             served.description.device,
             retriever.trie.kernels_name,
         )
-        vectors = served.description.vectors
-        if vectors is not None and vectors.problem is not None:
-            _LOG.warning(
-                "index %r: its vectors cannot be used, so shortlist is refused and auto only decodes: %s",
-                spec.name,
-                vectors.problem,
-            )
         with self._lock:
             self._retrievers[named] = retriever
             self._alive[served] = indexes
