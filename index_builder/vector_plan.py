@@ -53,10 +53,11 @@ class VectorPlan:
 
     def describe(self) -> str:
         """Return it in one line."""
+        noun = "text" if self.texts == 1 else "texts"
         size = "of a size that the model decides"
         if self.bytes is not None:
             size = f"of {self.dimensions} dimensions, about {self.bytes:,} bytes"
-        return f"vectors: {self.method}, up to {self.texts:,} texts, {self.kind}, {size}"
+        return f"vectors: {self.method}, up to {self.texts:,} {noun}, {self.kind}, {size}"
 
 
 def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[MetadataColumn]) -> VectorPlan:

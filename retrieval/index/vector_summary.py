@@ -35,17 +35,21 @@ def vector_lines(facts: Mapping[str, Any]) -> list[str]:
     source = f" {facts['source']}" if facts["source"] else ""
     columns = f", also of {', '.join(facts['columns'])}" if facts["columns"] else ""
     lines = [
-        f"{facts['method']}{source}, {facts['dimensions']:,} dimensions: {facts['count']:,} texts, "
+        f"{facts['method']}{source}, {facts['dimensions']:,} dimensions: {_texts(facts['count'])}, "
         f"{facts['texts_per_entity']:.2f} per entity{columns}",
         f"{facts['kind']} ({facts['factory']}): {facts['bytes']:,} bytes, "
-        f"vectors {facts['bytes_per_title']:,.1f} per title",
+        f"{facts['bytes_per_title']:,.1f} of vectors per title",
     ]
-    trained = f"trained on {facts['sample']:,} texts; " if facts["sample"] else "nothing trained; "
+    trained = f"trained on {_texts(facts['sample'])}; " if facts["sample"] else "nothing trained; "
     effort = f"effort {facts['effort']:,}" if facts["effort"] else "everything is looked at"
     measured = "recall was not measured"
     if facts["recall_queries"]:
         measured = (
             f"finds {facts['recall']:.1%} of the 100 that a flat index finds "
-            f"({facts['recall_queries']:,} texts asked)"
+            f"({_texts(facts['recall_queries'])} asked)"
         )
     return [*lines, f"{trained}{effort}; {measured}"]
+
+
+def _texts(count: int) -> str:
+    return f"{count:,} text{'' if count == 1 else 's'}"

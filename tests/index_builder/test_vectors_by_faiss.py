@@ -187,6 +187,7 @@ def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str, dimensions
         runs: list[Run] = [VersionRun(index)]
         plan = plan_vectors(wish, runs, made.manifest.metadata)
     assert (plan.texts, plan.dimensions) == (len(TITLES), made.manifest.vectors.dimensions)
+    assert plan.bytes is not None
     assert plan.bytes == pytest.approx(vectors.bytes + embedder.bytes, rel=0.01)
     # The embedder is drawn at random; beside it the vectors are small.
     assert plan.bytes - embedder.bytes == pytest.approx(vectors.bytes, rel=0.3, abs=15_000)

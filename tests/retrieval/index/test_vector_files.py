@@ -26,6 +26,7 @@ from retrieval.index.cli import inspect_command, verify_command
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
+from retrieval.index.vector_summary import vector_facts, vector_lines
 from retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors
@@ -270,11 +271,25 @@ def test_inspect_says_what_the_vectors_are(folder: Path) -> None:
     assert (facts["recall"], facts["recall_queries"], facts["effort"]) == (1.0, 0, 0)
     text = CliRunner().invoke(inspect_command, [str(folder)]).stdout
     assert "  vectors     lexical, 8 dimensions: 5 texts, 1.67 per entity\n" in text
+    assert f" bytes, {len(FILES[VECTORS_FILE]) / 3:.1f} of vectors per title\n" in text
     assert "everything is looked at; recall was not measured" in text
     (folder / VECTORS_FILE).write_bytes(b"")
     damaged = CliRunner().invoke(inspect_command, [str(folder)])
     assert damaged.exit_code == 0
     assert "DAMAGED: vectors.faiss: the manifest says 25 bytes, got 0" in damaged.stdout
+
+
+def test_one_text_is_one_text(folder: Path) -> None:
+    with Index.open(folder) as index:
+        facts = vector_facts(index.manifest)
+    assert facts is not None
+    lines = vector_lines(facts | {"count": 1, "sample": 1, "recall_queries": 1, "recall": 1.0})
+    assert "dimensions: 1 text, " in lines[0]
+    assert lines[2].startswith("trained on 1 text; ")
+    assert lines[2].endswith("(1 text asked)")
+    many = vector_lines(facts | {"count": 1000, "sample": 900})
+    assert "dimensions: 1,000 texts, " in many[0]
+    assert many[2].startswith("trained on 900 texts; ")
 
 
 def test_inspect_says_that_there_are_none(summary: BuildSummary) -> None:
