@@ -17,6 +17,7 @@ from decoding.errors import (
 from retrieval.errors import (
     IndexChecksumError,
     IndexDirectoryError,
+    IndexFormatError,
     IndexMismatchError,
     IndexNotFoundError,
     InputError,
@@ -25,6 +26,7 @@ from retrieval.errors import (
     SourceError,
     VectorsMissingError,
 )
+from retrieval.index.layout import VECTOR_FILES
 from service.errors import (
     MalformedMessageError,
     NotReadyError,
@@ -38,6 +40,7 @@ from service.errors import (
 DOMAIN = "genret"
 INDEX_RESOURCE = "genret.v1.Index"
 _NO_VECTORS = "the index has no vectors: build it with --vectors, or use another method than shortlist"
+_UNREADABLE = "the index cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,14 @@ class Row:
     message: Callable[[Any], str] = str
 
 
+def _format_violation(error: IndexFormatError) -> Precondition:
+    """Return what is said of a broken index: its text may name a path, so of its vectors the file alone."""
+    file = str(error).partition(":")[0]
+    if file in VECTOR_FILES:
+        return Precondition("VECTORS", "index", f"{file}: not the vectors that the index manifest describes")
+    return Precondition("INDEX", "index", _UNREADABLE)
+
+
 # The first row that matches wins: derived errors stand before their bases.
 TABLE: tuple[Row, ...] = (
     Row(MalformedMessageError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("", str(e)),)),
@@ -148,10 +159,16 @@ TABLE: tuple[Row, ...] = (
         lambda e: _NO_VECTORS,  # its text names a path of the server
     ),
     Row(
+        IndexFormatError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (_format_violation(e),),
+        lambda e: _format_violation(e).description,
+    ),
+    Row(
         IndexDirectoryError,
         StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("INDEX", "index", "the index cannot be read"),),
-        lambda e: "the index cannot be read",  # its text names a path of the server
+        lambda e: (Precondition("INDEX", "index", _UNREADABLE),),
+        lambda e: _UNREADABLE,  # its text names a path of the server
     ),
     Row(ModelError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("MODEL", "model", str(e)),)),
     # What is left of decoding: broken logits, an architecture that cannot be decoded exactly.

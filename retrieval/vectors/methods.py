@@ -11,7 +11,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import IndexMismatchError, InputError, MissingExtraError
+from retrieval.errors import IndexFormatError, IndexMismatchError, InputError, MissingExtraError
+from retrieval.index.layout import EMBEDDER_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.vectors.embedder import TextEmbedder
 
@@ -124,7 +125,10 @@ def open_embedder(
         _check_lexical()
         from retrieval.vectors.lexical import LexicalEmbedder
 
-        embedder: TextEmbedder = LexicalEmbedder.from_arrays(arrays)
+        try:
+            embedder: TextEmbedder = LexicalEmbedder.from_arrays(arrays)
+        except IndexFormatError as error:
+            raise IndexFormatError(f"{EMBEDDER_FILE}: {error}") from None
         place = "the stored embedder"
     else:
         place = str(entry.source if source is None else source)

@@ -134,6 +134,18 @@ def test_damaged_vectors_name_their_file_and_missing_ones_say_what_to_do() -> No
     assert "another method" in missing.message
 
 
+@pytest.mark.parametrize("file", ["vectors.faiss", "embedder.safetensors"])
+def test_foreign_vectors_name_their_file_and_no_path(file: str) -> None:
+    error = IndexFormatError(f"{file}: expected an index of faiss, got: no vectors in /srv/index/x/{file}")
+    status = failure_to_proto(failure_of(error, "id"))
+    assert status.code == StatusCode.FAILED_PRECONDITION.value[0]
+    assert status.message == f"{file}: not the vectors that the index manifest describes"
+    (violation,) = unpack(status)["PreconditionFailure"].violations
+    assert (violation.type, violation.subject) == ("VECTORS", "index")
+    assert violation.description == status.message
+    assert "/srv" not in status.SerializeToString().decode("latin1")
+
+
 def test_retry_delays_reach_the_client() -> None:
     status = failure_to_proto(failure_of(OverloadedError("QUEUE_FULL", "full", 2.5), "id"))
     assert error_from_status(status).retry_after_s == 2.5

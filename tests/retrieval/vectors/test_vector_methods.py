@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
+from retrieval.errors import IndexFormatError, IndexMismatchError, InputError, MissingExtraError, ModelError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.vectors import methods
 from retrieval.vectors.methods import VectorMethod, fit_embedder, open_embedder
@@ -121,6 +121,11 @@ def test_another_embedder_is_refused_and_both_are_named() -> None:
         open_embedder(entry(fingerprint=made.fingerprint), other.arrays())
     assert made.fingerprint in str(caught.value)
     assert other.fingerprint in str(caught.value)
+
+
+def test_a_stored_embedder_that_is_none_is_refused_by_its_file() -> None:
+    with pytest.raises(IndexFormatError, match=r"^embedder\.safetensors: lexical vectors: expected arrays"):
+        open_embedder(entry(), {"idf": np.zeros(3, dtype=np.float32)})
 
 
 def test_lexical_vectors_take_no_encoder() -> None:
