@@ -6,8 +6,7 @@ scored, and with `auto` both, behind the prompt that was run once.
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +30,11 @@ from retrieval.kv_meter import KvMeter
 from retrieval.limits import Limits
 from retrieval.methods import decode_by_disc, or_abstain
 from retrieval.scored_methods import Proposed, entities_to_score, scored_answer
+from retrieval.stopwatch import Stopwatch
 from retrieval.tallies import count_entities
-from retrieval.types import RetrievalResult, RetrieveRequest, Timings
+from retrieval.types import RetrievalResult, RetrieveRequest
+
+_LOG = logging.getLogger(__name__)
 
 Reply = RetrievalResult | GenretError | DecodingCancelledError
 
@@ -63,6 +65,7 @@ class _Work:
         allowed: Its filter.
         room: Most tokens that may follow its prompt.
         proposed: The entities it scores whatever is decoded; None where it scores nothing.
+        is_blind: Whether the vectors could not be asked with its text; it goes on as if there were none.
         trace: Of its decoder, where that is asked for.
         decoded: What its decoder found.
         scored: The scores.
@@ -73,6 +76,7 @@ class _Work:
     allowed: EntityFilter | None
     room: int | None
     proposed: Proposed | None = None
+    is_blind: bool = False
     trace: Trace | None = None
     decoded: Decoded | None = None
     scored: Scored | None = None
@@ -89,23 +93,6 @@ class _Work:
     def to_score(self) -> tuple[int, ...]:
         """The entities to score, once it is decoded."""
         return () if self.proposed is None else entities_to_score(self.proposed, self.decoded)
-
-
-class _Stopwatch:
-    """Adds up the time of every part of a batch."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self._parts: defaultdict[str, float] = defaultdict(float)
-
-    def stop(self, part: str) -> None:
-        """Count the time since the last stop as that of a part, named as in `Timings`."""
-        now = time.perf_counter()
-        self._parts[part] += (now - self._last) * 1e3
-        self._last = now
-
-    def timings(self) -> Timings:
-        return Timings(**self._parts, total_ms=sum(self._parts.values()))
 
 
 class BatchAnswerer:
@@ -136,6 +123,7 @@ class BatchAnswerer:
         self._explainer = explainer
         self._vectors = vectors
         self._scorer = EntityScorer(index)
+        self._has_warned = False
 
     def answer(
         self, jobs: Sequence[Job], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
@@ -163,7 +151,7 @@ class BatchAnswerer:
 
     def _run(self, batch: Sequence[_Work], prefix: PromptPrefix | None) -> None:
         """Give every job of a batch its reply."""
-        clock = _Stopwatch()
+        clock = Stopwatch()
         self._propose(batch)
         asked = [work for work in batch if work.reply is None]
         is_scored = any(work.proposed is not None for work in asked)
@@ -179,7 +167,13 @@ class BatchAnswerer:
         if is_scored:
             self._score(meter.session, asked)
             clock.stop("score_ms")
-        answers = {query: self._answer_of(work) for query, work in enumerate(asked) if work.reply is None}
+        answers = {}
+        for query, work in enumerate(asked):
+            try:
+                if work.reply is None:
+                    answers[query] = self._answer_of(work)
+            except GenretError as error:  # similarities that an encoder cannot compute
+                work.reply = error
         if is_scored:
             clock.stop("shortlist_ms")  # similarities of what was not proposed
         timings = clock.timings()
@@ -211,16 +205,38 @@ class BatchAnswerer:
                 work.reply = self._vectors.problem
         if not wanting:
             return
+        try:
+            self._ask_vectors(wanting)
+        except GenretError:
+            for work in wanting:  # one text that cannot be embedded must not take the others down
+                self._ask_vectors_alone(work)
+
+    def _ask_vectors(self, works: Sequence[_Work]) -> None:
+        """Let the vectors propose entities to some requests."""
         lists = self._vectors.require().propose(
-            [work.job.request.vector_text for work in wanting],
-            [work.job.request.proposals for work in wanting],
-            [None if work.allowed is None else work.allowed.allowed for work in wanting],
+            [work.job.request.vector_text for work in works],
+            [work.job.request.proposals for work in works],
+            [None if work.allowed is None else work.allowed.allowed for work in works],
         )
-        for work, found in zip(wanting, lists, strict=True):
+        for work, found in zip(works, lists, strict=True):
             entities = found.entities.tolist()
             similarities = dict(zip(entities, found.similarities.tolist(), strict=True))
             is_everything = work.proposed is not None
             work.proposed = Proposed(tuple(entities), similarities, is_everything)
+
+    def _ask_vectors_alone(self, work: _Work) -> None:
+        """Let the vectors propose entities to a request; where they fail, it is answered as without them."""
+        try:
+            self._ask_vectors([work])
+        except GenretError as error:
+            if work.proposed is None and work.job.request.decoding is None:
+                work.reply = error
+                return
+            work.is_blind = True
+            if not self._has_warned:  # further failures are not told
+                self._has_warned = True
+                said = "the vectors of %s failed, and a request is answered without them: %s"
+                _LOG.warning(said, self._index.path, error)
 
     def _all_allowed(self, allowed: EntityFilter | None) -> tuple[int, ...]:
         if allowed is None:
@@ -277,7 +293,7 @@ class BatchAnswerer:
                 raise RuntimeError("a request was neither decoded nor scored")
             return or_abstain(request, work.decoded.answer)
         similarities = None
-        if self._vectors.shortlister is not None:
+        if self._vectors.shortlister is not None and not work.is_blind:
             similarities = partial(self._vectors.shortlister.similarities, request.vector_text)
         return scored_answer(
             self._index, request, work.allowed, work.proposed, work.decoded, work.scored, similarities

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from retrieval.errors import ModelError
+
 FloatMatrix = npt.NDArray[np.float32]
 
 
@@ -44,3 +46,20 @@ class TextEmbedder(Protocol):
 
     def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
         """Return what has to be stored beside the vectors to make this embedder again; empty for models."""
+
+
+def refuse_non_finite(vectors: FloatMatrix, place: object) -> None:
+    """Refuse vectors that hold infinities or what is no number: a search with them finds anything.
+
+    Args:
+        vectors: What a model gave. Shape: (n, d).
+        place: Where the model lies.
+
+    Raises:
+        ModelError: one of them does.
+    """
+    broken = len(vectors) - int(np.isfinite(vectors).all(axis=1).sum())
+    if broken:
+        raise ModelError(
+            f"{place}: the encoder gives vectors that are not finite for {broken} of {len(vectors)} texts"
+        )

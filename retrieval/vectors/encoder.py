@@ -17,7 +17,7 @@ from decoding.model_loading import load_config, load_weights, resolve_device
 from retrieval.checkpoint_fingerprint import model_fingerprint
 from retrieval.errors import ModelError
 from retrieval.text import TextTokenizer
-from retrieval.vectors.embedder import FloatMatrix
+from retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
 
 # Of models that name no last position: their tokenizers say 512, or nothing.
 _DEFAULT_POSITIONS = 512
@@ -47,6 +47,7 @@ class EncoderEmbedder:
     """
 
     def __init__(self, place: str | Path, device: str = "cpu") -> None:
+        self._place = place
         tokenizer = TextTokenizer.load(place)
         try:
             config = load_config(place, trust_remote_code=False)
@@ -73,11 +74,16 @@ class EncoderEmbedder:
             raise ModelError(f"{place}: the model's {self.max_tokens} positions leave no room for text")
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of catalogue texts. See `TextEmbedder`."""
+        """Return the vectors of catalogue texts. See `TextEmbedder`.
+
+        Raises:
+            ModelError: the model's states are not finite.
+        """
         rows = self._token_rows(texts)
         vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         for batch in _batches([len(row) for row in rows]):
             vectors[batch] = self._forward([rows[i] for i in batch])
+        refuse_non_finite(vectors, self._place)
         return vectors
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:

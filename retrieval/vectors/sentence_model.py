@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from retrieval.checkpoint_fingerprint import folder_fingerprint
 from retrieval.errors import ModelError
 from retrieval.index.digests import digest_bytes
-from retrieval.vectors.embedder import FloatMatrix
+from retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
 
 _BATCH_TEXTS = 64
 _MODULES = "modules.json"
@@ -46,6 +46,7 @@ class SentenceEmbedder:
     """
 
     def __init__(self, place: str | Path, device: str = "cpu") -> None:
+        self._place = place
         folder = _folder(place)
         modules = _module_folders(folder)
         try:
@@ -63,7 +64,11 @@ class SentenceEmbedder:
         self.dimensions = self._encode(self._model.encode_document, ["a"]).shape[1]
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of catalogue texts. See `TextEmbedder`."""
+        """Return the vectors of catalogue texts. See `TextEmbedder`.
+
+        Raises:
+            ModelError: the model's vectors are not finite.
+        """
         return self._embed(self._model.encode_document, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
@@ -89,7 +94,9 @@ class SentenceEmbedder:
             vectors = encode(
                 list(texts), batch_size=_BATCH_TEXTS, show_progress_bar=False, normalize_embeddings=True
             )
-        return np.asarray(vectors, dtype=np.float32)
+        made: FloatMatrix = np.asarray(vectors, dtype=np.float32)
+        refuse_non_finite(made, self._place)
+        return made
 
 
 def _folder(place: str | Path) -> Path:

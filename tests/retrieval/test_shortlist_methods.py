@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import GenretError, IndexChecksumError, VectorsMissingError
+from retrieval.errors import GenretError, IndexChecksumError, ModelError, VectorsMissingError
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
 from retrieval.text import TextTokenizer
@@ -370,6 +370,70 @@ def test_shortlist_without_vectors_says_why_and_the_others_go_on(
     assert str(replies[0]) == str(replies[1]) == str(retriever.vectors_problem)
     if problem is None:
         assert "has no vectors, which the method shortlist needs" in str(replies[0])
+
+
+class FailingVectors(MadeUpVectors):
+    """Vectors whose encoder gives nothing usable for some texts."""
+
+    BROKEN = ("broken", "also broken")
+
+    def all_similarities(self, text: str) -> Any:
+        if text in self.BROKEN:
+            raise ModelError("models/odd: the encoder gives vectors that are not finite for 1 of 1 texts")
+        return super().all_similarities(text)
+
+
+def test_a_text_that_cannot_be_embedded_fails_alone(
+    twelve: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = FailingVectors.of(twelve.index)
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=failing.opened())
+    good = RetrieveRequest("one", method="shortlist", shortlist_size=3)
+    few = replace(good, filter="kind = 'city'", vector_weight=5.0)
+    shortlist, *decoded = [
+        replace(good, query=query, method=method, decoder=decoder, seed=2 if decoder else None)
+        for query, method, decoder in [
+            ("broken", "shortlist", None),
+            ("broken", "auto", None),
+            ("also broken", "auto", "disc"),
+        ]
+    ]
+    broken_few = replace(few, query="broken")
+    with caplog.at_level("WARNING"):
+        replies = retriever.retrieve_batch([good, shortlist, *decoded, broken_few, few])
+        retriever.retrieve_batch(decoded)
+    assert isinstance(replies[1], ModelError)
+    assert "models/odd" in str(replies[1])
+    results = [reply for reply in replies if isinstance(reply, RetrievalResult)]
+    assert len(results) == 5
+    # Those concerned are answered as without vectors, the others as if nothing had happened.
+    blind = twelve.blind.retrieve_batch([*decoded, broken_few])
+    assert [without_costs(r) for r in results[1:4]] == [without_costs(r) for r in blind]  # type: ignore[arg-type]
+    assert [r.method for r in results] == ["shortlist", "beam", "disc", "shortlist", "shortlist"]
+    sound = twelve.answer(good, few)
+    assert [without_costs(r) for r in (results[0], results[4])] == [without_costs(r) for r in sound]
+    (record,) = caplog.records
+    assert "answered without them: models/odd: the encoder gives" in record.getMessage()
+
+
+def test_similarities_that_cannot_be_computed_fail_their_request_alone(
+    twelve: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = MadeUpVectors.of(twelve.index)
+    compute = vectors.similarities
+
+    def similarities(text: str, entities: Sequence[int]) -> Any:
+        if text == "two":
+            raise ModelError("models/odd: the encoder gives vectors that are not finite for 1 of 2 texts")
+        return compute(text, entities)
+
+    monkeypatch.setattr(vectors, "similarities", similarities)
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors.opened())
+    one, two = (RetrieveRequest(query, k=12, shortlist_size=1, vector_weight=1.0) for query in ("one", "two"))
+    first, second = retriever.retrieve_batch([one, two])
+    assert isinstance(first, RetrievalResult)
+    assert isinstance(second, ModelError)
+    assert without_costs(first) == without_costs(twelve.answer(one)[0])
 
 
 def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> None:

@@ -178,6 +178,22 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
         EncoderEmbedder(small)
 
 
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_is_not_finite_is_refused_by_the_encoders_name(tmp_path: Path, number: float) -> None:
+    folder = save(tmp_path / "odd", "bert")
+    embedder = EncoderEmbedder(folder)
+    sound = embedder.embed_texts(["Nile"])
+    (token,) = {*embedder._token_rows(["?"])[0]} - {*embedder._token_rows([""])[0]}
+    with torch.no_grad():
+        embedder._encoder.get_input_embeddings().weight[token] = number  # type: ignore[operator]
+    np.testing.assert_array_equal(embedder.embed_queries(["Nile"]), sound)
+    for embed in (embedder.embed_texts, embedder.embed_queries):
+        with pytest.raises(ModelError, match=r"odd: the encoder gives .* not finite for 1 of 2 texts"):
+            embed(["Nile", "?"])
+    with pytest.raises(ModelError, match="odd: the encoder"):
+        embedder.similarities("Nile", ["?"])
+
+
 def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
     folder = save(tmp_path, "bert")
     config = json.loads((folder / "config.json").read_text())
