@@ -26,7 +26,6 @@ from retrieval.errors import (
     SourceError,
     VectorsMissingError,
 )
-from retrieval.index.layout import VECTOR_FILES
 from service.errors import (
     MalformedMessageError,
     NotReadyError,
@@ -40,6 +39,8 @@ from service.errors import (
 DOMAIN = "genret"
 INDEX_RESOURCE = "genret.v1.Index"
 _NO_VECTORS = "the index has no vectors: build it with --vectors, or use another method than shortlist"
+# As in the layout of an index, which a client need not be able to read.
+_VECTOR_FILES = ("vectors.faiss", "embedder.safetensors")
 _UNREADABLE = "the index cannot be read"
 
 
@@ -109,7 +110,7 @@ class Row:
 def _format_violation(error: IndexFormatError) -> Precondition:
     """Return what is said of a broken index: its text may name a path, so of its vectors the file alone."""
     file = str(error).partition(":")[0]
-    if file in VECTOR_FILES:
+    if file in _VECTOR_FILES:
         return Precondition("VECTORS", "index", f"{file}: not the vectors that the index manifest describes")
     return Precondition("INDEX", "index", _UNREADABLE)
 

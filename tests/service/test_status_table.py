@@ -29,6 +29,7 @@ from retrieval.errors import (
     SourceError,
     VectorsMissingError,
 )
+from retrieval.index.layout import VECTOR_FILES
 from service.errors import (
     BindError,
     CallError,
@@ -134,7 +135,7 @@ def test_damaged_vectors_name_their_file_and_missing_ones_say_what_to_do() -> No
     assert "another method" in missing.message
 
 
-@pytest.mark.parametrize("file", ["vectors.faiss", "embedder.safetensors"])
+@pytest.mark.parametrize("file", sorted(VECTOR_FILES))
 def test_foreign_vectors_name_their_file_and_no_path(file: str) -> None:
     error = IndexFormatError(f"{file}: expected an index of faiss, got: no vectors in /srv/index/x/{file}")
     status = failure_to_proto(failure_of(error, "id"))
