@@ -108,7 +108,7 @@ def build_index(
     """
     clock = PhaseClock(progress or Silent())
     if options.vectors is not None:
-        check_method(options.vectors.method)
+        check_method(options.vectors.method, options.vectors.options.device)
     root = work_root(options.out)
     with staging(options.out) as folder:
         with read_shards(sources, tokenizer, options, root, clock) as front:

@@ -138,7 +138,7 @@ def plan_build(
     """
     progress = progress or Silent()
     if options.vectors is not None:
-        check_method(options.vectors.method)
+        check_method(options.vectors.method, options.vectors.options.device)
     options = replace(options, resume=False)
     begun = time.monotonic()
     with (

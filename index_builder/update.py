@@ -121,8 +121,9 @@ def update_index(
         ModelError: the encoder of the vectors cannot be loaded.
         MissingExtraError: new vectors are asked for, and a library they need is not installed.
     """
-    if request.vectors.wish is not None:
-        check_method(request.vectors.wish.method)
+    wish = request.vectors.wish
+    if wish is not None:
+        check_method(wish.method, wish.options.device)
     clock = PhaseClock(progress or Silent())
     live_version(options.out)
     clock.phase("opening")

@@ -26,7 +26,7 @@ def check_vectors(change: VectorChange, index: Index) -> None:
     if change.wish is not None:
         change.wish.check_columns(index.metadata_types)
     elif not change.drop:
-        check_keeping(index, change.encoder)
+        check_keeping(index, change.encoder, change.device)
 
 
 def vector_fate(change: VectorChange, index: Index, rewritten: bool) -> VectorFate:

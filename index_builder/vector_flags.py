@@ -11,6 +11,7 @@ import click
 
 from index_builder.vector_wish import DESCRIPTION, VectorChange, VectorWish
 from retrieval.errors import InputError
+from retrieval.vectors.device import check_device_name
 from retrieval.vectors.methods import VectorMethod
 from retrieval.vectors.options import KIND_NAMES, MAX_DIMENSIONS, MIN_DIMENSIONS, VectorOptions
 
@@ -110,8 +111,10 @@ def _wish(
         raise InputError(
             "vector_index", f"expected one of {', '.join(KIND_NAMES)} or a factory string, got ''"
         )
+    chosen = VectorMethod.parse(method)
+    _check_device(vector_device)
     return VectorWish(
-        VectorMethod.parse(method),
+        chosen,
         VectorOptions(
             kind=vector_index or "auto",
             dimensions=vector_dimensions,
@@ -139,6 +142,7 @@ def _change(
             "--vector-sample": vector_sample,
         }
         _refuse(given, "goes with --vectors METHOD, which makes new vectors")
+        _check_device(vector_device)
         return VectorChange(device=vector_device or "cpu", encoder=encoder)
     wish = _wish(method, vector_index, vector_dimensions, vector_columns, vector_sample, vector_device)
     return VectorChange(wish=wish, drop=wish is None, encoder=encoder)
@@ -148,6 +152,11 @@ def _refuse(given: dict[str, Any], why: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise click.UsageError(f"{name} {why}")
+
+
+def _check_device(name: str | None) -> None:
+    if name is not None:
+        check_device_name(name)
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:
@@ -203,6 +212,6 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
         ),
         (
             ("--vector-device",),
-            {"default": None, "show_default": "cpu", "help": "Where an encoder runs, such as cuda."},
+            {"default": None, "show_default": "cpu", "help": "Where an encoder runs, such as cuda or auto."},
         ),
     ]

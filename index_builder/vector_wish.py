@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError, MissingExtraError
+from retrieval.vectors.device import check_device, check_device_name
 from retrieval.vectors.methods import ENCODER, LEXICAL, SENTENCE_TRANSFORMERS, VectorMethod
 from retrieval.vectors.options import VectorOptions
 
@@ -109,18 +110,24 @@ class VectorChange:
         return {} if self.wish is None else {"vectors": self.wish.shaping()}
 
 
-def check_method(method: VectorMethod) -> None:
+def check_method(method: VectorMethod, device: str) -> None:
     """Refuse a method that cannot work here.
+
+    Args:
+        method: What makes vectors of texts.
+        device: Where an encoder runs.
 
     Raises:
         MissingExtraError: a library is not installed.
-        InputError: the model is a directory that is not there, or holds no model.
+        InputError: the model is a directory that is not there, or holds no model, or there is no such device.
     """
+    check_device_name(device)
     for package, extra in _PACKAGES[method.name]:
         if find_spec(package) is None:
             raise MissingExtraError(package, extra)
     if method.source:
         _check_source(method)
+    check_device(method.name, device)
 
 
 def _check_source(method: VectorMethod) -> None:

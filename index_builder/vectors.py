@@ -163,15 +163,16 @@ def copy_version(index: Index, folder: Path) -> Manifest:
     return replace(index.manifest, vectors=None, files=tuple(files), built_with=built_with)
 
 
-def check_keeping(index: Index, encoder: str | None) -> None:
+def check_keeping(index: Index, encoder: str | None, device: str) -> None:
     """Refuse an update of an index whose vectors cannot be kept in step; the text says what can be done.
 
     Args:
         index: The live version.
         encoder: Where the model of its vectors lies now; None: where it lay.
+        device: Where that model runs.
 
     Raises:
-        InputError: a library or the model is missing, or the vectors need no model.
+        InputError: a library, the model or the device is missing, or the vectors need no model.
         IndexChecksumError: the vectors are damaged.
     """
     vectors, problem = index.vectors, index.vectors_problem
@@ -192,8 +193,10 @@ def check_keeping(index: Index, encoder: str | None) -> None:
             "'generative-retrieval[vectors]'); without it, --vectors none drops them",
         )
     try:
-        check_method(VectorMethod(vectors.method, encoder or vectors.source))
+        check_method(VectorMethod(vectors.method, encoder or vectors.source), device)
     except InputError as error:
+        if error.field != "vectors":
+            raise
         raise InputError(
             "encoder", f"{error.message}; --encoder says where the model of the vectors lies now, {ways}"
         ) from error

@@ -111,7 +111,7 @@ def test_the_same_input_gives_the_same_bytes(fake: FakeVectors, tmp_path: Path) 
 
 
 def test_the_options_are_passed_on_and_noted(fake: FakeVectors, tmp_path: Path) -> None:
-    options = VectorOptions(kind="hnsw", dimensions=16, columns=("kind",), sample=7, device="cuda")
+    options = VectorOptions(kind="hnsw", dimensions=16, columns=("kind",), sample=7, device="auto")
     summary = build(tmp_path, LINES, TOKENIZER, vectors=VectorWish(VectorMethod("lexical"), options))
     assert fake.calls[0]["options"] == options
     assert summary.manifest.history[-1].options["vectors"] == {
@@ -341,9 +341,59 @@ def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path) -> None:
     moved = model.rename(tmp_path / "moved")
     with pytest.raises(InputError, match=r"encoder: .*there is no such directory; --encoder says where"):
         update(summary.index, remove_ids=("2",))
-    update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder=str(moved), device="cuda"))
+    update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder=str(moved), device="auto"))
     assert fake.calls[-1]["encoder"] == str(moved)
-    assert fake.calls[-1]["options"] == VectorOptions(device="cuda")
+    assert fake.calls[-1]["options"] == VectorOptions(device="auto")
+
+
+@pytest.mark.parametrize(
+    ("method", "device", "message"),
+    [
+        ("encoder", "gpu", "expected auto, cpu, cuda, cuda:N, mps, xpu or xpu:N, got 'gpu'"),
+        ("lexical", "gpu", "expected auto, cpu, cuda, .*, got 'gpu'"),
+        ("lexical", "cuda", "lexical vectors need no model and are made on the CPU, got 'cuda'"),
+        ("encoder", "cuda", "there is no device 'cuda' here: of cuda there are 0"),
+        ("encoder", "cuda:2", "there is no device 'cuda:2' here: of cuda there are 2"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
+    fake: FakeVectors,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    device: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: device != "cuda")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    source = ""
+    if method == "encoder":
+        source = str(tmp_path / "model")
+        Path(source).mkdir()
+        (tmp_path / "model" / "config.json").write_text("{}")
+    sound = VectorWish(VectorMethod(method, source), VectorOptions(device="auto"))
+    summary = build(tmp_path, LINES, TOKENIZER, vectors=sound)
+    wish = VectorWish(sound.method, VectorOptions(device=device))
+    options = BuildOptions(out=tmp_path / "other.index", vectors=wish)
+    for refused in (
+        lambda: build_index(tmp_path / "absent", TOKENIZER, options),
+        lambda: plan_build(tmp_path / "absent", TOKENIZER, options),
+        lambda: update(summary.index, remove_ids=("2",), vectors=VectorChange(wish)),
+        lambda: update(summary.index, remove_ids=("2",), vectors=VectorChange(device=device)),
+    ):
+        with pytest.raises(InputError, match=f"^vector_device: {message}$"):
+            refused()
+    assert not (tmp_path / "other.index").exists()
+
+
+def test_the_last_device_there_is_will_do(
+    fake: FakeVectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(device="cuda:1"))
+    build(tmp_path, LINES, TOKENIZER, vectors=wish)
+    assert fake.calls[-1]["options"] == wish.options
 
 
 def test_a_change_is_one_thing_or_the_other() -> None:

@@ -95,6 +95,12 @@ def test_they_can_stand_in_the_environment() -> None:
         (["--vectors", "lexical", "--vector-columns", "a,,b"], "expected different columns"),
         (["--vectors", "lexical", "--vector-dimensions", "4"], "not in the range"),
         (["--vectors", "lexical", "--vector-sample", "0"], "not in the range"),
+        (["--vectors", "lexical", "--vector-device", "gpu9"], "vector_device: expected auto, cpu, cuda, "),
+        (
+            ["--vectors", "encoder:x", "--vector-device", "cuda:x"],
+            "vector_device: expected auto, cpu, cuda, ",
+        ),
+        (["--vectors", "encoder:x", "--vector-device", ""], "xpu or xpu:N, got ''"),
         (["--vectors", "lexical", "--vector-index", ""], "vector_index: expected"),
     ],
 )
@@ -108,6 +114,8 @@ def test_what_is_refused(flags: Any, arguments: list[str], message: str) -> None
 def test_a_build_needs_a_method_for_a_device_and_an_update_keeps_what_it_is_told_to() -> None:
     with pytest.raises(click.UsageError, match="--vector-device goes with"):
         taken(build_vector_flags, ["--vector-device", "cuda"])
+    with pytest.raises(click.UsageError, match=r"vector_device: expected .*, got 'gpu'"):
+        taken(update_vector_flags, ["--vector-device", "gpu"])
     with pytest.raises(click.UsageError, match="encoder: says where"):
         taken(update_vector_flags, ["--vectors", "none", "--encoder", "x"])
 
