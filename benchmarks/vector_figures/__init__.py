@@ -1,0 +1,1 @@
+"""What `vectors.py` is made of: queries, timed shortlists, Flat search beside them, figures."""
