@@ -10,7 +10,7 @@ from typing import Any
 
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.vectors.device import check_device, check_device_name
-from retrieval.vectors.methods import ENCODER, LEXICAL, SENTENCE_TRANSFORMERS, VectorMethod
+from retrieval.vectors.methods import ENCODER, LEXICAL, SENTENCE_TRANSFORMERS, VectorMethod, is_path
 from retrieval.vectors.options import VectorOptions
 
 # The column whose texts get vectors if none is named.
@@ -137,5 +137,5 @@ def _check_source(method: VectorMethod) -> None:
         if not (place / _CONFIG_FILE).is_file():
             raise InputError("vectors", f"{str(method)!r}: the directory has no {_CONFIG_FILE}")
         return
-    if place.exists() or place.is_absolute() or method.source.startswith(".") or len(place.parts) > 2:
+    if place.exists() or is_path(method.source):
         raise InputError("vectors", f"{str(method)!r}: there is no such directory")

@@ -26,7 +26,7 @@ from retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.carrying import carry_over_vectors
 from retrieval.vectors.making import make_vectors
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.methods import VectorMethod, absolute_place
 from retrieval.vectors.options import VectorOptions
 
 _LIBRARIES = ("faiss-cpu", "scikit-learn")
@@ -76,7 +76,7 @@ class VectorMaker:
         ):
             entry, names = make_vectors(
                 index,
-                wish.method,
+                wish.method.placed(),
                 wish.options,
                 self._folder,
                 memory_bytes=self._memory,
@@ -120,7 +120,7 @@ class VectorMaker:
                 self._folder,
                 VectorOptions(device=change.device),
                 memory_bytes=self._memory,
-                encoder=change.encoder,
+                encoder=None if change.encoder is None else absolute_place(change.encoder),
                 threads=self._threads,
                 work=work,
                 progress=self._progress,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -11,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import IndexFormatError, IndexMismatchError, InputError, MissingExtraError
+from retrieval.errors import IndexFormatError, IndexMismatchError, InputError, MissingExtraError, ModelError
 from retrieval.index.layout import EMBEDDER_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.vectors.embedder import TextEmbedder
@@ -56,8 +57,22 @@ class VectorMethod:
             raise InputError("vectors", f"{_EXPECTED}, where MODEL is a directory or a hub id; got {text!r}")
         return cls(name, source)
 
+    def placed(self) -> Self:
+        """Return the method with the place of a local model as an absolute path, good from anywhere."""
+        return replace(self, source=absolute_place(self.source)) if self.source else self
+
     def __str__(self) -> str:
         return f"{self.name}:{self.source}" if self.source else self.name
+
+
+def absolute_place(source: str) -> str:
+    """Return the absolute path of a model that is a directory here; a hub id as it is."""
+    return os.path.abspath(source) if Path(source).is_dir() else source
+
+
+def is_path(source: str) -> bool:
+    """Say whether the place of a model can be a directory alone: a hub id is NAME or OWNER/NAME."""
+    return source.startswith(("/", ".", "~")) or source.endswith("/") or len(Path(source).parts) > 2
 
 
 def fit_embedder(
@@ -132,6 +147,11 @@ def open_embedder(
         place = "the stored embedder"
     else:
         place = str(entry.source if source is None else source)
+        if is_path(place) and not Path(place).is_dir():
+            raise ModelError(
+                f"{place}: there is no such directory, and the vectors need the encoder that made them; "
+                "--encoder says where it lies now"
+            )
         embedder = _open_model(entry.method, place, device, None)
     if embedder.fingerprint != entry.fingerprint:
         raise IndexMismatchError(
@@ -143,6 +163,8 @@ def open_embedder(
 
 def _open_model(name: str, source: str, device: str, dimensions: int | None) -> TextEmbedder:
     """Load the model named, and see that its vectors have the length asked for."""
+    if is_path(source) and not Path(source).is_dir():  # never asked for on the hub
+        raise ModelError(f"{source}: there is no such directory")
     if name == ENCODER:
         from retrieval.vectors.encoder import EncoderEmbedder
 

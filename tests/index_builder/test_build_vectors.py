@@ -396,6 +396,22 @@ def test_the_last_device_there_is_will_do(
     assert fake.calls[-1]["options"] == wish.options
 
 
+def test_a_models_directory_is_stored_as_an_absolute_path(
+    fake: FakeVectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    wish = VectorWish(VectorMethod("encoder", "./model"))
+    summary = build(tmp_path, LINES, TOKENIZER, vectors=wish)
+    assert summary.manifest.vectors is not None
+    assert summary.manifest.vectors.source == str(model)
+    model.rename(tmp_path / "moved")
+    update(summary.index, remove_ids=("2",), vectors=VectorChange(encoder="moved"))
+    assert fake.calls[-1]["encoder"] == str(tmp_path / "moved")
+
+
 def test_a_change_is_one_thing_or_the_other() -> None:
     with pytest.raises(InputError, match="expected a method or none, got both"):
         VectorChange(LEXICAL, drop=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from retrieval.errors import IndexFormatError, IndexMismatchError, InputError, MissingExtraError, ModelError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.vectors import methods
-from retrieval.vectors.methods import VectorMethod, fit_embedder, open_embedder
+from retrieval.vectors.methods import VectorMethod, fit_embedder, is_path, open_embedder
 
 pytest.importorskip("sklearn")
 
@@ -132,6 +133,38 @@ def test_lexical_vectors_take_no_encoder() -> None:
     made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=8)
     with pytest.raises(InputError, match="encoder: the vectors are lexical and need no model, got 'it'"):
         open_embedder(entry(fingerprint=made.fingerprint), made.arrays(), source="it")
+
+
+@pytest.mark.parametrize(
+    "source", ["/nowhere/model", "./model", "../model", "..", ".", "~/model", "models/small/one", "small/"]
+)
+def test_a_path_that_is_not_there_is_never_asked_for_on_the_hub(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pathlib.Path.is_dir", lambda self: False)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)
+    for given, stored in ((None, source), (source, "hub/model")):
+        with pytest.raises(ModelError, match=rf"^{re.escape(source)}: there is no such .* --encoder says"):
+            open_embedder(entry(method="encoder", source=stored), {}, given)
+    with pytest.raises(ModelError, match=rf"^{re.escape(source)}: there is no such directory$"):
+        fit_embedder(VectorMethod("encoder", source), [])
+
+
+@pytest.mark.parametrize("source", ["name", "owner/name", "a.b/c.d", "a-b_c"])
+def test_a_hub_id_is_no_path(source: str) -> None:
+    assert not is_path(source)
+
+
+def test_the_place_of_a_local_model_is_good_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for source in ("small", "./small", "small/", str(tmp_path / "small"), "../" + tmp_path.name + "/small"):
+        assert VectorMethod("encoder", source).placed() == VectorMethod("encoder", str(tmp_path / "small"))
+    assert VectorMethod("encoder", "owner/small").placed() == VectorMethod("encoder", "owner/small")
+    assert VectorMethod("lexical").placed() == VectorMethod("lexical")
 
 
 @pytest.mark.usefixtures("fake_encoder")
