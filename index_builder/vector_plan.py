@@ -74,8 +74,10 @@ def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[Meta
     dimensions = _dimensions(wish, texts)
     size = None
     if dimensions is not None:
-        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed)
-        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(kind, texts, dimensions)
+        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed, wish.method.name)
+        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(
+            kind, texts, dimensions, wish.method.name
+        )
         size += _embedder_bytes(dimensions) if wish.method.name == LEXICAL else 0
     return VectorPlan(str(wish.method), texts, dimensions, kind, size)
 
@@ -122,9 +124,9 @@ def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
         return float(_WORD * dimensions) + _ID
 
 
-def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:
+def _fixed_bytes(kind: str, texts: int, dimensions: int, method: str) -> int:
     """Return what quantisers take: centroids of the cells, and sixteen of every part of a vector."""
-    return _WORD * dimensions * (num_cells(texts) + 16) if kind == "ivfpq" else 0
+    return _WORD * dimensions * (num_cells(texts, method) + 16) if kind == "ivfpq" else 0
 
 
 def _embedder_bytes(dimensions: int) -> int:

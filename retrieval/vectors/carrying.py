@@ -139,7 +139,7 @@ def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
     if kind != "ivfpq":
         return False
     # Many small updates grow as well as a large one: how many texts were trained for, the cells tell.
-    return count > 2 * entry.count or num_cells(count) > _cells_named(entry.factory)
+    return count > 2 * entry.count or num_cells(count, entry.method) > _cells_named(entry.factory)
 
 
 def _cells_named(factory: str) -> int:
@@ -203,7 +203,7 @@ def _taken_over(vectors: Any, entry: VectorsEntry, renumbered: IntArray, count: 
             ids[:] = renumbered[ids]
         vectors.ntotal = inner_cells(vectors).ntotal
         return vectors
-    fresh = new_index(entry.kind, entry.factory, entry.dimensions, count, entry.seed)
+    fresh = new_index(entry.kind, entry.factory, entry.dimensions, count, entry.seed, entry.method)
     ids = faiss.vector_to_array(vectors.id_map)
     kept = np.flatnonzero(renumbered[ids] >= 0)
     graph = inner_graph(vectors)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from retrieval.errors import InputError, MissingExtraError
+from retrieval.vectors.methods import LEXICAL
 from retrieval.vectors.options import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 # Below, every vector is compared: 100,000 of 256 dimensions take some 5 ms and 100 MB.
 FLAT_BELOW = 100_000
 
-MAX_CELLS = 1024
+# Vectors of models lie in clusters, which cells separate. Lexical ones do not: nearly all cells are
+# visited, and 1,024 of them cost half as much again as 64 do.
+MAX_CELLS, MAX_LEXICAL_CELLS = 1024, 64
 # Four times as many texts ask for twice the cells: then those trained for fewer are given up.
 _TEXTS_PER_SQUARED_CELL = 4
 _SAMPLE_PER_CELL = 128
-_MIN_SAMPLE = 4096
+_MIN_SAMPLE = 32_768
 
 MAX_SUBQUANTISERS = 128
 _CODE_BITS = 4
@@ -70,15 +73,21 @@ def kind_of(wish: str, count: int) -> str:
     return wish if wish in KIND_NAMES else "factory"
 
 
-def num_cells(count: int) -> int:
-    """Return the cells of so many vectors: a power of two, about half the root of their number."""
+def num_cells(count: int, method: str) -> int:
+    """Return the cells of so many vectors: a power of two, about half the root of their number.
+
+    Args:
+        count: Vectors.
+        method: What made them, as in `VectorsEntry.method`.
+    """
     root = math.isqrt(max(count, 1) // _TEXTS_PER_SQUARED_CELL)
-    return min(1 << max(root, 1).bit_length() - 1, MAX_CELLS)
+    most = MAX_LEXICAL_CELLS if method == LEXICAL else MAX_CELLS
+    return min(1 << max(root, 1).bit_length() - 1, most)
 
 
-def sample_size(count: int) -> int:
-    """Return how many vectors the quantisers are trained on."""
-    return min(count, max(num_cells(count) * _SAMPLE_PER_CELL, _MIN_SAMPLE))
+def sample_size(count: int, method: str) -> int:
+    """Return how many vectors the quantisers are trained on. Arguments are those of `num_cells`."""
+    return min(count, max(num_cells(count, method) * _SAMPLE_PER_CELL, _MIN_SAMPLE))
 
 
 def num_subquantisers(dimensions: int) -> int:
@@ -94,7 +103,7 @@ def num_subquantisers(dimensions: int) -> int:
     return parts
 
 
-def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int) -> Any:
+def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int, method: str = LEXICAL) -> Any:
     """Return an empty faiss index for inner products that takes entity numbers as ids.
 
     Args:
@@ -103,6 +112,7 @@ def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int) -> A
         dimensions: Of the vectors.
         count: Vectors that will be added.
         seed: Of the training.
+        method: What makes the vectors, as in `VectorsEntry.method`.
 
     Raises:
         InputError: faiss knows no such factory string, or the kind cannot hold such vectors.
@@ -119,7 +129,7 @@ def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int) -> A
         index = faiss.IndexIVFPQFastScan(
             faiss.IndexFlatIP(dimensions),
             dimensions,
-            num_cells(count),
+            num_cells(count, method),
             parts,
             _CODE_BITS,
             faiss.METRIC_INNER_PRODUCT,

@@ -85,8 +85,9 @@ def make_vectors(
         embedder = fit_embedder(method, sample, options.dimensions, options.device, options.seed, count)
         blocks = BlockEmbedder(embedder, work if method.source else None)
         kind = kind_of(options.kind, count)
-        vectors = new_index(kind, options.kind, embedder.dimensions, count, options.seed)
-        trained = _train(vectors, texts, embedder, options, count, memory_bytes, progress)
+        vectors = new_index(kind, options.kind, embedder.dimensions, count, options.seed, method.name)
+        wanted = options.sample or sample_size(count, method.name)
+        trained = _train(vectors, texts, embedder, min(wanted, count), memory_bytes, progress)
         if kind == "factory":
             _check_searchable(vectors, options.kind, index.num_entities, ExactSimilarities(embedder, texts))
         entry = VectorsEntry(
@@ -173,16 +174,14 @@ def _train(
     vectors: Any,
     texts: EntityTexts,
     embedder: TextEmbedder,
-    options: VectorOptions,
-    count: int,
+    wanted: int,
     memory_bytes: int,
     progress: VectorProgress | None,
 ) -> int:
-    """Train an index on a sample; return how many vectors it has, 0 where nothing is trained."""
+    """Train an index on so many vectors, or as many as fit; return how many, 0 where nothing is trained."""
     if vectors.is_trained:
         return 0
     _tell(progress, "training the vectors")
-    wanted = min(options.sample or sample_size(count), count)
     wanted = min(wanted, max(memory_bytes // _SAMPLE_PART // (4 * vectors.d), 1))
     sample = texts.sample(wanted).texts
     step = block_size(vectors.d, memory_bytes)

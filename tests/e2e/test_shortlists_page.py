@@ -16,7 +16,7 @@ from retrieval.entity_scorer import MAX_SCORED_FORMS
 from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from retrieval.score_types import MAX_SCORED_TITLES
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.vectors.kinds import FLAT_BELOW, MAX_CELLS
+from retrieval.vectors.kinds import FLAT_BELOW, MAX_CELLS, MAX_LEXICAL_CELLS
 from retrieval.vectors.lexical import default_dimensions
 from retrieval.vectors.making import TARGET_RECALL
 from retrieval.vectors.methods import VectorMethod
@@ -35,7 +35,7 @@ PAGE = (ROOT / "docs" / "shortlists.md").read_text(encoding="utf-8")
         f"{MAX_SCORED_FORMS:,} names scored",
         f"Any titles, up to {MAX_SCORED_TITLES:,},",
         f"below {FLAT_BELOW:,} texts",
-        f"in at most {MAX_CELLS:,} cells",
+        f"in at most {MAX_LEXICAL_CELLS} cells of lexical vectors, and {MAX_CELLS:,} of a model's",
         f"{TARGET_RECALL:.0%}".replace("%", " %") + " of what a flat index finds",
         f"{default_dimensions(10**7)} for many texts, {default_dimensions(99_999)} below 100,000 and "
         f"{default_dimensions(19_999)} below 20,000",

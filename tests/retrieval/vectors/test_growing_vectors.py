@@ -37,7 +37,7 @@ def test_small_updates_come_to_more_cells_as_a_large_one_does(tmp_path: Path) ->
         assert index.vectors is not None
         assert index.vectors.count < 2 * before.vectors.count
         named = int(index.vectors.factory.removeprefix("IVF").partition(",")[0])
-        assert named >= num_cells(index.vectors.count)
+        assert named >= num_cells(index.vectors.count, index.vectors.method)
         is_same = index.vectors.fingerprint == before.vectors.fingerprint
         assert is_same == (before.vectors.factory == index.vectors.factory)
         cells.append(named)

@@ -13,6 +13,7 @@ from retrieval.errors import InputError
 from retrieval.vectors.kinds import (
     FLAT_BELOW,
     MAX_CELLS,
+    MAX_LEXICAL_CELLS,
     efforts,
     kind_of,
     new_index,
@@ -41,14 +42,15 @@ def test_the_rule(wish: str, count: int, kind: str) -> None:
     assert kind_of(wish, count) == kind
 
 
-@given(st.integers(0, 10**9))
-def test_cells_are_a_power_of_two_near_half_the_root(count: int) -> None:
-    cells = num_cells(count)
+@given(st.integers(0, 10**9), st.sampled_from([("lexical", MAX_LEXICAL_CELLS), ("encoder", MAX_CELLS)]))
+def test_cells_are_a_power_of_two_near_half_the_root(count: int, kind: tuple[str, int]) -> None:
+    method, most = kind
+    cells = num_cells(count, method)
     assert cells & (cells - 1) == 0
-    assert 1 <= cells <= MAX_CELLS
+    assert 1 <= cells <= most
     assert cells * cells * 4 <= max(count, 4)
-    assert cells == MAX_CELLS or 16 * cells * cells > count
-    assert sample_size(count) <= min(count, 1 << 17)
+    assert cells == most or 16 * cells * cells > count
+    assert sample_size(count, method) <= min(count, 1 << 17)
 
 
 @pytest.mark.parametrize(("dimensions", "parts"), [(8, 8), (128, 128), (192, 96), (256, 128), (768, 128)])
