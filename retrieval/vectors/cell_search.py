@@ -15,7 +15,7 @@ from retrieval.vectors.kinds import load_faiss
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
-# Codes are read at the speed of the memory, for which a few cores are enough.
+# More would take cores from whatever else the machine does, for a few milliseconds of one query.
 _MOST_THREADS = 4
 # A thread that would look at fewer vectors is not worth waking: it takes a millisecond or so for these.
 VECTORS_PER_THREAD = 100_000

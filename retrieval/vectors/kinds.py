@@ -3,7 +3,7 @@
 Measured with 6,000,000 lexical vectors of titles (queries with typing errors or without one of their words):
 such vectors are nearly isotropic, and cells separate them badly. Of Flat's 100 nearest, 93 % lie in the
 nearest half of 1,024 cells, 83 % in a quarter of them, 80 % in an eighth of 4,096. It is the codes that
-make the search fast: 4 bits, compared 32 vectors at a time, and read at the speed of the memory.
+make the search fast: 4 bits, compared 32 vectors at a time.
 
 With 128 dimensions of 4 bits each (72 bytes with the id), 84 % of Flat's 100 nearest are among the 100
 best codes and 99 % among the 400 best, which are put in order by exact similarities. In that order 90 % of
