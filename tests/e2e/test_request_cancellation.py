@@ -313,7 +313,12 @@ async def test_a_client_leaves_while_its_answer_is_converted(
 
             return run
 
-        for module, name in ((queries_module, "reply_to_proto"), (retrieval_module, "answer_to_proto")):
+        conversions = (
+            (queries_module, "reply_to_proto"),
+            (queries_module, "score_reply_to_proto"),
+            (retrieval_module, "answer_to_proto"),
+        )
+        for module, name in conversions:
             monkeypatch.setattr(module, name, leaving(getattr(module, name)))
         for form, (_, _, number) in FORMS.items():
             converted = 0

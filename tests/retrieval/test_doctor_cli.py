@@ -95,7 +95,7 @@ def test_json_into_a_file_beside_the_tables(gemma: Path, tmp_path: Path) -> None
     assert found["layers"] == ["sliding attention, window 6", "full attention", "sliding attention, window 6"]
     assert [layer["layer"] for layer in found["examination"]["by_layer"]] == [0, 1, 2]
     assert found["examination"]["first_different_layer"] is None
-    assert len(found["examination"]["scenarios"]) == 6
+    assert len(found["examination"]["scenarios"]) == 7
 
 
 def test_a_difference_is_located(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,5 +185,5 @@ def test_progress_is_for_terminals(
     examine(build("gpt2"), ExamineOptions(trees=1, depth=2, beams=2, prompt_tokens=10), progress)
     progress.clear()
     shown = capsys.readouterr().err
-    assert "token trees: 6 of 6" in shown
+    assert "token trees: 7 of 7" in shown
     assert shown.endswith("\r\033[K")

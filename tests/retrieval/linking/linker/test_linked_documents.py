@@ -174,7 +174,9 @@ def test_rows_are_those_of_single_links(retriever: Retriever) -> None:
             row["candidates"][0]["entity_id"],
             single.candidates[0].surface,
         )
-        assert sum(c["probability"] for c in row["candidates"]) == pytest.approx(1)
+        # Of the library: entities that share a title have it each, so that the sum may exceed 1.
+        shares = [candidate.probability for candidate in single.candidates]
+        assert [c["probability"] for c in row["candidates"]] == pytest.approx(shares, abs=1e-5)
 
 
 def test_samples_of_a_mention_do_not_depend_on_its_neighbours(retriever: Retriever) -> None:
