@@ -25,11 +25,6 @@ _ID = 8
 # A node of hnsw with 32 neighbours: twice as many on the lowest level, some above, its level and its offset.
 _GRAPH_NODE = 4 * 64 + 20
 _LEVEL_SHARE = 1 / 16
-# Of a lexical embedder: a feature's weight and its number of dimensions, each of which takes a place and a
-# sign; it stands in twelve, or in half of fewer than 24.
-_FEATURE_BYTES = 6
-_PLACE_BYTES = 2 + 1 / 8
-_PLACES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +125,6 @@ def _fixed_bytes(kind: str, texts: int, dimensions: int, method: str) -> int:
 
 
 def _embedder_bytes(dimensions: int) -> int:
-    from retrieval.vectors.word_table import NUM_FEATURES  # of an extra
+    from retrieval.vectors.lexical import expected_bytes  # of an extra
 
-    return round(NUM_FEATURES * (_FEATURE_BYTES + min(_PLACES, dimensions / 2) * _PLACE_BYTES))
+    return expected_bytes(dimensions)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.index.layout import POSTINGS_FILE
 from retrieval.index.reader import Index
 
 # Of a sort key: the entity above, then whether it is an alias, then the rank, which is below 2**31.
@@ -27,12 +26,11 @@ class EntityRows:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._is_one_to_one = all(entry.name != POSTINGS_FILE for entry in index.manifest.files)
         self._turned: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None = None
 
     def of(self, entity: int) -> list[int]:
         """Return the ranks of the distinct rows of an entity, its title's first."""
-        if self._is_one_to_one:
+        if self._index.is_one_to_one:
             return [entity]
         offsets, ranks = self._postings()
         mine: list[int] = ranks[offsets[entity] : offsets[entity + 1]].tolist()

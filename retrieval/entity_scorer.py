@@ -15,7 +15,7 @@ from decoding.row_scores import RowScores, score_rows
 from decoding.types import Hypothesis
 from retrieval.entity_rows import EntityRows
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally
+from retrieval.tallies import Tally, log_sum
 
 # Surface forms of one query; of entities with more together, some aliases of those with the most are left
 # out. Two thousand entities of four forms each fit.
@@ -112,11 +112,3 @@ def _scored(
         has_all_listed=is_whole,
         is_complete=is_whole and None not in scores.logprobs,
     )
-
-
-def log_sum(logprobs: Sequence[float]) -> float:
-    """Return the log of the sum of probabilities; -inf for none."""
-    largest = max(logprobs, default=-math.inf)
-    if largest == -math.inf:
-        return -math.inf
-    return largest + math.log(math.fsum(math.exp(v - largest) for v in logprobs))

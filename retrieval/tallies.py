@@ -6,13 +6,21 @@ Under a filter only allowed entities are credited.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from decoding.types import Hypothesis
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
 from retrieval.types import Candidate
+
+
+def log_sum(logprobs: Sequence[float]) -> float:
+    """Return the log of the sum of probabilities; -inf for none."""
+    largest = max(logprobs, default=-math.inf)
+    if largest == -math.inf:
+        return -math.inf
+    return largest + math.log(math.fsum(math.exp(v - largest) for v in logprobs))
 
 
 @dataclass(slots=True)
@@ -25,9 +33,7 @@ class Tally:
     @property
     def logprob(self) -> float:
         """Log-sum-exp over the distinct surface forms found."""
-        logprobs = [form.logprob for form in self.forms.values()]
-        largest = max(logprobs)
-        return largest + math.log(sum(math.exp(v - largest) for v in logprobs))
+        return log_sum([form.logprob for form in self.forms.values()])
 
     def best(self, length_penalty: float = 0.0) -> Hypothesis:
         """Return the form with the best score; of equal ones the first in order."""

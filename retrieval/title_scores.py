@@ -11,7 +11,6 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import LanguageModel, PromptPrefix
 from decoding.row_scores import RowScores, score_rows
-from retrieval.entity_scorer import log_sum
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.index.reader import Index
 from retrieval.kv_meter import KvMeter
@@ -19,6 +18,7 @@ from retrieval.limits import Limits
 from retrieval.normalize import normalize
 from retrieval.prefix_store import PrefixStore
 from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from retrieval.tallies import log_sum
 from retrieval.text import TextTokenizer
 from retrieval.types import Timings
 

@@ -16,7 +16,7 @@ from decoding.types import Constraint
 from retrieval.filters.check import check
 from retrieval.filters.evaluate import evaluate
 from retrieval.filters.restriction import Restriction
-from retrieval.index.layout import ENTITY_ID, POSTINGS_FILE, TITLE
+from retrieval.index.layout import ENTITY_ID, TITLE
 from retrieval.index.reader import Index
 
 BoolArray = npt.NDArray[np.bool_]
@@ -99,7 +99,7 @@ class FilterMaker:
         return allowed
 
     def _rows(self, allowed: BoolArray) -> RowFilter:
-        if all(entry.name != POSTINGS_FILE for entry in self._index.manifest.files):  # row r is entity r
+        if self._index.is_one_to_one:
             return RowFilter.from_mask(allowed, self._device)
         postings = self._index.postings
         # Counts of allowed postings before every row: they grow exactly where a row has one.

@@ -202,6 +202,11 @@ class Index:
         return self._postings
 
     @property
+    def is_one_to_one(self) -> bool:
+        """Whether row r is the title of entity r, for every r."""
+        return self.manifest.file(POSTINGS_FILE) is None
+
+    @property
     def title_order(self) -> npt.NDArray[np.int32] | None:
         """Entity numbers in the order of their titles' UTF-8 bytes, equal titles by number.
 

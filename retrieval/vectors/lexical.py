@@ -160,7 +160,7 @@ def default_dimensions(num_texts: int) -> int:
 
 def _draw_projection(dimensions: int, seed: int) -> Any:
     """Return a sparse random projection whose signs count. Shape: (NUM_FEATURES, dimensions), float32."""
-    density = min(0.5, _PLACES_PER_FEATURE / dimensions)
+    density = _density(dimensions)
     rng = check_random_state(seed)
     features = sp.csr_matrix((1, NUM_FEATURES), dtype=np.float32)
     drawn = [
@@ -170,6 +170,18 @@ def _draw_projection(dimensions: int, seed: int) -> Any:
     projection = sp.vstack(drawn).T.tocsr()
     projection.sort_indices()
     return projection
+
+
+def expected_bytes(dimensions: int) -> int:
+    """Return about how many bytes the arrays of an embedder take; its projection is drawn."""
+    feature = sum(np.dtype(_DTYPES[name]).itemsize for name in ("idf", "counts"))
+    place = np.dtype(_DTYPES["places"]).itemsize + 1 / 8  # and a sign
+    return round(NUM_FEATURES * (feature + _density(dimensions) * dimensions * place))
+
+
+def _density(dimensions: int) -> float:
+    """Return the share of the dimensions in which a feature stands."""
+    return min(0.5, _PLACES_PER_FEATURE / dimensions)
 
 
 def _count_words(texts: Sequence[str], weight: Callable[[str], float]) -> tuple[list[str], Any]:
