@@ -31,7 +31,9 @@ SPREAD = (
 _INITIAL = 0.02  # standard deviation of transformers' initial weights
 
 
-def random_llama(vocab_size: int, hidden: int, layers: int, positions: int = 1024) -> HFLanguageModel:
+def random_llama(
+    vocab_size: int, hidden: int, layers: int, positions: int = 1024, dtype: torch.dtype = torch.float32
+) -> HFLanguageModel:
     """Return a random Llama with tied embeddings and logits of standard deviation `SPREAD`.
 
     With a vocabulary of 50,257, hidden 768 and 9 layers it has 102 M parameters.
@@ -50,7 +52,7 @@ def random_llama(vocab_size: int, hidden: int, layers: int, positions: int = 102
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         model.model.norm.weight *= SPREAD / (_INITIAL * math.sqrt(hidden))
-    return HFLanguageModel(model)
+    return HFLanguageModel(model.to(dtype))
 
 
 class LeaningModel:
