@@ -2,9 +2,10 @@
 
     python benchmarks/service_soak.py --index sample.index --minutes 30 --json soak.json
 
-Requests of every kind come from clients of this process; others, in processes of their own, are killed in the
-middle of theirs. Every minute a new version of the index is published and reloaded. Failed are calls that end
-with a status that is not to be retried. At the end: what the server holds, over time.
+Requests of every kind come from clients of this process, shortlists where the index has vectors; others, in
+processes of their own, are killed in the middle of theirs. Every minute a new version of the index is
+published and reloaded. Failed are calls that end with a status that is not to be retried. At the end: what
+the server holds, over time.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ class MixedLoad:
         """Send requests for that long, then let what is in flight end."""
         until = time.monotonic() + seconds
         kinds = [self._retrieve, self._sample, self._filtered, self._batch, self._answer, self._link]
-        kinds += [self._retrieve, self._stream, self._impatient]
+        kinds += [self._beam, self._score, self._stream, self._impatient]
+        if (await self._client.get_index()).vectors is not None:
+            kinds.append(self._shortlist)
         await asyncio.gather(*(self._repeat(kind, until) for kind in kinds))
 
     async def _repeat(self, kind: Any, until: float) -> None:
@@ -136,6 +139,17 @@ class MixedLoad:
     async def _retrieve(self) -> None:
         reply = await self._client.retrieve(RetrieveRequest(next(self._queries), k=5))
         self._soak.versions.add(reply.index.version)
+
+    async def _beam(self) -> None:
+        await self._client.retrieve(RetrieveRequest(next(self._queries), k=5, method="beam"))
+
+    async def _shortlist(self) -> None:
+        request = RetrieveRequest(next(self._queries), k=5, method="shortlist", shortlist_size=20)
+        reply = await self._client.retrieve(request)
+        self._soak.versions.add(reply.index.version)
+
+    async def _score(self) -> None:
+        await self._client.score(next(self._queries), ["Lion", "Paris", "no such title"])
 
     async def _sample(self) -> None:
         await self._client.retrieve(RetrieveRequest(next(self._queries), method="disc", num_samples=4))
