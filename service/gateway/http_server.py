@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from service.configuration.config import join_address
 from service.configuration.sections import TlsConfig
 from service.errors import BindError
+from service.gateway.header_limit import HeaderLimit
 from service.security.credentials import ssl_context
 
 _MAX_HEADER_BYTES = 16 * 1024
@@ -47,7 +48,7 @@ class HttpServer:
         self._tls = tls
         self.port = port
         config = uvicorn.Config(
-            app,
+            HeaderLimit(app, _MAX_HEADER_BYTES),
             http=_Protocol,
             ws="none",
             lifespan="off",

@@ -132,6 +132,18 @@ async def test_headers_above_the_limit_and_noise_are_refused() -> None:
             assert (await client.get("/v1/indexes")).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/livez", "/v1/indexes", "/nothing"])
+@asynchronous
+async def test_headers_above_the_limit_that_come_at_once_are_refused_too(path: str) -> None:
+    async with gateway(FakeRetriever()) as face, listening(face.app) as server, client_of(server) as client:
+        for large in ({"headers": {"long": "x" * 17_000}}, {"params": {"long": "x" * 17_000}}):
+            reply = await client.get(path, **large)  # type: ignore[arg-type]
+            assert (reply.status_code, reply.headers["connection"]) == (431, "close")
+        many = await client.get(path, headers={f"h-{i}": "x" * 100 for i in range(160)})
+        assert many.status_code == 431
+        assert (await client.get(path, headers={"long": "x" * 15_000})).status_code != 431
+
+
 @asynchronous
 async def test_bodies_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_BODY_SECONDS", 0.2)
