@@ -1,6 +1,6 @@
 """Headers that are too large are refused, also where they came all at once.
 
-The parser's own limit is about headers that are not complete yet, and one read of a socket may bring far more.
+The parser's own limit is about headers that are not complete yet, and one read of a socket may hold far more.
 """
 
 from __future__ import annotations
