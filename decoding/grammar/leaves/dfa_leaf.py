@@ -95,6 +95,14 @@ class DfaLeaf:
 
     def shortest(self, state: int) -> bytes:
         """A shortest text that leads from the state to a final one, of those the first in byte order."""
+        return self._from_start if not state else self._measured(state)
+
+    @cached_property
+    def _from_start(self) -> bytes:
+        # Compiling asks for this one only, and most states are farther from the start than the nearest end.
+        return self.automaton.shortest()
+
+    def _measured(self, state: int) -> bytes:
         written = bytearray()
         distances = self._distances
         while distances[state]:

@@ -10,6 +10,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.finite_texts import automaton_of
 from decoding.grammar.regular.measures import bottom_up, count_texts, distances, shortest_text
 from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
@@ -17,6 +18,8 @@ from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
 
 _Label = Callable[[int, int], int]
+# Rows whose edges are read between two looks at the clock.
+_HASHED_AT_ONCE = 1024
 
 
 class ByteDfa:
@@ -219,9 +222,13 @@ class ByteDfa:
 
 def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
     """From rows and labels that are minimal and canonical."""
-    edges = chain.from_iterable(chain.from_iterable(rows))
-    flat = array("i", [len(rows), *labels, *map(len, rows), *edges])
-    return ByteDfa(tuple(rows), tuple(labels), blake2b(flat.tobytes(), digest_size=16).digest())
+    digest = blake2b(array("i", [len(rows), *labels, *map(len, rows)]).tobytes(), digest_size=16)
+    check_time = current_budget().check_time
+    for begin in range(0, len(rows), _HASHED_AT_ONCE):
+        check_time()
+        edges = chain.from_iterable(chain.from_iterable(rows[begin : begin + _HASHED_AT_ONCE]))
+        digest.update(array("i", edges).tobytes())
+    return ByteDfa(tuple(rows), tuple(labels), digest.digest())
 
 
 def _first_label(left: int, right: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.finite_texts import automaton_of
-from decoding.grammar.regular.measures import count_texts, distances, longest_length, shortest_text
+from decoding.grammar.regular.measures import count_texts, longest_length, shortest_text
 from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
@@ -243,7 +243,7 @@ class Dfa:
         """Code points of a shortest and of a longest text (None: there is none); None if it is empty."""
         if self.is_empty:
             return None
-        return distances(self._rows, self._finals)[0], longest_length(self._rows)
+        return len(shortest_text(self._rows, self._finals, 0)), longest_length(self._rows)
 
     def count(self, most: int | None = None) -> int | None:
         """How many texts are in it, or `most` where they are as many or more; None: infinitely many."""

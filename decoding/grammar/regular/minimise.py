@@ -15,8 +15,8 @@ from decoding.grammar.regular.ranges import Ranges, atoms
 Edge = tuple[int, int, int]
 Row = tuple[Edge, ...]
 
-# One state of 1,024 looks at the clock.
-_CHECKED_BITS = 1023
+# One state of 256 looks at the clock: a state may have hundreds of edges.
+_CHECKED_BITS = 255
 # So many steps of the refinement are between two looks at it.
 _CHECKED_STEPS = 20_000
 

@@ -98,6 +98,12 @@ class _Speller:
         self.labels: list[int] = []
         self.inner: dict[Row, int] = {}
         self._templates: dict[tuple[Row, int], _Template] = {}
+        # The inner rows of the templates in use, by their `id`.
+        self._inner_rows: dict[int, tuple[Row, ...]] = {}
+
+    def inner_bytes(self) -> set[bytes]:
+        """What states inside an escape go on with."""
+        return {_bytes_of(row) for rows in self._inner_rows.values() for row in rows if row[0][0] < 0x80}
 
     def state(self, row: Row = (), label: int = -1) -> int:
         """A state of its own."""
@@ -135,6 +141,7 @@ class _Speller:
         if end >= 0:
             targets.append(end)
         inner, top = self._template(tuple(shape), len(numbers) if end >= 0 else -1)
+        self._inner_rows[id(inner)] = inner
         for inner_row in inner:
             targets.append(self.inside(tuple([(f, t, targets[n]) for f, t, n in inner_row])))
         return tuple([(first, last, targets[number]) for first, last, number in top])
@@ -216,7 +223,7 @@ def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
     state inside an escape that may be like the start or like a state between characters where no text
     ends; it would go on with the same bytes.
     """
-    inside = {_bytes_of(row) for row in speller.inner if row[0][0] < 0x80}
+    inside = speller.inner_bytes()
     if not inside:
         return False
     longest = max(map(len, inside))

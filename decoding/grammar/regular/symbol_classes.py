@@ -66,7 +66,7 @@ def over_symbols(rows: Sequence[Row], parts: Parts) -> list[Row]:
     check = current_budget().check_states
     size = 0
     for row in rows:
-        if not len(out) & 63:
+        if not len(out) & 15:
             check(size // SIZE_PER_STATE)
         edges = [
             (first, last, target)
