@@ -44,3 +44,17 @@ class CancelToken:
             raise DecodingCancelledError("decoding was cancelled by the caller")
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise DeadlineExceededError("the deadline passed during decoding")
+
+
+def reason_to_stop(cancel: CancelToken | None) -> DecodingCancelledError | None:
+    """Return why work is not to go on, for who answers many at once; None where it is.
+
+    The error holds no frames: they would hold the callers', whose session holds keys and values.
+    """
+    if cancel is None:
+        return None
+    try:
+        cancel.check()
+    except DecodingCancelledError as error:
+        return error.with_traceback(None)
+    return None

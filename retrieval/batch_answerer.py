@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from decoding.cancellation import CancelToken
+from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
 from decoding.title_trie import TitleTrie
@@ -47,7 +47,7 @@ class Job:
         request: What is asked.
         prompt: Its token ids.
         num_shared: How many of them, at the beginning, every prompt of its template has.
-        cancel: Polled while its filter is made and between decode steps.
+        cancel: Polled while its filter is made, between the searches of a batch and between decode steps.
     """
 
     request: RetrieveRequest
@@ -153,6 +153,9 @@ class BatchAnswerer:
         """Give every job of a batch its reply."""
         clock = Stopwatch()
         self._propose(batch)
+        for work in batch:
+            # Searches of a large batch take long: nobody computes the prompts of who has left meanwhile.
+            work.reply = work.reply or reason_to_stop(work.job.cancel)
         asked = [work for work in batch if work.reply is None]
         is_scored = any(work.proposed is not None for work in asked)
         if is_scored:
@@ -170,6 +173,9 @@ class BatchAnswerer:
         answers = {}
         for query, work in enumerate(asked):
             try:
+                # A model that compares entities anew takes long, too.
+                if is_scored and work.reply is None:
+                    work.reply = reason_to_stop(work.job.cancel)
                 if work.reply is None:
                     answers[query] = self._answer_of(work)
             except GenretError as error:  # similarities that an encoder cannot compute
@@ -217,6 +223,7 @@ class BatchAnswerer:
             [work.job.request.vector_text for work in works],
             [work.job.request.proposals for work in works],
             [None if work.allowed is None else work.allowed.allowed for work in works],
+            [work.job.cancel for work in works],
         )
         for work, found in zip(works, lists, strict=True):
             entities = found.entities.tolist()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from decoding.cancellation import reason_to_stop
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import PromptPrefix
 from retrieval.batch_answerer import BatchAnswerer, Job, Reply
@@ -138,7 +139,7 @@ class BatchRunner:
         allowed: list[EntityFilter | None] = []
         seeded = [replace(job, request=_seeded(job.request)) for job in jobs]
         for i, (job, made) in enumerate(zip(seeded, filters, strict=True)):
-            stopped = _stopped(job)  # while other groups were answered, or a filter was made
+            stopped = reason_to_stop(job.cancel)  # while other groups were answered, or a filter was made
             if isinstance(made, DecodingCancelledError):
                 replies[i] = made
             elif stopped is not None:
@@ -152,17 +153,6 @@ class BatchRunner:
             answers = self._answerer.answer([seeded[i] for i in asked], allowed, prefix)
             replies.update(zip(asked, answers, strict=True))
         return [replies[i] for i in range(len(jobs))]
-
-
-def _stopped(job: Job) -> DecodingCancelledError | None:
-    """Return why a job is not to begin any more, if so."""
-    if job.cancel is None:
-        return None
-    try:
-        job.cancel.check()
-    except DecodingCancelledError as error:
-        return error.with_traceback(None)
-    return None
 
 
 def _seeded(request: RetrieveRequest) -> RetrieveRequest:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoding.cancellation import CancelToken
+from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import LanguageModel, PromptPrefix
 from decoding.row_scores import RowScores, score_rows
@@ -112,8 +112,12 @@ class TitleScorer:
             prefixes[key] = prefix
             groups.setdefault(key, []).append(i)
         for key, members in groups.items():
-            answers = self._score([jobs[i] for i in members], prefixes[key])
-            replies.update(zip(members, answers, strict=True))
+            stopped = {i: reason_to_stop(jobs[i].cancel) for i in members}  # while others were scored
+            replies.update({i: why for i, why in stopped.items() if why is not None})
+            asked = [i for i in members if stopped[i] is None]
+            if asked:
+                answers = self._score([jobs[i] for i in asked], prefixes[key])
+                replies.update(zip(asked, answers, strict=True))
         return [replies[i] for i in range(len(jobs))]
 
     def _score(self, jobs: Sequence[ScoreJob], prefix: PromptPrefix | None) -> list[ScoreReply]:

@@ -9,6 +9,7 @@ from typing import Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from decoding.cancellation import CancelToken
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
 from retrieval.vectors.shortlist import Shortlist
@@ -43,6 +44,7 @@ class MadeUpVectors:
         texts: Sequence[str],
         sizes: Sequence[int],
         allowed: Sequence[npt.NDArray[np.bool_] | None] | None = None,
+        cancel: Sequence[CancelToken | None] | None = None,
     ) -> list[Shortlist]:
         self.asked.append(list(texts))
         lists = []

@@ -20,3 +20,6 @@ class Shortlist:
 
     entities: npt.NDArray[np.int64]
     similarities: npt.NDArray[np.float32]
+
+
+NO_ENTITIES = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))

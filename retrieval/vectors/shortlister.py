@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from decoding.cancellation import CancelToken, reason_to_stop
 from retrieval.errors import IndexFormatError
 from retrieval.index.layout import VECTOR_FILES, VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
@@ -19,7 +20,7 @@ from retrieval.vectors.faiss_threads import faiss_threads
 from retrieval.vectors.methods import open_embedder
 from retrieval.vectors.pipeline import searcher_of
 from retrieval.vectors.searching import VectorSearcher
-from retrieval.vectors.shortlist import Shortlist
+from retrieval.vectors.shortlist import NO_ENTITIES, Shortlist
 from retrieval.vectors.vector_file import open_vectors
 from retrieval.vectors.views import EntityTexts
 
@@ -86,6 +87,7 @@ class Shortlister:
         texts: Sequence[str],
         sizes: Sequence[int],
         allowed: Sequence[npt.NDArray[np.bool_] | None] | None = None,
+        cancel: Sequence[CancelToken | None] | None = None,
     ) -> list[Shortlist]:
         """Return a shortlist per query.
 
@@ -93,18 +95,23 @@ class Shortlister:
             texts: The queries.
             sizes: Most entities of each shortlist, at least 1.
             allowed: Per query which entities may be on it, None for all. Shape of each: (num_entities,).
+            cancel: Polled before every search, one per query.
 
         Returns:
-            Lists with fewer entities only where fewer are allowed.
+            Lists with fewer entities only where fewer are allowed; empty ones of queries that were cancelled.
         """
         if not texts:
             return []
-        masks = [None] * len(texts) if allowed is None else allowed
+        nothing = [None] * len(texts)
+        masks = nothing if allowed is None else allowed
+        tokens = nothing if cancel is None else cancel
         queries = self._embedder.embed_queries(texts)
         with faiss_threads(1):
             return [
                 self._searcher.search(text, query, size, mask)
-                for text, query, size, mask in zip(texts, queries, sizes, masks, strict=True)
+                if reason_to_stop(token) is None
+                else NO_ENTITIES
+                for text, query, size, mask, token in zip(texts, queries, sizes, masks, tokens, strict=True)
             ]
 
     def similarities(self, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import GenretError, IndexChecksumError, ModelError, VectorsMissingError
 from retrieval.index.reader import Index
@@ -434,6 +436,65 @@ def test_similarities_that_cannot_be_computed_fail_their_request_alone(
     assert isinstance(first, RetrievalResult)
     assert isinstance(second, ModelError)
     assert without_costs(first) == without_costs(twelve.answer(one)[0])
+
+
+class LeavingVectors(MadeUpVectors):
+    """While a query is searched for, or compared, others are cancelled."""
+
+    leaving: dict[str, CancelToken]
+
+    def all_similarities(self, text: str) -> Any:
+        if text in self.leaving:
+            self.leaving[text].cancel()
+        return super().all_similarities(text)
+
+
+@pytest.mark.parametrize("method", ["shortlist", "auto"])
+def test_who_leaves_while_vectors_are_asked_is_not_computed(
+    twelve: Setting, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = LeavingVectors.of(twelve.index)
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors.opened())
+    prompts = []
+    prefill = twelve.model.prefill
+
+    def counted(token_ids: Sequence[Sequence[int]], *rest: Any) -> Any:
+        prompts.append(len(token_ids))
+        return prefill(token_ids, *rest)
+
+    monkeypatch.setattr(twelve.model, "prefill", counted)
+    stay, leave = (RetrieveRequest(query, method=method, shortlist_size=3) for query in ("one", "two"))
+    token = CancelToken()
+    vectors.leaving = {"one": token}
+    result, left = retriever.retrieve_batch([stay, leave], [None, token])
+    assert isinstance(left, DecodingCancelledError)
+    assert isinstance(result, RetrievalResult)
+    assert prompts == [1]
+    assert without_costs(result) == without_costs(twelve.answer(stay)[0])
+    prompts.clear()
+    token = CancelToken()
+    vectors.leaving = {"two": token}
+    assert isinstance(retriever.retrieve_batch([leave], [token])[0], DecodingCancelledError)
+    assert not prompts
+
+
+def test_who_leaves_while_entities_are_compared_gets_no_answer(twelve: Setting) -> None:
+    vectors = LeavingVectors.of(twelve.index)
+    vectors.leaving = {}
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors.opened())
+    compute, token, compared = vectors.similarities, CancelToken(), []
+
+    def similarities(text: str, entities: Sequence[int]) -> Any:
+        compared.append(text)
+        token.cancel()
+        return compute(text, entities)
+
+    vectors.similarities = similarities  # type: ignore[method-assign]
+    one, two = (RetrieveRequest(query, k=12, shortlist_size=1, vector_weight=1.0) for query in ("one", "two"))
+    first, second = retriever.retrieve_batch([one, two], [None, token])
+    assert isinstance(first, RetrievalResult)
+    assert isinstance(second, DecodingCancelledError)
+    assert set(compared) == {"one"}
 
 
 def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +198,27 @@ def test_a_batch_gives_everyone_their_own(retriever: Retriever) -> None:
     with pytest.raises(ModelError, match="NaN or infinite logits"):
         retriever.score(POISON, ["Paris"])
     assert retriever.score_batch([]) == []
+
+
+def test_who_has_left_is_not_computed(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = []
+    prefill = retriever.model.prefill
+
+    def counted(token_ids: Sequence[Sequence[int]], *rest: Any) -> Any:
+        prompts.append(len(token_ids))
+        return prefill(token_ids, *rest)
+
+    monkeypatch.setattr(retriever.model, "prefill", counted)
+    gone = CancelToken()
+    gone.cancel()
+    request = ScoreRequest("one", ("Paris", "Nile"))
+    (left,) = retriever.score_batch([request], [gone])
+    assert isinstance(left, DecodingCancelledError)
+    assert not prompts
+    left, stayed = retriever.score_batch([request, request], [gone, None])
+    assert isinstance(left, DecodingCancelledError)
+    assert isinstance(stayed, ScoreResult)
+    assert prompts == [1]
 
 
 def test_timings_add_up(retriever: Retriever) -> None:

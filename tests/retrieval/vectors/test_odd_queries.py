@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 pytest.importorskip("faiss")
 pytest.importorskip("sklearn")
 
+from decoding.cancellation import CancelToken
 from index_builder.vector_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.lexical import LexicalEmbedder
 from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.shortlist import Shortlist
 from retrieval.vectors.shortlister import Shortlister
 from tests.checkpoints import END, make_index, train_tokenizer
 
@@ -34,6 +38,22 @@ def test_of_a_query_that_says_nothing_the_first_entities_come(shortlister: Short
         assert found.entities.tolist() == wanted
         assert not found.similarities.any()
     assert not shortlister.similarities(query, [0, 5]).any()
+
+
+def test_a_query_that_was_cancelled_is_not_searched_for(
+    shortlister: Shortlister, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, search, searched = CancelToken(), shortlister._searcher.search, []
+
+    def searching(text: str, *rest: Any) -> Shortlist:
+        searched.append(text)
+        token.cancel()  # while the one before is searched for
+        return search(text, *rest)
+
+    monkeypatch.setattr(shortlister._searcher, "search", searching)
+    found = shortlister.propose(["river", "lake", "sea"], [3, 3, 3], cancel=[CancelToken(), token, None])
+    assert searched == ["river", "sea"]
+    assert [len(one.entities) for one in found] == [3, 0, 3]
 
 
 def test_of_a_query_of_a_megabyte_the_beginning_counts(shortlister: Shortlister) -> None:
