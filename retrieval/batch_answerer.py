@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
@@ -31,7 +29,7 @@ from retrieval.limits import Limits
 from retrieval.methods import decode_by_disc, or_abstain
 from retrieval.scored_methods import Proposed, entities_to_score, scored_answer
 from retrieval.stopwatch import Stopwatch
-from retrieval.tallies import count_entities
+from retrieval.tallies import all_entities, count_entities
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 _LOG = logging.getLogger(__name__)
@@ -202,7 +200,7 @@ class BatchAnswerer:
             if not request.proposals:
                 continue
             if count_entities(self._index, work.allowed) <= request.proposals:
-                work.proposed = Proposed(self._all_allowed(work.allowed), {}, is_everything=True)
+                work.proposed = Proposed(all_entities(self._index, work.allowed), {}, is_everything=True)
                 if request.similarity_weight and self._vectors.shortlister is not None:
                     wanting.append(work)  # of all: a model would take seconds to compute them anew
             elif self._vectors.shortlister is not None:
@@ -244,11 +242,6 @@ class BatchAnswerer:
                 self._has_warned = True
                 said = "the vectors of %s failed, and a request is answered without them: %s"
                 _LOG.warning(said, self._index.path, error)
-
-    def _all_allowed(self, allowed: EntityFilter | None) -> tuple[int, ...]:
-        if allowed is None:
-            return tuple(range(self._index.num_entities))
-        return tuple(np.flatnonzero(allowed.allowed).tolist())
 
     def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
         """Ask the decoder of those that have one."""

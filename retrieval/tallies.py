@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from decoding.types import Hypothesis
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
@@ -49,6 +51,13 @@ def entities_of(index: Index, row: int, allowed: EntityFilter | None) -> list[in
 def count_entities(index: Index, allowed: EntityFilter | None) -> int:
     """Return how many entities there are to be found."""
     return index.num_entities if allowed is None else allowed.num_allowed
+
+
+def all_entities(index: Index, allowed: EntityFilter | None) -> tuple[int, ...]:
+    """Return the numbers of the entities that are to be found, in order."""
+    if allowed is None:
+        return tuple(range(index.num_entities))
+    return tuple(np.flatnonzero(allowed.allowed).tolist())
 
 
 def credit(
