@@ -129,8 +129,12 @@ class CountedObjectShape:
 
     def _options(self, now: ObjectProgress, member: Member, number: int | None = None) -> tuple[Option, ...]:
         """Ways to write a member, its key being a new one; its number where that is remembered."""
-        if member.supply is not None and member.name is None and self._supply(member, now) < 1:
-            return ()
+        if member.supply is not None and member.name is None:
+            if self._supply(member, now) < 1:
+                return ()
+            if number is None and self._memory is not None:
+                # Whichever key is written, there is one less of them behind it.
+                number = self._memory.first(member.label, now.used)
         found = (
             Option(value, self._behind(now, member, satisfied, number))
             for satisfied, value in member.values.items()

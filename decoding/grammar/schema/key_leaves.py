@@ -111,6 +111,11 @@ class KeyMemory:
         """The label, in the object, of a key that has been written."""
         return self._key_leaves.label_of(self._texts.bytes_of(number))
 
+    def first(self, label: int, used: frozenset[int]) -> int | None:
+        """The number of a shortest key of a class that is left; None: there is none."""
+        leaf = self.leaf((label,), used)
+        return None if leaf is None else self._texts.number(self._texts.place_of(leaf.shortest(0)))
+
     def sizes(self, label: int, used: frozenset[int], number: int) -> list[int]:
         """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
         known = self._sizes.get((label, used, number))

@@ -1,0 +1,136 @@
+"""Keys that a schema gives by sets may run out: none is chosen behind which too few are left."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from itertools import product
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.errors import UnsatisfiableSchemaError
+from decoding.grammar.grammar import Grammar
+from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.options import GrammarOptions
+from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary, unpacked
+
+OPTIONS = {"writing": GrammarOptions.for_writing(), "reading": GrammarOptions()}
+SHORT = {"enum": ["x", "yy"]}
+A_OR_B = {"enum": ["a", "b"]}
+
+
+@cache
+def leaves() -> Leaves:
+    return Leaves(
+        byte_vocabulary([*JSON_PIECES, '{"a', '"a": "', '", "b', '", "a": ', '{"b": "x", "b'], seed=9)
+    )
+
+
+def grammar_of(schema: Any, how: str = "writing") -> Grammar:
+    return compile_schema(json.dumps({"type": "object", **schema}), leaves(), OPTIONS[how])
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    state = grammar.advance_bytes(grammar.start, text.encode())
+    return state >= 0 and grammar.is_complete(state)
+
+
+RUNNING_OUT: dict[str, dict[str, Any]] = {
+    "one free key behind a named one": {
+        "properties": {"a": SHORT},
+        "propertyNames": A_OR_B,
+        "additionalProperties": SHORT,
+        "minProperties": 2,
+    },
+    "no free key": {"propertyNames": A_OR_B, "additionalProperties": SHORT, "minProperties": 2},
+    "keys of a pattern": {
+        "properties": {"a": SHORT},
+        "patternProperties": {"^[bc]$": SHORT},
+        "additionalProperties": False,
+        "minProperties": 3,
+    },
+    "a bound on both sides": {
+        "properties": {"a": SHORT},
+        "patternProperties": {"^[bc]$": SHORT},
+        "additionalProperties": False,
+        "minProperties": 2,
+        "maxProperties": 2,
+    },
+    "two sets of keys": {
+        "properties": {"a": SHORT},
+        "patternProperties": {"^b$": SHORT, "^[cd]$": {"const": "x"}},
+        "additionalProperties": False,
+        "minProperties": 4,
+    },
+    "not evaluated": {
+        "properties": {"a": SHORT},
+        "propertyNames": A_OR_B,
+        "unevaluatedProperties": SHORT,
+        "minProperties": 2,
+    },
+    "conditions on values": {
+        "propertyNames": A_OR_B,
+        "additionalProperties": SHORT,
+        "not": {"additionalProperties": {"const": "x"}},
+        "minProperties": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize("name", RUNNING_OUT)
+def test_no_key_is_chosen_behind_which_there_are_too_few(name: str, how: str) -> None:
+    """Every text of the grammar is followed, up to the length of some objects."""
+    schema = {"type": "object", **RUNNING_OUT[name]}
+    grammar = grammar_of(RUNNING_OUT[name], how)
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        state, written = grammar.start, list[int]()
+        left = grammar.tokens_to_finish(state) + int(rng.integers(0, 30))
+        while state != grammar.finished:
+            assert grammar.tokens_to_finish(state) <= left
+            fitting = grammar.fitting_tokens(state, left)
+            assert len(fitting), f"a dead end behind {grammar.text(written)!r}"
+            token = int(rng.choice(fitting))
+            written.append(token)
+            state = grammar.advance(state, token)
+            left -= 1
+        jsonschema.validate(json.loads(grammar.text(written)), schema)
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+def test_all_objects_of_few_keys_are_those_that_are_valid(how: str) -> None:
+    values = ("x", "yy")
+    for name, body in RUNNING_OUT.items():
+        grammar = grammar_of(body, how)
+        found = False
+        for keys in ("", "a", "b", "ab", "ba", "bc", "abc", "cd", "abcd", "bcd", "abd"):
+            for chosen in product(values, repeat=len(keys)):
+                value = dict(zip(keys, chosen, strict=True))
+                is_valid = jsonschema.Draft202012Validator({"type": "object", **body}).is_valid(value)
+                in_order = how == "reading" or "a" not in keys[1:] or "a" not in body.get("properties", {})
+                found |= is_valid
+                assert accepts(grammar, json.dumps(value)) == (is_valid and in_order), (name, value)
+        assert found
+
+
+def test_keys_that_do_not_suffice_make_a_schema_nothing_is_valid_under() -> None:
+    with pytest.raises(UnsatisfiableSchemaError):
+        grammar_of({"propertyNames": A_OR_B, "minProperties": 3})
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+def test_a_declared_key_is_never_written_twice_and_another_one_does_not_count_twice(how: str) -> None:
+    """Parsers keep the last value of a key: what a bound counts must be different keys."""
+    grammar = grammar_of({"properties": {"a": SHORT}, "additionalProperties": SHORT}, how)
+    assert accepts(grammar, '{"a": "x", "b": "x"}')
+    assert not accepts(grammar, '{"a": "x", "a": "x"}')
+    two = grammar_of({"additionalProperties": SHORT, "minProperties": 2}, how)
+    assert not accepts(two, '{"b": "x", "b": "yy"}')
+    assert accepts(two, '{"b": "x", "c": "yy"}')
+    state = two.advance_bytes(two.start, b'{"b": "x", "b')
+    assert unpacked(two, state) == brute_force(two, state)
