@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
+from service.serving.demand import Demand
 from service.serving.forecast import TITLE_TOKENS, Forecast, open_tokens, title_tokens, used_tokens
 from service.serving.pace import Pace
 from service.serving.served import Request, Result
@@ -47,12 +49,19 @@ class Admission:
     Args:
         limits: When to refuse.
         batch: When a batch is full: how many of them the work makes.
+        clock: What time it is, seconds.
     """
 
-    def __init__(self, limits: QueueLimits, batch: BatchLimits | None = None) -> None:
+    def __init__(
+        self,
+        limits: QueueLimits,
+        batch: BatchLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._limits = limits
         self._batch = batch or BatchLimits()
         self._pace = Pace()
+        self._demand = Demand(self._batch, limits.max_wait_seconds, clock)
         self._forecast = Forecast()
         self._requests = 0
         self._tokens = 0
@@ -94,18 +103,29 @@ class Admission:
         """Have `tell` called whenever something has been released."""
         self._tells.append(tell)
 
-    def admit(self, tokens: int) -> None:
+    def admit(self, tokens: int, has_waited: bool = False) -> None:
         """Take a request's work in; `release` must follow once.
 
+        Args:
+            tokens: The work.
+            has_waited: Whether it is patient work, which has waited until `fits` said that there is room.
+
         Raises:
-            OverloadedError: a limit would be passed. A request larger than the whole limit is taken when
-                nothing else is there, as it could never be served otherwise.
+            OverloadedError: a limit would be passed, or later calls will fill the place that there is. A
+                request larger than the whole limit is taken when nothing else is there, as it could never
+                be served otherwise.
         """
-        if self.fits(tokens):
+        if not has_waited:
+            self._demand.arrived(tokens)
+        fits = self.fits(tokens)
+        if fits and (has_waited or not self._demand.fills_next(self._requests, self._tokens)):
             self._requests += 1
             self._tokens += tokens
             return
-        if self._requests >= self._limits.max_requests:
+        self._demand.refused()
+        if fits:
+            held = "far more comes than can be answered, and those who come later wait less"
+        elif self._requests >= self._limits.max_requests:
             held = f"{self._requests} requests, at most {self._limits.max_requests}"
         elif self._tokens + tokens <= self._limits.max_tokens:
             held = f"work for {self.expected_wait_s():.1f} s, at most {self._limits.max_wait_seconds:g} s"
@@ -119,6 +139,19 @@ class Admission:
         self._tokens -= tokens
         for tell in self._tells:
             tell()
+
+    def begin(self, requests: int, tokens: int) -> None:
+        """Note that a batch of what was admitted begins; `end` must follow once.
+
+        Args:
+            requests: In it.
+            tokens: Their work, as it was admitted.
+        """
+        self._demand.begin(requests, tokens, self._pace.seconds(tokens, 1))
+
+    def end(self) -> None:
+        """Note that the batch is over."""
+        self._demand.end()
 
     def learn(self, request: Request, outcome: object) -> None:
         """Learn from a request that is done what others of its kind will take."""

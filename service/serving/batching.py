@@ -113,7 +113,8 @@ class Batcher:
             request: What is asked.
             tokens: Its work, see `admission.estimate_tokens`.
             cancel: Polled by decoding; its deadline is the request's.
-            share: What it counts for while it is not finished, tokens; None: see `Admission.share`.
+            share: What it counts for while it is not finished, tokens, where it has waited for room; None for
+                a call that has not: see `Admission.share`.
 
         Raises:
             OverloadedError: too much is waiting already, or the device's memory is full.
@@ -121,9 +122,10 @@ class Batcher:
             NotReadyError: the batcher is closed.
             GenretError, DecodingError: what the retriever says of this request.
         """
+        has_waited = share is not None
         if share is None:
             share = self._admission.share(request, tokens)
-        self._let_in(share, cancel)
+        self._let_in(share, cancel, has_waited)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         job = _Job(retriever, request, tokens, share, cancel, time.monotonic(), future)
         self._queue.append(job)
@@ -169,13 +171,13 @@ class Batcher:
             runner.cancel()
             await asyncio.gather(runner, return_exceptions=True)
 
-    def _let_in(self, tokens: int, cancel: CancelToken) -> None:
+    def _let_in(self, tokens: int, cancel: CancelToken, has_waited: bool) -> None:
         if self._closed:
             self._observer.rejected("shutting_down")
             raise NotReadyError("the server is shutting down", retry_after_s=1.0)
         try:
             self._check_deadline(cancel)
-            self._admission.admit(tokens)
+            self._admission.admit(tokens, has_waited)
         except DeadlineExceededError:
             self._observer.deadline_exceeded("arrival")
             raise
@@ -264,6 +266,7 @@ class Batcher:
     async def _execute(self, batch: list[_Job]) -> None:
         started = time.monotonic()
         tokens = 0
+        self._admission.begin(len(batch), sum(job.share for job in batch))
         self._observer.batch_formed(
             sum(job.tokens for job in batch), [started - job.arrived for job in batch]
         )
@@ -285,6 +288,7 @@ class Batcher:
                 self._fail(job, NotReadyError("the server is shutting down", retry_after_s=1.0))
             raise
         finally:
+            self._admission.end()
             for job in batch:
                 self._admission.release(job.share)
         # What fails in no time, or is cancelled late, says nothing of how fast the device is.

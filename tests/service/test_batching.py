@@ -281,3 +281,39 @@ def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
                 admission.release(100)
 
     asyncio.run(check())
+
+
+def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+    admit = Admission.admit
+
+    def admitting(admission: Admission, tokens: int, has_waited: bool = False) -> None:
+        told.append(("admit", tokens, has_waited))
+        admit(admission, tokens, has_waited)
+
+    monkeypatch.setattr(Admission, "admit", admitting)
+    monkeypatch.setattr(Admission, "begin", lambda _, *batch: told.append(("begin", *batch)))
+    monkeypatch.setattr(Admission, "end", lambda _: told.append(("end",)))
+
+    async def scenario() -> None:
+        async with batching(max_delay_ms=0) as (batcher, _):
+            fake = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
+            await asyncio.gather(
+                submit(batcher, fake, "a", 3),
+                batcher.submit(fake, RetrieveRequest("b"), 9, CancelToken(), share=4),
+            )
+            with pytest.raises(InputError):
+                await submit(batcher, fake, "bad")
+
+    asyncio.run(scenario())
+    assert told == [
+        ("admit", 3, False),
+        ("admit", 4, True),
+        ("begin", 2, 7),
+        ("end",),
+        ("admit", 1, False),
+        ("begin", 1, 1),
+        ("end",),
+    ]
