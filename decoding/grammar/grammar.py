@@ -27,6 +27,7 @@ _ENTRY_BYTES = 100
 _DICT_BYTES = 232
 _EMPTY_BYTES = 8000
 _REFUSED = -1
+_FINISHED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Grammar:
     @property
     def finished(self) -> int:
         """The state behind the end token."""
-        return 1
+        return _FINISHED
 
     def mask(self, state: int) -> NDArray[np.uint32]:
         """Tokens that may come next, by reference: bit t % 32 of word t // 32 is token t.
@@ -282,10 +283,10 @@ class Grammar:
         return self._configurations.number(configuration)
 
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
-        if state == self.finished:
+        if state == _FINISHED:
             return self._nothing()
         with self._lock:
-            packed = self._masks[state] = self._mask_of(state).packed
+            packed = self._masks[state] = self._masks_by_levels.mask(self._configuration(state)).packed
             self._grow(_ENTRY_BYTES)
         return packed
 
@@ -294,24 +295,27 @@ class Grammar:
 
     def _find_move(self, state: int, token: int) -> int:
         vocabulary = self._vocabulary
-        if state < 0 or state == self.finished or not 0 <= token < vocabulary.vocab_size:
+        if state < 0 or state == _FINISHED or not 0 <= token < vocabulary.vocab_size:
             return _REFUSED
         with self._lock:
             configuration = self._configuration(state)
-            if token == vocabulary.end_token_id:
-                following = self.finished if configuration.is_complete else _REFUSED
-            else:
-                text = vocabulary.bytes_of(token)
-                if text is None:
+            text = vocabulary.bytes_of(token)
+            if text is not None:
+                found = self._configurations.after(configuration, text)
+                if found is None:
                     return _REFUSED
-                following = self._number(self._configurations.after(configuration, text))
-            if following >= 0:
-                moves = self._moves.get(state)
-                if moves is None:
-                    moves = self._moves[state] = {}
-                    self._memory.num_bytes += _DICT_BYTES
+                following = self._configurations.number(found)
+            elif token == vocabulary.end_token_id and configuration.is_complete:
+                following = _FINISHED
+            else:
+                return _REFUSED
+            moves = self._moves.get(state)
+            if moves is not None:
                 moves[token] = following
                 self._grow(_ENTRY_BYTES)
+            else:
+                self._moves[state] = {token: following}
+                self._grow(_ENTRY_BYTES + _DICT_BYTES)
         return following
 
     def _nothing(self) -> NDArray[np.uint32]:

@@ -28,11 +28,20 @@ class Configuration:
 
     __slots__ = ("above", "below", "level", "state")
 
+    above: dict[Level, Configuration]
+
     def __init__(self, level: Level, below: Configuration | None) -> None:
         self.level = level
         self.below = below
-        self.above: dict[Level, Configuration] = {}
         self.state = -1
+
+    # Called only while `above` is still empty: most configurations are in a text, where nothing begins.
+    def __getattr__(self, name: str) -> dict[Level, Configuration]:
+        if name != "above":
+            raise AttributeError(name)
+        above: dict[Level, Configuration] = {}
+        self.above = above
+        return above
 
     @property
     def is_complete(self) -> bool:
@@ -114,7 +123,9 @@ class Configurations:
         done, place = cursor.read(text, 0)
         if done == DIES:
             return None
-        below = self.made(cursor.below)
+        below = cursor.below
+        if type(below) is Enclosing:
+            below = self.made(below)
         if cursor.label >= 0:
             assert below is not None  # values are in something
             survivors = tuple([(parent, cursor.label) for parent in cursor.parents])

@@ -31,6 +31,7 @@ from decoding.grammar.automaton.containers import (
 from decoding.grammar.automaton.levels import Entry
 from decoding.grammar.automaton.nodes import LeafFrame, Node
 from decoding.grammar.automaton.whitespace import BLANK, LINE_BREAK, START
+from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 from decoding.grammar.shapes import Option
 
 _ONLY = (0,)
@@ -110,6 +111,11 @@ class Cursor:
             kind = type(frame)
             if kind is LeafFrame:
                 leaf, state = frame.leaf, self._progress
+                if type(leaf) is SparseLeaf and not frame.is_number:
+                    done, place = self._read_texts(leaf, state, text, place)
+                    if done != GOES_ON:
+                        return done, place
+                    continue
                 after = leaf.step(state, byte)
                 if after >= 0:
                     place += 1
@@ -126,6 +132,20 @@ class Cursor:
             if done != GOES_ON:
                 return done, place
         return GOES_ON, place
+
+    def _read_texts(self, leaf: SparseLeaf, state: int, text: bytes, place: int) -> tuple[int, int]:
+        """Read the bytes that belong to one of a few texts."""
+        rows, end = leaf.rows, len(text)
+        row = rows[state]
+        while place < end and (after := row.get(text[place], -1)) >= 0:
+            place += 1
+            state = after
+            row = rows[state]
+        if row and place == end:
+            self._progress = state
+            return GOES_ON, place
+        label = leaf.labels[state]
+        return (DIES if label < 0 else self._end(label)), place
 
     def _read_container(self, frame: Any, kind: type, byte: int) -> int:
         phase, progress = self._phase, self._progress

@@ -30,7 +30,8 @@ def gap_at(node: TokenNode, whitespace: Whitespace, blanks: int, is_behind_separ
         blanks: What has been read of it.
         is_behind_separator: Whether it is behind a comma or a colon.
     """
-    key = (whitespace.rules, blanks, is_behind_separator)
+    # One number: a tuple would be made and hashed at every place of every walk.
+    key = whitespace.rules << 32 | blanks + 1 << 1 | is_behind_separator
     gap: Gap | None = node.gaps.get(key)
     if gap is None:
         gap = node.gaps[key] = _find(node, whitespace, blanks, is_behind_separator)

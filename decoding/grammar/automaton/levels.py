@@ -11,7 +11,7 @@ apart, because which of them goes on is decided by the value; otherwise they are
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 from decoding.grammar.automaton.containers import DONE, DocumentFrame, Frames
 from decoding.grammar.automaton.memory import Memory
@@ -72,13 +72,13 @@ class Level:
     __slots__ = ("_completions", "_levels", "ended", "entries", "id", "is_done", "leaf", "out", "steps")
 
     out: tuple[int, ...] | None
+    steps: dict[int, Level | Push | Pop | None]
+    _completions: dict[Survivors, Level]
 
     def __init__(self, number: int, entries: tuple[Entry, ...], levels: Levels) -> None:
         self.id = number
         self.entries = entries
-        self.steps: dict[int, Level | Push | Pop | None] = {}
         self._levels = levels
-        self._completions: dict[Survivors, Level] = {}
         node, parents = entries[0]
         # Only the document's node is in nothing.
         self.is_done = not parents and node.phase == DONE
@@ -93,12 +93,15 @@ class Level:
                 if node.label >= 0:
                     self.ended = tuple([(parent, node.label) for parent in parents])
 
-    # Called only while `out` is still empty, so that every later reading is a plain attribute.
-    def __getattr__(self, name: str) -> tuple[int, ...] | None:
-        if name != "out":
-            raise AttributeError(name)
-        out = self.out = self._find_out()
-        return out
+    # Called only for a slot that is still empty, so that every later reading is a plain attribute.
+    def __getattr__(self, name: str) -> Any:
+        if name == "out":
+            out = self.out = self._find_out()
+            return out
+        if name in ("steps", "_completions"):
+            setattr(self, name, {})
+            return getattr(self, name)
+        raise AttributeError(name)
 
     def step(self, byte: int) -> Level | Push | Pop | None:
         """Read one byte; None: no node lets it through."""

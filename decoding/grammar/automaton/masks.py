@@ -97,15 +97,16 @@ class Masks:
 
     def _pack(self, walk: Walk, configuration: Configuration) -> Mask:
         found = walk.tokens
-        large: list[NDArray[np.uint32]] = []
-        for tokens in walk.inside:
-            found += tokens.few
-            if tokens.many is not None:
-                large.append(tokens.many)
         if configuration.is_complete:
             found.append(self._vocabulary.end_token_id)
-        if large:
-            return self._packed(self._union(large, found), None)
+        if walk.inside:
+            large: list[NDArray[np.uint32]] = []
+            for tokens in walk.inside:
+                found += tokens.few
+                if tokens.many is not None:
+                    large.append(tokens.many)
+            if large:
+                return self._packed(self._union(large, found), None)
         few = tuple(sorted(set(found)))
         mask = self._shared.get(few)
         if mask is None:
@@ -113,15 +114,13 @@ class Masks:
         return mask
 
     def _packed(self, packed: NDArray[np.uint32], few: tuple[int, ...] | None) -> Mask:
+        num_bytes = _MASK_BYTES + 36 * len(few or ())
         if packed.flags.writeable:
-            packed.flags.writeable = False
-            self._count(packed.nbytes)
-        self._count(_MASK_BYTES + 36 * len(few or ()))
-        return Mask(packed, few)
-
-    def _count(self, num_bytes: int) -> None:
+            packed.setflags(write=False)
+            num_bytes += packed.nbytes
         self._memory.num_bytes += num_bytes
         self.held_bytes += num_bytes
+        return Mask(packed, few)
 
     def _union(self, large: list[NDArray[np.uint32]], few: list[int]) -> NDArray[np.uint32]:
         """The tokens of several masks and some more. A leaf's own mask is handed on as it is."""
@@ -134,14 +133,14 @@ class Masks:
             return union
         if not union.flags.writeable:
             union = union.copy()
-        _set_bits(union.view(np.uint8).data, missing)
+        _set_bits(union.data.cast("B"), missing)
         return union
 
     def _bits(self, tokens: tuple[int, ...]) -> NDArray[np.uint32]:
         if len(tokens) > _SETTING_ONE_BY_ONE:
             return self._vocabulary.packed(tokens)
         mask = self._vocabulary.empty_mask()
-        _set_bits(mask.view(np.uint8).data, tokens)
+        _set_bits(mask.data.cast("B"), tokens)
         return mask
 
 

@@ -15,7 +15,7 @@ decide how deep a JSON text is nested.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol
+from typing import Any, Protocol
 
 from decoding.grammar.automaton.whitespace import START
 from decoding.grammar.leaves.leaf import Leaf
@@ -69,6 +69,8 @@ class Node:
     )
 
     out: tuple[int, ...] | None
+    _readings: dict[int, Node | Pushes | int | None]
+    _after: dict[int, Node]
 
     def __init__(
         self,
@@ -87,15 +89,17 @@ class Node:
         self.key_label = key_label
         self.blanks = blanks
         self.label = label
-        self._readings: dict[int, Node | Pushes | int | None] = {}
-        self._after: dict[int, Node] = {}
 
-    # Called only while `out` is still empty, so that every later reading is a plain attribute.
-    def __getattr__(self, name: str) -> tuple[int, ...] | None:
-        if name != "out":
-            raise AttributeError(name)
-        out = self.out = self.frame.out_bytes(self)
-        return out
+    # Called only for a slot that is still empty, so that every later reading is a plain attribute; most nodes
+    # are passed by a single thread and never need any of them.
+    def __getattr__(self, name: str) -> Any:
+        if name == "out":
+            out = self.out = self.frame.out_bytes(self)
+            return out
+        if name in ("_readings", "_after"):
+            setattr(self, name, {})
+            return getattr(self, name)
+        raise AttributeError(name)
 
     def read(self, byte: int) -> Node | Pushes | int | None:
         """Read one byte."""

@@ -21,6 +21,7 @@ from decoding.grammar.automaton.containers import (
     DONE,
     INSIDE,
     INSIDE_KEY,
+    IS_BEHIND_SEPARATOR,
     MEMBER,
     NUMBER_STARTS,
     OPEN_ARRAY,
@@ -39,6 +40,7 @@ from decoding.grammar.automaton.levels import Entry, Levels
 from decoding.grammar.automaton.nodes import LeafFrame
 from decoding.grammar.automaton.whitespace import START
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 from decoding.grammar.shapes import Option
 from decoding.grammar.vocabulary.token_node import TokenNode
 
@@ -80,8 +82,10 @@ class Threads:
             self._leaf(node, frame.leaf, state, frame.is_number, parents, below, height)
         else:
             container: _Container = frame  # type: ignore[assignment]
-            at = (node, container, place.phase, place.progress, place.key_label, place.blanks, parents)
-            self._waiting.append((*at, below, height))
+            phase, progress, key_label, blanks = place.phase, place.progress, place.key_label, place.blanks
+            self._waiting.append(
+                (node, container, phase, progress, key_label, blanks, parents, below, height)
+            )
         waiting = self._waiting
         while waiting:
             found = waiting.pop()
@@ -106,7 +110,7 @@ class Threads:
         height: int,
     ) -> None:
         tokens, whitespace, shape = self._walk.tokens, self._frames.whitespace, frame.shape
-        gap = gap_at(node, whitespace, blanks, phase in (MEMBER, VALUE))
+        gap = gap_at(node, whitespace, blanks, IS_BEHIND_SEPARATOR[phase])
         tokens += gap.tokens
         children = gap.rest.children
         if phase == BEFORE_COLON:
@@ -266,6 +270,9 @@ class Threads:
         height: int,
     ) -> None:
         """Walk one leaf, and go on behind its ends."""
+        if type(leaf) is SparseLeaf and not is_number:
+            self._texts(root, leaf, start, parents, below, height)
+            return
         tokens = self._walk.tokens
         edges_of, goes_on = leaf.edges, leaf.goes_on
         waiting: list[tuple[TokenNode, int]] = [(root, start)]
@@ -290,6 +297,47 @@ class Threads:
                     waiting.append((child, after))
                 else:
                     self._end(child, leaf.label(after), parents, below, height)
+
+    def _texts(
+        self,
+        root: TokenNode,
+        leaf: SparseLeaf,
+        start: int,
+        parents: tuple[int, ...],
+        below: Below,
+        height: int,
+    ) -> None:
+        """Walk a leaf of a few texts: keys and literals, which most places of most schemas are."""
+        tokens, rows, node = self._walk.tokens, leaf.rows, root
+        if leaf.only is not None:
+            for byte in leaf.only[start:]:
+                child = node.children.get(byte)
+                if child is None:
+                    return
+                tokens += child.tokens
+                node = child
+            if node.children:
+                self._end(node, leaf.labels[-1], parents, below, height)
+            return
+        waiting: list[tuple[TokenNode, int]] = []
+        state = start
+        while True:
+            row, children = rows[state], node.children
+            for byte in row if len(row) <= len(children) else children:
+                child = children.get(byte)
+                after = row.get(byte)
+                if child is None or after is None:
+                    continue
+                tokens += child.tokens
+                if not child.children:
+                    continue
+                if rows[after]:
+                    waiting.append((child, after))
+                else:
+                    self._end(child, leaf.labels[after], parents, below, height)
+            if not waiting:
+                return
+            node, state = waiting.pop()
 
     def _take(
         self,
@@ -323,12 +371,12 @@ class Threads:
             below = below.below
         if type(frame) is DocumentFrame:
             return
+        waiting = self._waiting
         if phase == INSIDE_KEY:
-            at = (node, frame, BEFORE_COLON, progress, label, START, parents)
+            waiting.append((node, frame, BEFORE_COLON, progress, label, START, parents, below, height))
         else:
             after = frame.shape.after_value(progress, label)  # type: ignore[union-attr]
-            at = (node, frame, BEHIND, after, -1, START, parents)
-        self._waiting.append((*at, below, height))
+            waiting.append((node, frame, BEHIND, after, -1, START, parents, below, height))
 
     def _split(
         self,

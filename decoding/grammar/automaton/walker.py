@@ -50,11 +50,13 @@ class Walk:
         self.places: list[tuple[Level, Configuration | None]] | None = [] if is_recorded else None
         self.leaves: list[tuple[Entry, Configuration]] = []
         # Places in the trie with the level and the stack there, and how much higher than the start's it is.
-        self._open: list[tuple[TokenNode, Level, Configuration | None, int]] = []
-        self._open.append((root, start.level, start.below, 0))
+        self._open: list[tuple[TokenNode, Level, Configuration | None, int]] = [
+            (root, start.level, start.below, 0)
+        ]
         threads = None if is_recorded else Threads(self, levels)
-        while self._open:
-            node, level, below, height = self._open.pop()
+        waiting = self._open
+        while waiting:
+            node, level, below, height = waiting.pop()
             if threads is not None and len(level.entries) == 1:
                 threads.follow(node, level.entries[0], below, height)
                 continue

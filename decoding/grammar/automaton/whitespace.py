@@ -33,7 +33,7 @@ class Whitespace:
         self.is_free = options.whitespace == "flexible"
         self.is_spaced = options.whitespace == "spaced"
         self._max_indent = options.max_indent
-        self.rules = (self.is_free, self.is_spaced, self._max_indent)
+        self.rules = self._max_indent << 2 | self.is_free << 1 | self.is_spaced
 
     def after(self, state: int, byte: int, is_behind_separator: bool) -> int | None:
         """Read one byte of whitespace; None where it is not allowed.

@@ -20,6 +20,11 @@ class SparseLeaf:
         texts: Byte strings with their labels; at least one, none of them empty or given twice.
         is_shared: Whether it belongs to no single grammar.
 
+    Attributes:
+        rows: By state, the bytes that may follow and the states they lead to; not to be changed.
+        labels: By state, that of the text that ends there, -1 where none does; not to be changed.
+        only: The text, where there is one; its states are then the numbers of bytes that lead to them.
+
     Raises:
         ValueError: there is no text, an empty one, or one twice with different labels.
     """
@@ -42,29 +47,30 @@ class SparseLeaf:
             labels[state] = label
         if not texts or labels[0] >= 0:
             raise ValueError("texts: expected at least one, and none that is empty")
-        self._edges = edges
-        self._labels = labels
+        self.rows = edges
+        self.labels = labels
+        self.only = next(iter(texts)) if len(texts) == 1 else None
 
     @property
     def num_bytes(self) -> int:
         """Memory of the trie."""
-        return _STATE_BYTES * len(self._edges)
+        return _STATE_BYTES * len(self.rows)
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
-        return self._edges[state].get(byte, -1)
+        return self.rows[state].get(byte, -1)
 
     def edges(self, state: int) -> Mapping[int, int]:
         """All allowed bytes and the states they lead to."""
-        return self._edges[state]
+        return self.rows[state]
 
     def label(self, state: int) -> int:
         """What the text written so far is, -1 where it is not a whole text."""
-        return self._labels[state]
+        return self.labels[state]
 
     def goes_on(self, state: int) -> bool:
         """Whether any byte is allowed in the state."""
-        return bool(self._edges[state])
+        return bool(self.rows[state])
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """None: `edges` lists all bytes of every state."""
@@ -77,7 +83,7 @@ class SparseLeaf:
         while distance[state]:
             byte, state = min(
                 (byte, after)
-                for byte, after in self._edges[state].items()
+                for byte, after in self.rows[state].items()
                 if distance[after] == distance[state] - 1
             )
             written.append(byte)
@@ -86,8 +92,8 @@ class SparseLeaf:
     @cached_property
     def _distance(self) -> list[int]:
         """Fewest bytes from each state to a final one; a state's successors have higher numbers."""
-        distance = [0] * len(self._edges)
-        for state in range(len(self._edges) - 1, -1, -1):
-            if self._labels[state] < 0:
-                distance[state] = 1 + min(distance[after] for after in self._edges[state].values())
+        distance = [0] * len(self.rows)
+        for state in range(len(self.rows) - 1, -1, -1):
+            if self.labels[state] < 0:
+                distance[state] = 1 + min(distance[after] for after in self.rows[state].values())
         return distance
