@@ -2,7 +2,7 @@
 
     python -m docs.make_screenshot docs/images
 
-Needs chromium, chromedriver and Pillow (the extra `plots` brings it). Writes explorer.png (beam search) and
+Needs chromium, chromedriver and Pillow (the extra `plots` brings it). Writes explorer.png (auto, with vectors) and
 explorer-disc.png.
 """
 
@@ -47,7 +47,8 @@ class Picture:
     width: int = 1280
 
 
-BEAM = {"query": "german city where oktoberfest is held", "k": "3", "exact": "true"}
+AUTO = {"query": "german city where oktoberfest is held", "k": "3"}
+BEAM = AUTO | {"method": "RETRIEVAL_METHOD_BEAM", "exact": "true"}
 DISC = {
     "query": "which noble gas makes up about one percent of the air",
     "method": "RETRIEVAL_METHOD_DISC",
@@ -57,16 +58,19 @@ DISC = {
 }
 JSON = {"tab": "json", "query": "german city where oktoberfest is held", "shortlist": "1"}
 PICTURES = (
-    Picture("explorer.png", BEAM, ".candidate button"),
+    Picture("explorer.png", AUTO, ".candidate button"),
     Picture("explorer-disc.png", DISC, ".draw"),
 )
 # For those who change the page: what else is worth a look.
 FURTHER = (
-    Picture("explorer-dark.png", BEAM, ".candidate button", "dark"),
+    Picture("explorer-beam.png", BEAM, ".candidate button"),
+    Picture("explorer-shortlist.png", AUTO | {"method": "RETRIEVAL_METHOD_SHORTLIST"}),
+    Picture("explorer-dark.png", AUTO, ".candidate button", "dark"),
     Picture("explorer-disc-dark.png", DISC, ".draw", "dark"),
-    Picture("explorer-narrow.png", BEAM, ".candidate button", width=390),
+    Picture("explorer-narrow.png", AUTO, ".candidate button", width=390),
     Picture("explorer-disc-narrow.png", DISC, ".draw", width=390),
     Picture("explorer-json.png", JSON),
+    Picture("explorer-json-narrow.png", JSON, width=390),
 )
 
 
@@ -109,6 +113,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="genret-pictures-") as folder:
         index, port = Path(folder) / "sample.index", free_port()
         build = [sys.executable, "-m", "service", "build", str(sample_catalogue()), "--out", str(index)]
+        build += ["--vectors", "lexical"]
         subprocess.run(build, check=True)
         with (
             serving(index, "--http-port", str(port)),

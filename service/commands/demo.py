@@ -153,7 +153,7 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
 
     table = Table(show_lines=True)
     table.add_column("Query", overflow="fold", ratio=3)
-    table.add_column("auto: likeliest titles (log P)", overflow="fold", ratio=4)
+    table.add_column("auto: the best titles (log P)", overflow="fold", ratio=4)
     table.add_column("disc: share of 16 samples", overflow="fold", ratio=4)
     for query in queries:
         auto = client.retrieve(RetrieveRequest(query, k=k)).result

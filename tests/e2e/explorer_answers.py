@@ -133,10 +133,10 @@ def disc_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
     return answer
 
 
-def scored_answer() -> pb.RetrieveResponse:
-    """Hamlet was written; the other candidate is of the shortlist alone."""
+def scored_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
+    """With auto Hamlet was written, and the other candidate is of the shortlist alone; with shortlist both are."""
     answer = beam_answer()
-    answer.method = pb.RETRIEVAL_METHOD_AUTO
+    answer.method = request.method
     answer.certified = False
     answer.mass_lower_bound = 0.625
     answer.num_scored, answer.shortlist_size = 120, 100
@@ -144,7 +144,11 @@ def scored_answer() -> pb.RetrieveResponse:
     for candidate, share, similarity in zip(answer.candidates, (0.6, 0.2), (0.5, 0.875), strict=True):
         candidate.probability, candidate.similarity = share, similarity
         candidate.score = candidate.logprob + 2 * similarity
-    answer.explanation.nodes[7].ClearField("candidate_rank")
+    if request.method == pb.RETRIEVAL_METHOD_SHORTLIST:
+        answer.ClearField("explanation")
+        answer.ClearField("certified")
+    else:
+        answer.explanation.nodes[7].ClearField("candidate_rank")
     return answer
 
 
@@ -205,7 +209,7 @@ class CannedRetrieval:
         if request.method == pb.RETRIEVAL_METHOD_DISC:
             return disc_answer(request)
         if request.query == "scored":
-            return scored_answer()
+            return scored_answer(request)
         return beam_answer()
 
     async def answer(self, request: pb.AnswerRequest, call: Call) -> pb.AnswerResponse:

@@ -170,6 +170,24 @@ def test_scored_candidates_show_their_similarity_and_where_they_are_from(
         assert shown in figures
 
 
+def test_a_shortlist_asks_for_no_tree(page: Page, retrieval: CannedRetrieval) -> None:
+    # The service refuses `explain` with it: nothing is walked.
+    page.one("input[value=RETRIEVAL_METHOD_SHORTLIST]").click()
+    ask(page, "scored")
+    page.wait_text("#status", "2 candidates")
+    request = retrieval.requests[-1]
+    assert isinstance(request, pb.RetrieveRequest)
+    assert (request.method, request.explain) == (pb.RETRIEVAL_METHOD_SHORTLIST, False)
+    assert "from the shortlist alone" not in page.text(".candidates")
+    assert page.text("[data-verdict=scored]").startswith("120 titles scored, of 100 entities proposed; together")
+
+
+def test_a_list_that_similarity_orders_says_that_it_cannot_be_proven(page: Page) -> None:
+    ask(page, "scored")
+    page.wait_text("#status", "2 candidates")
+    assert "similarity counts in this order" in page.text("[data-verdict=uncertified]")
+
+
 def test_options_are_those_of_the_method_and_of_what_decodes_for_it(page: Page) -> None:
     def shown(*names: str) -> list[str]:
         return [name for name in names if page.one(f"#panel-search [name={name}]").is_displayed()]

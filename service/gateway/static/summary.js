@@ -14,6 +14,11 @@ const SCORING_PHASES = [
   ["score", "score_ms", "scoring titles"],
 ];
 
+const UNPROVEN =
+  "Not proven: an entity that the search left aside could belong in this list. “Prove the list” or a larger beam may settle it.";
+const UNPROVEN_SIMILARITY =
+  "Not proven: similarity counts in this order, and nothing bounds that of what was not looked at. “Prove the list” orders by probability alone.";
+
 /** One sentence for the live region. */
 export function outcome(reply) {
   const found = (reply.candidates ?? []).length;
@@ -40,17 +45,23 @@ function nothing(reply) {
   return [["no-match", "No match: nothing in the catalogue answers this query (NO_MATCH)."]];
 }
 
+/** Whether a weight of similarity takes part in the scores of a list that was put together by `auto`. */
+function isOrderedBySimilarity(reply) {
+  return reply.method === "RETRIEVAL_METHOD_AUTO" && (reply.candidates ?? []).some((one) => Math.abs(number(one.score) - number(one.logprob)) > 1e-6);
+}
+
 function proof(reply) {
   const lines = [];
   if (reply.certified === true) {
     lines.push(["certified", "Proven: these are the most probable entities of the catalogue, in this order."]);
   } else if (reply.certified === false) {
-    lines.push(["uncertified", "Not proven: an entity that the search left aside could belong in this list. “Prove the list” or a larger beam may settle it."]);
+    lines.push(["uncertified", isOrderedBySimilarity(reply) ? UNPROVEN_SIMILARITY : UNPROVEN]);
   }
   if (reply.num_scored > 0) {
     const mass = number(reply.mass_lower_bound);
+    const written = reply.method === "RETRIEVAL_METHOD_SHORTLIST" ? "" : " and of what was written";
     const share = mass === undefined ? "" : `; together the model gives them ${percent(mass)} of its probability`;
-    lines.push(["scored", `${count(reply.num_scored, "title")} scored, of ${count(reply.shortlist_size ?? 0, "entity", "entities")} proposed and of what was written${share}.`]);
+    lines.push(["scored", `${count(reply.num_scored, "title")} scored, of ${count(reply.shortlist_size ?? 0, "entity", "entities")} proposed${written}${share}.`]);
   }
   if (reply.num_draws > 0) {
     lines.push(["draws", `${count(reply.num_draws, "draw")}; ${count(reply.num_accepted ?? 0, "sample")} came from an accepted one.`]);
