@@ -2,8 +2,8 @@
 
     python -m docs.make_screenshot docs/images
 
-Needs chromium, chromedriver and Pillow (the extra `plots` brings it). Writes explorer.png (auto, with vectors) and
-explorer-disc.png.
+Needs chromium, chromedriver and Pillow (the extra `plots` brings it). Writes explorer.png (auto, with
+vectors) and explorer-disc.png.
 """
 
 from __future__ import annotations

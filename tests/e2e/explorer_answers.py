@@ -134,7 +134,7 @@ def disc_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
 
 
 def scored_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
-    """With auto Hamlet was written, and the other candidate is of the shortlist alone; with shortlist both are."""
+    """With auto Hamlet was written and the other one is of the shortlist alone; with shortlist both are."""
     answer = beam_answer()
     answer.method = request.method
     answer.certified = False

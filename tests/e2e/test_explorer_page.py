@@ -179,7 +179,9 @@ def test_a_shortlist_asks_for_no_tree(page: Page, retrieval: CannedRetrieval) ->
     assert isinstance(request, pb.RetrieveRequest)
     assert (request.method, request.explain) == (pb.RETRIEVAL_METHOD_SHORTLIST, False)
     assert "from the shortlist alone" not in page.text(".candidates")
-    assert page.text("[data-verdict=scored]").startswith("120 titles scored, of 100 entities proposed; together")
+    assert page.text("[data-verdict=scored]").startswith(
+        "120 titles scored, of 100 entities proposed; together"
+    )
 
 
 def test_a_list_that_similarity_orders_says_that_it_cannot_be_proven(page: Page) -> None:
