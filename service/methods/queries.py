@@ -18,7 +18,7 @@ from service.serving.containment import contained
 from service.serving.lanes import Lane, Lanes
 from service.serving.served import IndexTable, ServedIndex
 from service.wire.replies import reply_to_proto
-from service.wire.requests import request_from_proto
+from service.wire.requests import request_error, request_from_proto
 from service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
 
 # Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
@@ -44,8 +44,11 @@ class Queries:
         """Answer a single query; it is refused where its queue is full."""
         with self._indexes.use(message.index) as served:
             request = request_from_proto(message)
-            tokens = await _work(served, request)
-            answer = await self._submit(self._lane(served), served, request, tokens, call)
+            try:
+                tokens = await _work(served, request)
+                answer = await self._submit(self._lane(served), served, request, tokens, call)
+            except InputError as error:
+                raise request_error(error) from None
             return _reply(answer, served, call)
 
     async def score(self, message: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
@@ -81,13 +84,16 @@ class Queries:
             call: When the query came, and when its batch or stream must be over.
             bounded: Whether it is refused where too much waits.
         """
-        tokens = await _work(served, request)
-        lane = self._lane(served)
-        share = lane.admission.share(request, tokens)
-        async with lane.patience.room(share, call.deadline, bounded):
-            # What it waits for room is the caller's affair; from here on it is a request like others.
-            limited = replace(call, deadline=min(call.deadline, time.monotonic() + self._max_seconds))
-            answer = await self._submit(lane, served, request, tokens, limited, share)
+        try:
+            tokens = await _work(served, request)
+            lane = self._lane(served)
+            share = lane.admission.share(request, tokens)
+            async with lane.patience.room(share, call.deadline, bounded):
+                # What it waits for room is the caller's affair; from here on it is a request like others.
+                limited = replace(call, deadline=min(call.deadline, time.monotonic() + self._max_seconds))
+                answer = await self._submit(lane, served, request, tokens, limited, share)
+        except InputError as error:
+            raise request_error(error) from None
         return _reply(answer, served, call)
 
     def _lane(self, served: ServedIndex) -> Lane:

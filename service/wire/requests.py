@@ -39,6 +39,7 @@ _WIRE_FIELDS = {
     "allow_ids": "allow_entity_ids.ids",
     "deny_ids": "deny_entity_ids",
     "aggregate": "aggregation",
+    "prompt": "prompt_template",
 }
 
 
@@ -79,7 +80,12 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
             **options,
         )
     except InputError as error:
-        raise InputError(_WIRE_FIELDS.get(error.field, error.field), error.message) from None
+        raise request_error(error) from None
+
+
+def request_error(error: InputError) -> InputError:
+    """Return what is wrong with a request under the name the field has here."""
+    return InputError(_WIRE_FIELDS.get(error.field, error.field), error.message)
 
 
 def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRequest:

@@ -213,6 +213,10 @@ def test_an_unknown_template_is_refused(tiny: ServedIndex) -> None:
             error, details = await failure(api.retrieve("x", prompt_template="poem"))
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert "plain" in details["BadRequest"].field_violations[0].description
+            assert details["BadRequest"].field_violations[0].field == "prompt_template"
+            requests = [pb.RetrieveRequest(query="x", prompt_template="poem")]
+            (item,) = (await api.stub.BatchRetrieve(pb.BatchRetrieveRequest(requests=requests))).results
+            assert item.error.message.startswith("prompt_template: unknown template 'poem'")
 
     asyncio.run(scenario())
 
