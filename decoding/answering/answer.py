@@ -9,6 +9,7 @@ import numpy as np
 
 from decoding.answering.choice_points import ChoicePoint, PackedMask
 from decoding.answering.choosing import Choice
+from decoding.answering.pace import USUAL_COST, Pace
 from decoding.answering.params import AnswerParams
 from decoding.answering.results import AnswerCounts, AnswerText
 from decoding.answering.speller import Speller
@@ -28,6 +29,7 @@ class Answer:
         params: How.
         budget: Most tokens, end token included; enough for the shortest answer.
         speller: Spells what is forced; None: nothing is.
+        draft_cost: Pass of the draft model in passes of the model.
 
     Attributes:
         grammar: As given.
@@ -39,17 +41,27 @@ class Answer:
         draft_forwards: Passes of the draft model.
         drafted: Tokens proposed.
         accepted: Tokens accepted of these.
+        guessed: Tokens proposed without a draft model that were accepted.
+        drafts: How proposals of the draft model fare.
+        guesses: How others fare.
     """
 
     def __init__(
-        self, grammar: TokenGrammar, params: AnswerParams, budget: int, speller: Speller | None = None
+        self,
+        grammar: TokenGrammar,
+        params: AnswerParams,
+        budget: int,
+        speller: Speller | None = None,
+        draft_cost: float = USUAL_COST,
     ) -> None:
         self.grammar = grammar
         self.params = params
         self.tokens: list[int] = []
         self.state = grammar.start
         self.scored = 0
-        self.forwards = self.draft_forwards = self.drafted = self.accepted = 0
+        self.forwards = self.draft_forwards = self.drafted = self.accepted = self.guessed = 0
+        self.drafts = Pace(params.draft_tokens, draft_cost)
+        self.guesses = Pace(1, 0.0)
         self._budget = budget
         self._speller = speller if params.forced_spans else None
         self._num_forced = 0
@@ -123,6 +135,25 @@ class Answer:
                 steps.append((token, state))
             if len(steps) == followed:
                 break
+        return steps
+
+    def likely(self, tokens: Sequence[int], state: int) -> Steps:
+        """What is worth asking for at once where bytes are forced and their tokens are not certain.
+
+        Args:
+            tokens: The whole answer up to there.
+            state: The grammar's state behind them.
+        """
+        steps: Steps = []
+        if self._speller is None:
+            return steps
+        for token in self._speller.likely(self.grammar, state, tokens):
+            allowed = int(self.grammar.mask(state)[token >> 5]) >> (token & 31) & 1
+            following = self.follow(state, token, len(tokens) + len(steps)) if allowed else None
+            if following is None:
+                break
+            state = following
+            steps.append((token, state))
         return steps
 
     def _span(self, written: Sequence[int], state: int) -> tuple[int, ...]:
@@ -220,5 +251,6 @@ class Answer:
                 forced=self._num_forced,
                 drafted=self.drafted,
                 accepted=self.accepted,
+                guessed=self.guessed,
             ),
         )

@@ -20,12 +20,12 @@ PackedMask = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """What a draft model proposed at one place.
+    """What was proposed at one place.
 
     Attributes:
         token: The token.
-        probabilities: What it was drawn from, over the tokens as the choice point orders them; None where it
-            is the draft model's likeliest. Shape: (M,).
+        probabilities: What it was drawn from, over the tokens as the choice point orders them; None where no
+            other token would have been proposed. Shape: (M,).
     """
 
     token: int
@@ -101,7 +101,7 @@ class PointGroup:
     def of(points: Sequence[ChoicePoint], vocab_size: int, device: torch.device) -> PointGroup:
         """Send points to the device, all of which list their tokens or none of which does."""
         listed = [point.listed for point in points if point.listed is not None]
-        width = max(map(len, listed)) if listed else len(points[0].mask)
+        width = max(map(len, listed)) if listed else (len(points[0].mask) + 1) // 2
         facts = np.zeros((len(points), 6 + width), dtype=np.int64)
         for line, point in zip(facts, points, strict=True):
             line[:6] = (
@@ -112,9 +112,11 @@ class PointGroup:
                 point.stream,
                 0 if point.proposal is None else _place(point, point.proposal.token),
             )
-            allowed = point.mask if point.listed is None else point.listed
-            line[6 : 6 + len(allowed)] = allowed
-            line[6 + len(allowed) :] = -1
+            if point.listed is None:
+                line[6:].view("<u4")[: len(point.mask)] = point.mask
+            else:
+                line[6 : 6 + len(point.listed)] = point.listed
+                line[6 + len(point.listed) :] = -1
         sent = torch.from_numpy(facts).to(device)
         temperature = [[point.temperature or 1.0] for point in points]
         query, row, seed, step, stream, proposed = (sent[:, place, None] for place in range(6))
@@ -123,8 +125,9 @@ class PointGroup:
             hidden = sent[:, 6:] < 0
             tokens = sent[:, 6:].clamp(min=0)
         else:
-            ids = torch.arange(vocab_size, device=device)
-            hidden = (sent[:, 6:][:, ids // _WORD_BITS] >> (ids % _WORD_BITS)) & 1 == 0
+            packed = sent[:, 6:].contiguous().view(torch.uint8)
+            bits = torch.arange(8, dtype=torch.uint8, device=device)
+            hidden = ((packed[..., None] >> bits) & 1 == 0).flatten(1)[:, :vocab_size]
             tokens = None
         return PointGroup(
             points=tuple(points),
@@ -138,6 +141,12 @@ class PointGroup:
             stream=stream,
             proposed=proposed,
         )
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Logits of the tokens that are looked at, -inf where not allowed. Shapes: (Q, R, V) to (n, M)."""
+        at = self.query, self.row
+        scores = logits[at] if self.tokens is None else logits[(*(i[:, None] for i in at), self.tokens)]
+        return scores.masked_fill(self.hidden, -torch.inf)
 
 
 def grouped(points: Sequence[ChoicePoint], vocab_size: int, device: torch.device) -> list[PointGroup]:

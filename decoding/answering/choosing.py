@@ -56,40 +56,32 @@ class Decisions:
         choices: In the order of the points asked for.
         known: Log-probabilities of the tokens that were known, by query and row; NaN where the logits cannot
             be used.
-        probabilities: p at the points that were asked to keep it, in their order. Shapes: (M,).
     """
 
     choices: list[Choice]
     known: list[list[float]]
-    probabilities: list[Tensor]
 
 
-def decide(
-    logits: Tensor, following: Sequence[Sequence[int]], points: Sequence[ChoicePoint], keep: bool = False
-) -> Decisions:
+def decide(logits: Tensor, following: Sequence[Sequence[int]], points: Sequence[ChoicePoint]) -> Decisions:
     """Choose at some places, and say how likely tokens are that are known. Waits for the device, once.
 
     Args:
         logits: Shape: (Q, R, V).
         following: For the first rows of every query, the tokens that follow them. Length Q.
         points: Where to choose.
-        keep: Whether the distributions are needed.
     """
     device = logits.device
     groups = grouped(points, logits.shape[-1], device)
     normalisers = torch.logsumexp(logits, dim=-1)  # (Q, R)
     # +inf would make every other token's probability a plausible 0.
     normalisers = normalisers.masked_fill(~normalisers.isfinite(), torch.nan)
-    parts, kept = [], []
+    parts = []
     longest = max(map(len, following), default=0)
     if longest:
         padded = [[*tokens, *[0] * (longest - len(tokens))] for tokens in following]
         known = logits[:, :longest].gather(2, torch.tensor(padded, device=device)[..., None])[..., 0]
         parts.append((known - normalisers[:, :longest]).flatten().double())
-    for group in groups:
-        said, probabilities = _decide_group(logits, normalisers, group)
-        parts.append(said.flatten())
-        kept.append(probabilities)
+    parts += [_decide_group(logits, normalisers, group).flatten() for group in groups]
     numbers: list[float] = torch.cat(parts).tolist() if parts else []
     split = len(following) * longest
     by_query = [numbers[row * longest : row * longest + len(tokens)] for row, tokens in enumerate(following)]
@@ -100,35 +92,29 @@ def decide(
             range(split, len(numbers), width), (p for group in groups for p in group.points), strict=True
         )
     }
-    rows = {
-        id(point): row
-        for group, lines in zip(groups, kept, strict=True)
-        for point, row in zip(group.points, lines, strict=True)
-    }
-    return Decisions(
-        choices=[found[id(point)] for point in points],
-        known=by_query,
-        probabilities=[rows[id(point)] for point in points] if keep else [],
-    )
+    return Decisions(choices=[found[id(point)] for point in points], known=by_query)
 
 
-def _decide_group(logits: Tensor, normalisers: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
-    """Numbers of `_choice` for every point, (n, 4 + 2 * SPARE), float64; and p, (n, M)."""
-    at = group.query, group.row
-    scores = logits[at] if group.tokens is None else logits[(*(i[:, None] for i in at), group.tokens)]
-    scores = scores.masked_fill(group.hidden, -torch.inf)
-    probabilities = torch.softmax(scores / group.temperature.to(scores.dtype), dim=-1)
+def _decide_group(logits: Tensor, normalisers: Tensor, group: PointGroup) -> Tensor:
+    """Numbers of `_choice` for every point, (n, 4 + 2 * SPARE), float64."""
+    scores = group.scores(logits)
     places, accepted = _greedy(scores, group)
-    sampled = torch.tensor([[point.temperature > 0] for point in group.points], device=logits.device)
     if any(point.temperature > 0 for point in group.points):
-        drawn, passed = _sampled(probabilities, group)
+        drawn, passed = _sampled(torch.softmax(scores / group.temperature.to(scores.dtype), dim=-1), group)
+        sampled = torch.tensor([[point.temperature > 0] for point in group.points], device=logits.device)
         places, accepted = torch.where(sampled, drawn, places), torch.where(sampled, passed, accepted)
-    normaliser = normalisers[at][:, None]
+    normaliser = normalisers[group.query, group.row][:, None]
     logprobs = scores.gather(1, places) - normaliser
     tokens = places if group.tokens is None else group.tokens.gather(1, places)
     mass = torch.logsumexp(scores, dim=-1, keepdim=True) - normaliser
-    said = torch.cat([accepted.double(), mass.double(), tokens.double(), logprobs.double()], dim=1)
-    return said, probabilities
+    return torch.cat([accepted.double(), mass.double(), tokens.double(), logprobs.double()], dim=1)
+
+
+def draw(probabilities: Tensor, group: PointGroup) -> Tensor:
+    """Draw one token at every point; its place. Shapes: (n, M) to (n, 1)."""
+    numbers = torch.arange(_FIRST, _FIRST + 1, device=probabilities.device)
+    drawn = uniforms(group.seed, group.step, group.stream, numbers)
+    return _inverse(probabilities.cumsum(dim=1, dtype=torch.float64), drawn)
 
 
 def _greedy(scores: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
@@ -145,9 +131,12 @@ def _sampled(probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
     drawn = uniforms(group.seed, group.step, group.stream, numbers)
     whole = probabilities.cumsum(dim=1, dtype=torch.float64)
     proposals = [point.proposal for point in group.points]
-    if not any(proposal is not None and proposal.probabilities is not None for proposal in proposals):
+    if not any(proposals):
         return _inverse(whole, drawn[:, _FIRST:]), torch.zeros_like(group.proposed, dtype=torch.bool)
+    # One that was not drawn was certain.
+    certain = [[proposal is not None and proposal.probabilities is None] for proposal in proposals]
     other = torch.zeros_like(probabilities)
+    other.scatter_(1, group.proposed, torch.tensor(certain, device=other.device).to(other.dtype))
     for line, proposal in zip(other, proposals, strict=True):
         if proposal is not None and proposal.probabilities is not None:
             line[: len(proposal.probabilities)] = proposal.probabilities[: len(line)]

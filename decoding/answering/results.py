@@ -16,6 +16,7 @@ class AnswerCounts:
         forced: Tokens of the answer that were written without a choice.
         drafted: Tokens that the draft model proposed.
         accepted: Of these, the ones that are part of the answer.
+        guessed: Chosen tokens that were expected without a draft model, as the usual ones for forced bytes.
     """
 
     forwards: int
@@ -24,6 +25,7 @@ class AnswerCounts:
     forced: int
     drafted: int
     accepted: int
+    guessed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from decoding.answering.answer import Answer, Steps
 from decoding.answering.choice_points import Proposal
-from decoding.answering.choosing import Choice, decide
 from decoding.answering.feed import Feed
+from decoding.answering.suggesting import Suggestion, suggest
 from decoding.language_model import LanguageModel
 
 # Tokens that a pass may have; what is forced counts too.
@@ -27,17 +27,19 @@ _STREAM = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProposedPlace:
-    """A place of a stretch where the draft has chosen.
+    """A place of a stretch where a token is proposed.
 
     Attributes:
         index: Number of the token in the stretch.
         state: The grammar's state before it.
         proposal: The token.
+        drafted: Whether it cost something to propose it.
     """
 
     index: int
     state: int
     proposal: Proposal
+    drafted: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -49,14 +51,16 @@ class Stretch:
         steps: Its tokens with the states behind them. A proposal that the budget rules out is at the end of
             `places`, and its token is not here: whether it would be accepted still has to be asked, since it
             was drawn with the probability it was drawn with.
-        places: Where the draft has chosen.
+        places: Where tokens are proposed.
         closed: Whether nothing more is to be proposed.
+        wanted: How many more tokens the draft model is to propose.
     """
 
     state: int
     steps: Steps = field(default_factory=list)
     places: list[ProposedPlace] = field(default_factory=list)
     closed: bool = False
+    wanted: int = 0
 
     @property
     def tokens(self) -> list[int]:
@@ -107,8 +111,13 @@ class Drafter:
             wanted: For which of them something is to be proposed. Length Q.
         """
         stretches = [
-            Stretch(answer.state, closed=not want) for answer, want in zip(answers, wanted, strict=True)
+            Stretch(answer.state, closed=not want or answer.over)
+            for answer, want in zip(answers, wanted, strict=True)
         ]
+        for answer, stretch in zip(answers, stretches, strict=True):
+            if not stretch.closed:
+                stretch.wanted = answer.drafts.next()
+                guess(answer, stretch)
         self._close_full(answers, stretches)
         while not all(stretch.closed for stretch in stretches):
             self._propose_one(answers, stretches)
@@ -128,8 +137,7 @@ class Drafter:
         for answer, stretch, room in zip(answers, stretches, self._rooms, strict=True):
             stretch.closed = (
                 stretch.closed
-                or answer.over
-                or len(stretch.places) >= answer.params.draft_tokens
+                or not stretch.wanted
                 or len(stretch.steps) >= LONGEST_PASS
                 or len(answer.tokens) + len(stretch.steps) > room
             )
@@ -148,39 +156,52 @@ class Drafter:
             for query, text in enumerate(texts)
             if text is not None
         ]
-        said = decide(_as_wide(rows.logits, self._vocab_size), [()] * len(texts), points, keep=True)
-        for point, choice, probabilities in zip(points, said.choices, said.probabilities, strict=True):
+        said = suggest(_as_wide(rows.logits, self._vocab_size), points)
+        for point, suggestion in zip(points, said, strict=True):
             answer = answers[point.query]
             answer.draft_forwards += rows.ran[point.query]
-            kept = probabilities if answer.params.temperature > 0 else None
-            _take(answer, stretches[point.query], choice, kept)
+            _take(answer, stretches[point.query], suggestion)
 
 
-def _take(answer: Answer, stretch: Stretch, choice: Choice, probabilities: Tensor | None) -> None:
-    """Put what the draft chose behind a stretch."""
-    if math.isnan(choice.log_mass):
-        answer.give_up("the draft model returned NaN or infinite logits")
-    if not math.isfinite(choice.log_mass):
-        stretch.closed = True  # it would choose nothing that is allowed
+def guess(answer: Answer, stretch: Stretch) -> None:
+    """Put behind a stretch the tokens that usually spell the bytes which are forced there.
+
+    They are not certain, since another token may spell these bytes and some of what follows. Asking for them
+    takes no pass of any model.
+    """
+    steps = answer.likely(answer.tokens + stretch.tokens, stretch.state)
+    if not steps or not answer.guesses.next():
         return
+    for token, following in steps:
+        place = ProposedPlace(len(stretch.steps), stretch.state, Proposal(token, None), drafted=False)
+        stretch.places.append(place)
+        stretch.steps.append((token, following))
+        stretch.state = following
+
+
+def _take(answer: Answer, stretch: Stretch, suggestion: Suggestion) -> None:
+    """Put what the draft model chose behind a stretch, and what can be expected behind that."""
+    if suggestion.broken:
+        answer.give_up("the draft model returned NaN or infinite logits")
     step = len(answer.tokens) + len(stretch.steps)
     index = len(stretch.steps)
     # The likeliest token that the budget allows is the best guess; a drawn one must be what was drawn.
-    offered = [(choice.token, choice.logprob)]
-    if probabilities is None:
-        offered = list(zip(choice.spare_tokens, choice.spare_logprobs, strict=True))
-    for token, logprob in offered:
-        following = answer.follow(stretch.state, token, step) if logprob > -math.inf else None
-        if following is not None or probabilities is not None:
-            stretch.places.append(ProposedPlace(index, stretch.state, Proposal(token, probabilities)))
+    for token in () if suggestion.broken else suggestion.tokens:
+        following = answer.follow(stretch.state, token, step)
+        if following is not None or suggestion.probabilities is not None:
+            proposal = Proposal(token, suggestion.probabilities)
+            stretch.places.append(ProposedPlace(index, stretch.state, proposal))
+            stretch.wanted -= 1
             answer.drafted += 1
         if following is not None:
             stretch.steps.append((token, following))
             stretch.steps += answer.forced(answer.tokens + stretch.tokens, following)
             stretch.state = stretch.steps[-1][1]
             stretch.closed = stretch.state == answer.grammar.finished
+            if not stretch.closed:
+                guess(answer, stretch)
             return
-    stretch.closed = True
+    stretch.closed = True  # it would choose nothing that is allowed
 
 
 def _as_wide(logits: Tensor, vocab_size: int) -> Tensor:

@@ -22,6 +22,8 @@ CONTEXT_TOKENS = 32
 REMEMBERED = 1 << 11
 
 Encode = Callable[[bytes], Sequence[int] | None]
+# Tokens that are certain, and those behind them that are likely.
+_Spelled = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Speller:
@@ -36,7 +38,7 @@ class Speller:
     def __init__(self, encode: Encode, vocabulary: Vocabulary) -> None:
         self._encode = encode
         self._vocabulary = vocabulary
-        self._spans: WeakKeyDictionary[TokenGrammar, dict[tuple[int, tuple[int, ...]], tuple[int, ...]]]
+        self._spans: WeakKeyDictionary[TokenGrammar, dict[tuple[int, tuple[int, ...]], _Spelled]]
         self._spans = WeakKeyDictionary()
         self._pairs: dict[tuple[int, int], bool] = {}
 
@@ -48,13 +50,26 @@ class Speller:
             state: Its state behind what is written.
             written: The tokens of the answer so far.
         """
+        return self._spelled(grammar, state, written)[0]
+
+    def likely(self, grammar: TokenGrammar, state: int, written: Sequence[int]) -> tuple[int, ...]:
+        """The tokens for the forced bytes behind `span`, unless one of them goes on beyond these bytes.
+
+        Args:
+            grammar: What may be written.
+            state: Its state behind what is written.
+            written: The tokens of the answer so far.
+        """
+        return self._spelled(grammar, state, written)[1]
+
+    def _spelled(self, grammar: TokenGrammar, state: int, written: Sequence[int]) -> _Spelled:
         context = self._context(written)
         spans = self._spans.setdefault(grammar, {})
         key = state, context
         known = spans.get(key)
         if known is None:
             coming = grammar.forced_bytes(state)
-            known = self._find(grammar, state, context, coming) if coming else ()
+            known = self._find(grammar, state, context, coming) if coming else ((), ())
             if len(spans) >= REMEMBERED:
                 spans.clear()
             spans[key] = known
@@ -67,17 +82,15 @@ class Speller:
             context = context[1:]
         return context
 
-    def _find(
-        self, grammar: TokenGrammar, state: int, context: tuple[int, ...], coming: bytes
-    ) -> tuple[int, ...]:
+    def _find(self, grammar: TokenGrammar, state: int, context: tuple[int, ...], coming: bytes) -> _Spelled:
         before = b"".join(self._vocabulary.bytes_of(token) or b"" for token in context)
         text = before + coming
         cut = self._cut(text[: _whole_characters(text)])
         if cut is None:
-            return ()
+            return (), ()
         tokens, ends = cut
         if before and len(before) not in ends:
-            return ()  # the tokenizer would not have stopped here
+            return (), ()  # the tokenizer would not have stopped here
         first = ends.index(len(before)) + 1 if before else 0
         certain = self._first_open(text, len(before), grammar, state)
         last = first
@@ -86,7 +99,7 @@ class Speller:
                 break
             if self._stands(tokens[place], text[ends[place] :]):
                 last = place + 1
-        return tuple(tokens[first:last])
+        return tuple(tokens[first:last]), tuple(tokens[last:])
 
     def _cut(self, text: bytes) -> tuple[list[int], list[int]] | None:
         """The tokens of a text and where each ends; None where they do not write the very same bytes."""

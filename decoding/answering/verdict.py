@@ -60,11 +60,13 @@ def commit(
     begin = len(answer.tokens)
     ends = [place.index for place in stretch.places[1:]] + [len(stretch.steps)]
     written = 0
-    for (point, choice), end in zip(decided, ends, strict=False):
+    for place, (point, choice), end in zip(stretch.places, decided, ends, strict=False):
         index = point.step - begin
+        (answer.drafts if place.drafted else answer.guesses).learn(choice.accepted)
         if not (choice.accepted and answer.has_mass(choice) and index < len(stretch.steps)):
             break
-        answer.accepted += 1
+        answer.accepted += place.drafted
+        answer.guessed += not place.drafted
         answer.count_forced(end - index - 1)
         answer.note_choice(known[index], choice)
         answer.commit(stretch.steps[index:end])

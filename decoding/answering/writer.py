@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from decoding.answering.answer import Answer
 from decoding.answering.batch import AnswerBatch
 from decoding.answering.feed import Feed
+from decoding.answering.pace import USUAL_COST, relative_cost
 from decoding.answering.params import AnswerParams
 from decoding.answering.results import AnswerText
 from decoding.answering.speculation import Drafter, Proposer
@@ -68,9 +69,10 @@ def write_answers(
     _check(model, prompts, grammars, each)
     results: dict[int, AnswerText | DecodingError] = {}
     answers: dict[int, Answer] = {}
+    cost = USUAL_COST if draft is None else relative_cost(draft, model)
     for query, (prompt, grammar, own) in enumerate(zip(prompts, grammars, each, strict=True)):
         try:
-            answers[query] = Answer(grammar, own, _budget(model, prompt, grammar, own), speller)
+            answers[query] = Answer(grammar, own, _budget(model, prompt, grammar, own), speller, cost)
         except (AnswerBudgetError, PromptTooLongError) as error:
             results[query] = error
     if answers:

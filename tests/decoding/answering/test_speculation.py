@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.answering import AnswerParams, AnswerText, write_answers
+from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
 from decoding.errors import InvalidLogitsError
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from tests.answer_oracles import count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
 from tests.text_grammar import END, Pieces, TextGrammar, binary_texts
@@ -152,6 +153,91 @@ def test_the_target_as_its_own_draft_is_always_right() -> None:
             # The first token is chosen behind the prompt, and every further pass verifies four proposals and
             # adds a token of its own.
             assert counts.forwards - 1 == math.ceil((counts.sampled - 1) / 5)
+
+
+SINGLE = Vocabulary([None, b"a", b"b", b"c", b"x", b"ab", b"abx"], end_token_id=END, vocab_size=8)
+CROSSED = TextGrammar(
+    SINGLE, [b"c" + one + other + b"c" for one in (b"x", b"b") for other in (b"ax", b"abx")]
+)
+BEHIND = TextGrammar(SINGLE, [b"ca" + one + b"c" for one in (b"x", b"bx", b"bb", b"bcc", b"xc")])
+
+
+def longest_piece(text: bytes) -> list[int]:
+    tokens = []
+    while text:
+        best = max((t for t in range(1, 7) if text.startswith(SINGLE.bytes_of(t) or b"?")), key=_length)
+        tokens.append(best)
+        text = text[_length(best) :]
+    return tokens
+
+
+def _length(token: int) -> int:
+    return len(SINGLE.bytes_of(token) or b"")
+
+
+@pytest.mark.parametrize("draft", [None, "close", "far"])
+@pytest.mark.parametrize("grammar", [CROSSED, BEHIND], ids=["crossed", "behind"])
+def test_the_law_holds_where_tokens_are_likely_but_not_certain(
+    grammar: TextGrammar, draft: str | None
+) -> None:
+    """The `a` that is forced may be written by itself or with what follows, and is asked for by itself."""
+    target, noise = TableModel.random(8, 1), TableModel.random(8, 17)
+    drafts = {
+        None: None,
+        "close": TableModel(8, lambda p, r: target.logits(p, r) + 0.3 * noise.logits(p, r)),
+        "far": TableModel.random(8, 99, scale=3.0),
+    }
+    speller = Speller(longest_piece, SINGLE)
+    guessed = 0
+
+    def write(seeds):
+        nonlocal guessed
+        params = [AnswerParams(seed=seed, temperature=1.0, draft_tokens=2) for seed in seeds]
+        many = len(params)
+        answers = write_answers(
+            target, [[7]] * many, [grammar] * many, params, draft=drafts[draft], speller=speller
+        )
+        guessed += sum(answer.counts.guessed for answer in answers if isinstance(answer, AnswerText))
+        return answers
+
+    counts = count_rows(write, 1000)
+    law = row_law(target, [7], grammar.rows())
+    assert set(counts) <= set(law)
+    assert chi_square(counts, law) > ALPHA
+    assert guessed > 50
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([CROSSED, BEHIND]), st.booleans(), st.integers(5, 9))
+def test_likely_tokens_change_no_greedy_answer(
+    seed: int, grammar: TextGrammar, drafted: bool, budget: int
+) -> None:
+    target = TableModel.random(8, seed)
+    (answer,) = write_answers(
+        target,
+        [[7]],
+        [grammar],
+        AnswerParams(max_tokens=budget),
+        speller=Speller(longest_piece, SINGLE),
+        draft=TableModel.random(8, seed + 1) if drafted else None,
+    )
+    assert isinstance(answer, AnswerText)
+    assert answer.token_ids == greedy_row(target, [7], grammar.rows(budget))
+    assert answer.logprob == pytest.approx(target.logprob([7], answer.token_ids), abs=1e-4)
+
+
+def test_a_bad_draft_is_not_asked_for_long() -> None:
+    """Its passes end soon, and so does what it costs; a good one is asked throughout."""
+    target = TableModel(3, lambda p, r: torch.tensor([0.0, 3.0, -3.0]))
+    wrong = TableModel(3, lambda p, r: torch.tensor([0.0, -3.0, 3.0]))
+    grammar = TextGrammar(Pieces([b"a", b"b"]), [b"a" * place + b"b" for place in range(60)])
+    bad = write_one(target, wrong, grammar, forced_spans=False, max_tokens=128)
+    good = write_one(target, target, grammar, forced_spans=False, max_tokens=128)
+    alone = write_one(target, target, grammar, forced_spans=False, max_tokens=128, draft_tokens=0)
+    assert bad.token_ids == good.token_ids == alone.token_ids
+    assert bad.counts.drafted < 20
+    assert good.counts.drafted == good.counts.accepted > 40
+    assert bad.counts.forwards <= alone.counts.forwards
 
 
 # What the structured-output article prints for verification, and what is right instead.
