@@ -101,7 +101,7 @@ class Grammar:
         self._to_finish: dict[int, int] = {}
         self._configurations.number(self._configurations.start)
         self._configurations.by_state.append(None)
-        self._masks[self.finished] = self._nothing()
+        self._masks[_FINISHED] = vocabulary.nothing
 
     @property
     def vocab_size(self) -> int:
@@ -284,7 +284,7 @@ class Grammar:
 
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
         if state == _FINISHED:
-            return self._nothing()
+            return self._vocabulary.nothing
         with self._lock:
             packed = self._masks[state] = self._masks_by_levels.mask(self._configuration(state)).packed
             self._grow(_ENTRY_BYTES)
@@ -318,18 +318,13 @@ class Grammar:
                 self._grow(_ENTRY_BYTES + _DICT_BYTES)
         return following
 
-    def _nothing(self) -> NDArray[np.uint32]:
-        mask = self._vocabulary.empty_mask()
-        mask.flags.writeable = False
-        return mask
-
     def _grow(self, num_bytes: int) -> None:
         """Count what has been kept, and forget what can be found again when it is too much."""
         memory = self._memory
         memory.num_bytes += num_bytes
         if memory.num_bytes <= self._limit:
             return
-        self._masks = {self.finished: self._nothing()}
+        self._masks = {_FINISHED: self._vocabulary.nothing}
         self._moves = {}
         self._to_finish = {}
         self._masks_by_levels.clear()

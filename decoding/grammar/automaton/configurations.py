@@ -6,14 +6,17 @@ equal stacks are one object. Those that a token leads to are states and get a nu
 
 from __future__ import annotations
 
+from typing import Any
+
 from decoding.grammar.automaton.cursor import DIES, GOES_ON, Cursor, Enclosing
 from decoding.grammar.automaton.levels import Level, Levels, Pop, Push
 from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.automaton.nodes import LeafFrame
 
 # Measured with their share of the tables.
-_CONFIGURATION_BYTES = 300
+_CONFIGURATION_BYTES = 220
 _NUMBER_BYTES = 40
+_MOVE_BYTES = 180
 
 
 class Configuration:
@@ -71,6 +74,8 @@ class Configurations:
         self._memory = memory
         self._levels = levels
         self._bottom: dict[Level, Configuration] = {}
+        # Where texts lead that look at nothing below a level: what is pushed on the stack, the new top last.
+        self._moves: dict[tuple[Level, bytes], tuple[Level, ...]] = {}
         self.by_state: list[Configuration | None] = []
         self.start = self.of(levels.start, None)
 
@@ -99,6 +104,7 @@ class Configurations:
         for configuration in kept:
             configuration.above = {}
         self._bottom = {}
+        self._moves = {}
         for configuration in kept:
             below = configuration.below
             siblings = self._bottom if below is None else below.above
@@ -119,31 +125,52 @@ class Configurations:
         level, below = configuration.level, configuration.below
         if len(level.entries) > 1:
             return self._after_levels(level, below, text, 0)
+        # A recursive schema comes by the same levels on ever higher stacks.
+        known = self._moves.get((level, text))
+        if known is not None:
+            for level in known[:-1]:
+                below = self.of(level, below)
+            return self.of(known[-1], below)
         cursor = Cursor(self._levels.frames, level.entries[0], below)
         done, place = cursor.read(text, 0)
         if done == DIES:
             return None
-        below = cursor.below
-        if type(below) is Enclosing:
-            below = self.made(below)
+        inside: tuple[Level, ...] = ()
+        stack: Any = cursor.below
+        if type(stack) is Enclosing:
+            stack, inside = self._levels_of(stack)
+        is_above = stack is below
+        for enclosing in inside:
+            stack = self.of(enclosing, stack)
         if cursor.label >= 0:
-            assert below is not None  # values are in something
+            assert stack is not None  # values are in something
             survivors = tuple([(parent, cursor.label) for parent in cursor.parents])
-            return self._after_levels(below.level.complete(survivors), below.below, text, place)
-        level = self._levels.level(((cursor.node, cursor.parents),))
-        return self.of(level, below) if done == GOES_ON else self._after_levels(level, below, text, place)
+            return self._after_levels(stack.level.complete(survivors), stack.below, text, place)
+        top = self._levels.level(((cursor.node, cursor.parents),))
+        if done != GOES_ON:
+            return self._after_levels(top, stack, text, place)
+        if is_above:
+            self._moves[level, text] = (*inside, top)
+            self._memory.num_bytes += _MOVE_BYTES
+        return self.of(top, stack)
 
     def made(self, below: Enclosing | Configuration | None) -> Configuration | None:
         """What a thread is in, as a configuration."""
-        missing: list[Enclosing] = []
-        while type(below) is Enclosing:
-            missing.append(below)
-            below = below.below
-        configuration: Configuration | None = below  # type: ignore[assignment]
-        for frame, phase, progress, parents, _ in reversed(missing):
-            level = self._levels.level(((frame.node(phase, progress), parents),))
+        configuration, levels = self._levels_of(below)
+        for level in levels:
             configuration = self.of(level, configuration)
         return configuration
+
+    def _levels_of(
+        self, below: Enclosing | Configuration | None
+    ) -> tuple[Configuration | None, tuple[Level, ...]]:
+        """What is a configuration already, and the levels of the places on it, the lowest first."""
+        levels: list[Level] = []
+        while type(below) is Enclosing:
+            frame, phase, progress, parents, below = below
+            levels.append(self._levels.level(((frame.node(phase, progress), parents),)))
+        configuration: Configuration | None = below  # type: ignore[assignment]
+        return configuration, tuple(reversed(levels))
 
     def _after_levels(
         self, level: Level, below: Configuration | None, text: bytes, place: int

@@ -23,7 +23,7 @@ Survivors = tuple[tuple[int, int], ...]
 Entry = tuple[Node, tuple[int, ...]]
 
 # What a level, a node and an entry of a dictionary take, measured with their share of the tables.
-_LEVEL_BYTES = 1000
+_LEVEL_BYTES = 750
 _STEP_BYTES = 110
 _FIRST = (0,)
 

@@ -61,6 +61,7 @@ class Leaves:
         self._labelled: WeakValueDictionary[Hashable, LabelledKeys] = WeakValueDictionary()
         self._recent: deque[Leaf] = deque(maxlen=_NUM_RECENT)
         self._shared: dict[Hashable, Leaf] = {}
+        self._literals: dict[int, Leaf] = {}
         self._num_made = 0
         self._alike_exits = AlikeExits(vocabulary)
         self._writings: WeakValueDictionary[tuple[Leaf, Texts, bool], Writings] = WeakValueDictionary()
@@ -84,8 +85,12 @@ class Leaves:
             ValueError: none of them is asked for.
             VocabularyError: the tokenizer cannot write one.
         """
-        texts = {text: 0 for bit, text in _LITERALS if bits & bit}
-        return self._of(("literals", tuple(texts)), lambda: self._sparse(texts, is_shared=True))
+        leaf = self._literals.get(bits)
+        if leaf is None:
+            texts = {text: 0 for bit, text in _LITERALS if bits & bit}
+            made = self._of(("literals", tuple(texts)), lambda: self._sparse(texts, is_shared=True))
+            leaf = self._literals.setdefault(bits, made)
+        return leaf
 
     def texts(self, texts: TextSet, canonical: bool = False) -> Leaf:
         """Strings, quotes included, with label 0.

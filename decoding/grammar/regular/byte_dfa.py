@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.finite_texts import automaton_of
-from decoding.grammar.regular.measures import bottom_up, count_texts, distances, shortest_text
+from decoding.grammar.regular.measures import bottom_up, count_texts, distances, rows_bytes, shortest_text
 from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
@@ -170,6 +170,11 @@ class ByteDfa:
     def num_states(self) -> int:
         """States, S."""
         return len(self.rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of its rows, about."""
+        return rows_bytes(self.rows)
 
     @property
     def is_empty(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.finite_texts import automaton_of
-from decoding.grammar.regular.measures import count_texts, longest_length, shortest_text
+from decoding.grammar.regular.measures import count_texts, longest_length, rows_bytes, shortest_text
 from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
@@ -238,6 +238,11 @@ class Dfa:
             if state < 0:
                 return False
         return self._finals[state]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes, about."""
+        return rows_bytes(self._rows)
 
     def lengths(self) -> tuple[int, int | None] | None:
         """Code points of a shortest and of a longest text (None: there is none); None if it is empty."""

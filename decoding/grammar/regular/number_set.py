@@ -183,6 +183,12 @@ class NumberSet:
     def __or__(self, other: NumberSet) -> NumberSet:
         return ~(~self & ~other)
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes, about."""
+        digits = sum(cut.numerator.bit_length() + cut.denominator.bit_length() for cut in self._cuts)
+        return 300 * (len(self._cuts) + 1) + digits // 8
+
     def __sub__(self, other: NumberSet) -> NumberSet:
         return self & ~other
 

@@ -103,19 +103,19 @@ class Atoms:
         return known
 
     def _conjunction(self, formula: Formula) -> Conjunction:
-        if isinstance(formula, TypeIs):
+        if type(formula) is TypeIs:
             types = int(formula.types)
             known = self._types.get(types)
             if known is None:
                 known = self._types[types] = self.add(formula)
             return known
-        if isinstance(formula, And):
+        if type(formula) is And:
             return self._all_of(formula.parts)
-        if isinstance(formula, Reference):
+        if type(formula) is Reference:
             return self._resolved(formula.target)
-        if isinstance(formula, Not):
+        if type(formula) is Not:
             return self.negation(self.conjunction(formula.part), formula.place)
-        if isinstance(formula, Or) and not formula.parts:
+        if type(formula) is Or and not formula.parts:
             return self.nothing
         return self.add(formula)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from weakref import WeakValueDictionary
 
 from decoding.grammar.budget import check_time
@@ -22,7 +22,7 @@ class _SpelledKeys:
     __slots__ = ("__weakref__", "automaton")
 
     def __init__(self, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
-        texts = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+        texts = [encode_basestring(name).encode() for name in names]
         self.automaton: ByteDfa = spelled_keys(texts, spelled_classes(classes))
 
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
 
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.remembered import Remembered
 from decoding.grammar.regular.spelling import spell_labelled
 
 Row = list[tuple[int, int, int]]
 _BEHIND_ALL_BYTES = 256
 
 
-@lru_cache(maxsize=64)
 def spelled_classes(classes: tuple[Dfa, ...]) -> ByteDfa:
     """Keys of some disjoint sets in their spelling, labelled by the number of their set."""
+    return _spelled(classes)
+
+
+def _spell(classes: tuple[Dfa, ...]) -> ByteDfa:
     return spell_labelled([(keys, label) for label, keys in enumerate(classes)])
+
+
+def _size(spelled: ByteDfa, classes: tuple[Dfa, ...]) -> int:
+    return spelled.num_bytes + sum(keys.num_bytes for keys in classes)
+
+
+_spelled = Remembered(_spell, _size)
 
 
 def spelled_keys(names: Sequence[bytes], classes: ByteDfa) -> ByteDfa:

@@ -17,6 +17,7 @@ from decoding.grammar.schema.document import Json
 
 Role = Literal["enforced", "annotation", "structure"]
 TYPE_NAMES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_TYPES = frozenset(TYPE_NAMES)
 
 
 class Holds(IntEnum):
@@ -132,7 +133,7 @@ def is_type(value: Json) -> bool:
     """Whether it is a type's name or an array of distinct ones."""
     if isinstance(value, str):
         return value in TYPE_NAMES
-    return is_filled_name_list(value) and all(name in TYPE_NAMES for name in value)
+    return is_filled_name_list(value) and _TYPES.issuperset(value)
 
 
 def is_names_by_name(value: Json) -> bool:

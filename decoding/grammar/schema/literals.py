@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import lru_cache
 
 from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.errors import SchemaLimitError
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.remembered import Remembered
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.schema.document import Json
 from decoding.grammar.schema.formula import (
@@ -82,14 +82,16 @@ def _scalars(mask: int, texts: list[str], numbers: list[int | Decimal], place: P
     return And((TYPES[mask], *conditions)) if conditions else TYPES[mask]
 
 
-@lru_cache(maxsize=256)
-def _text_set(texts: tuple[str, ...]) -> TextSet:
+def _texts_one_by_one(texts: tuple[str, ...]) -> TextSet:
     return TextSet.of(automaton=Dfa.of_texts(texts))
 
 
-@lru_cache(maxsize=256)
-def _number_set(numbers: tuple[int | Decimal, ...]) -> NumberSet:
-    return NumberSet.of_values(numbers)
+def _size_of_texts(made: TextSet, texts: tuple[str, ...]) -> int:
+    return made.num_bytes + sum([80 + 4 * len(text) for text in texts])
+
+
+_text_set = Remembered(_texts_one_by_one, _size_of_texts)
+_number_set = Remembered(NumberSet.of_values, lambda made, numbers: 2 * made.num_bytes + 100 * len(numbers))
 
 
 def _array(value: list[Json], place: Place) -> Formula:

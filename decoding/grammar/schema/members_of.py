@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from typing import TYPE_CHECKING
 
 from decoding.grammar.errors import SchemaLimitError, VocabularyError
@@ -41,7 +41,7 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> DraftObject:
     for label, name in enumerate(names):
         values = _named_values(builder, case, name) if builder.can_write(name) else {}
         if values:
-            size = len(json.dumps(name, ensure_ascii=False).encode()) + 1
+            size = len(encode_basestring(name).encode()) + 1
             named.append(Member(label, name, name in required, 1, size, values))
         elif name in required:
             named.append(Member(label, name, True, 1, 0, {0: builder.nothing}))
@@ -136,10 +136,10 @@ def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | No
             if supply == 0:
                 return 0, b""
         shortest = next(text for text in keys.texts() if text not in names)
-        return supply, json.dumps(shortest, ensure_ascii=False).encode()
+        return supply, encode_basestring(shortest).encode()
     spelled = spelled_classes((keys,))
     if names:
-        spelled -= ByteDfa.literals((json.dumps(name, ensure_ascii=False).encode(), 0) for name in names)
+        spelled -= ByteDfa.literals((encode_basestring(name).encode(), 0) for name in names)
     if spelled.is_empty:
         return 0, b""
     spelled &= writable

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from decoding.grammar.budget import AutomatonLimitError
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.regex_errors import PatternError, UnsupportedPatternError
+from decoding.grammar.regular.remembered import Remembered
 
-_compiled = lru_cache(maxsize=256)(compile_pattern)
+
+def _compile(pattern: str, portable: bool) -> Dfa:
+    return compile_pattern(pattern, portable=portable)
+
+
+_compiled = Remembered(_compile, lambda dfa, pattern, portable: dfa.num_bytes + 4 * len(pattern))
 
 
 def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False) -> Dfa:
@@ -22,7 +26,7 @@ def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False
         SchemaLimitError: its automaton has too many states.
     """
     try:
-        return _compiled(pattern, portable=portable)
+        return _compiled(pattern, portable)
     except UnsupportedPatternError as error:
         raise UnsupportedSchemaError(keyword, pointer, str(error)) from None
     except PatternError as error:
@@ -37,6 +41,6 @@ def is_read_differently(pattern: str) -> bool:
     A pattern that cannot be compiled is none of these: where it is used, it is refused.
     """
     try:
-        return _compiled(pattern, portable=False) != _compiled(pattern, portable=True)
+        return _compiled(pattern, False) != _compiled(pattern, True)
     except (PatternError, AutomatonLimitError):
         return False

@@ -11,6 +11,7 @@ from decoding.grammar.leaves.hole import HoleName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
 from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.remembered import Remembered
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.schema.formula import (
     ANYTHING,
@@ -166,9 +167,11 @@ def _text_set(
         raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
 
 
-@lru_cache(maxsize=256)
-def _limited(least: int, most: int | None, automaton: Dfa | None) -> TextSet:
-    return TextSet.of(least, most, automaton)
+def _size(made: TextSet, least: int, most: int | None, automaton: Dfa | None) -> int:
+    return made.num_bytes + (0 if automaton is None else automaton.num_bytes)
+
+
+_limited = Remembered(TextSet.of, _size)
 
 
 # Of these, texts that are met in practice are left out; of the others known in part, curiosities.

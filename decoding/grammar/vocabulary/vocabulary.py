@@ -133,6 +133,13 @@ class Vocabulary:
         """A mask that allows no token. Shape: (ceil(V / 32),), uint32."""
         return np.zeros(self.num_words, dtype=np.uint32)
 
+    @cached_property
+    def nothing(self) -> NDArray[np.uint32]:
+        """The mask that allows no token, for all who do not change it. Shape: (ceil(V / 32),), uint32."""
+        mask = self.empty_mask()
+        mask.flags.writeable = False
+        return mask
+
     def packed(self, tokens: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint32]:
         """A mask that allows these tokens. Shape: (ceil(V / 32),), uint32."""
         allowed = np.zeros(self.num_words * WORD_BITS, dtype=np.bool_)
