@@ -9,9 +9,11 @@ model has not begun another pass.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakSet
@@ -23,6 +25,9 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from decoding.hf_session import TreeSession
+from index_builder.vector_wish import VectorWish
+from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.shortlister import Shortlister
 from service.configuration.config import IndexSpec
 from service.configuration.sections import HttpConfig, ModelSpec
 from service.gateway import handlers
@@ -44,6 +49,11 @@ _BEAM = pb.RETRIEVAL_METHOD_BEAM
 BEAM = pb.RetrieveRequest(query="which city", k=3, method=_BEAM, beam_size=4)
 # Every entity is scored; a decoder runs beside it for the explanation.
 AUTO = pb.RetrieveRequest(query="which city", k=3, explain=True)
+# Vectors propose some entities; of shortlist these alone are scored, auto decodes first.
+SHORTLIST = pb.RetrieveRequest(
+    query="which city", k=3, method=pb.RETRIEVAL_METHOD_SHORTLIST, shortlist_size=3
+)
+AUTO_WITH_VECTORS = pb.RetrieveRequest(query="which city", k=3, shortlist_size=3)
 DISC = pb.RetrieveRequest(query="which city", method=pb.RETRIEVAL_METHOD_DISC, seed=1, num_samples=8)
 TITLES = (
     '{"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "string", "x-genret-index": "tiny"}}'
@@ -67,6 +77,12 @@ FORMS: dict[str, tuple[str, Message, int]] = {
         2,
     ),
 }
+if find_spec("faiss") and find_spec("sklearn"):
+    LEXICAL: VectorWish | None = VectorWish(VectorMethod.parse("lexical"))
+    PROPOSED = {"shortlist": SHORTLIST, "auto with vectors": AUTO_WITH_VECTORS}
+else:
+    LEXICAL, PROPOSED = None, {}
+FORMS |= {form: ("Retrieve", message, 1) for form, message in PROPOSED.items()}
 UNARY = [form for form in FORMS if form != "stream"]
 Transport = Literal["grpc", "http"]
 TRANSPORTS: tuple[Transport, ...] = ("grpc", "http")
@@ -78,7 +94,7 @@ CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     folder: Path = tmp_path_factory.mktemp("tiny")
     checkpoint = make_checkpoint(folder / "checkpoint")
-    index = make_index(folder / "index", checkpoint)
+    index = make_index(folder / "index", checkpoint, LEXICAL)
     opener = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
     served = open_all(opener, IndexSpec("tiny", index))["tiny"]
     yield served
@@ -245,7 +261,7 @@ async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
     async with serving(tiny, sessions) as api:
         for form, (_, _, asked) in FORMS.items():
             number = await passes_of(api, transport, form)
-            assert number >= (1 if form == "score" else 3)
+            assert number >= {"score": 1, "shortlist": 2}.get(form, 3)
             # Behind the last pass of a model nobody is asked any more.
             for at in sorted(at for at in {0, 1, 2, number - 2} if 0 <= at < max(number - 1, 1)):
                 before = api.ended("cancelled", "running")
@@ -289,6 +305,40 @@ async def test_the_deadline_passes_in_the_queue(
         before = api.ended("deadline_exceeded", "queue")
         await leave_the_queue(api, transport, form, late, DEADLINE_S)
         assert api.ended("deadline_exceeded", "queue") == before + 1
+
+
+@pytest.mark.skipif(not PROPOSED, reason="needs the extra vectors")
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@asynchronous
+async def test_a_client_leaves_while_vectors_are_asked(
+    tiny: ServedIndex,
+    sessions: WeakSet[TreeSession],
+    transport: Transport,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(tiny, sessions) as api:
+        propose = Shortlister.propose
+        asked, go = threading.Event(), threading.Event()
+
+        def held(*arguments: Any) -> Any:
+            asked.set()
+            assert go.wait(30)
+            return propose(*arguments)
+
+        monkeypatch.setattr(Shortlister, "propose", held)
+        for form in PROPOSED:
+            for leave, deadline_s in ((gone, None), (late, DEADLINE_S)):
+                asked.clear()
+                go.clear()
+                api.model.watch()
+                call = api.ask(transport, form, deadline_s)
+                await until(asked.is_set)
+                await leave(call)
+                await until(lambda: not api.running_calls() and not api.users())
+                go.set()
+                await until(lambda: not api.held())
+                assert api.model.passes == 0
+                await api.check_free()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -170,6 +170,21 @@ async def test_a_reload_brings_vectors_of_new_titles(index: ChangingIndex) -> No
         assert after.title == "Quicksilver"
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped files")
+@asynchronous
+async def test_vectors_of_a_replaced_version_are_given_up(index: ChangingIndex) -> None:
+    async with served(index) as (server, client):
+        for number in range(4):
+            request = RetrieveRequest("hamlett", method="shortlist", **SHORT)
+            assert (await client.retrieve(request)).result.num_scored
+            index.add(f"Title {number}")
+            assert (await client.reload_index()).reloaded
+        await server.reloader.settle()
+        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+        held = {file for file in mapped if file.startswith(str(index.path)) and "vectors.faiss" in file}
+        assert held == {str(index.live / "vectors.faiss")}
+
+
 @asynchronous
 async def test_a_library_that_is_missing_is_named(
     index: ChangingIndex, monkeypatch: pytest.MonkeyPatch

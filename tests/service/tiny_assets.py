@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
+from index_builder.vector_wish import VectorWish
 from retrieval.text import TextTokenizer
 
 CATALOGUE = """title\tentity_id\taliases\tkind
@@ -59,10 +60,10 @@ def make_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def make_index(folder: Path, checkpoint: Path) -> Path:
+def make_index(folder: Path, checkpoint: Path, vectors: VectorWish | None = None) -> Path:
     """Build an index over the titles for the checkpoint's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "titles.tsv"
     source.write_text(CATALOGUE, encoding="utf-8")
-    build_index(source, TextTokenizer.load(checkpoint), BuildOptions(out=folder / "tiny"))
+    build_index(source, TextTokenizer.load(checkpoint), BuildOptions(out=folder / "tiny", vectors=vectors))
     return folder / "tiny"
