@@ -44,6 +44,15 @@ class CompileBudget:
             )
         self.check_time()
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done meanwhile is not compiling, and has bounds of its own."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._deadline += time.monotonic() - begun
+
 
 _CURRENT: ContextVar[CompileBudget | None] = ContextVar("compile_budget", default=None)
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from decoding.grammar.budget import compile_budget
+from decoding.grammar.budget import compile_budget, current_budget
 from decoding.grammar.cache import CacheStats, GrammarCache
 from decoding.grammar.compiler import compile_schema
 from decoding.grammar.errors import GrammarError, SchemaLimitError
@@ -155,7 +155,8 @@ class SchemaStore:
         """
 
         def open_hole(name: HoleName) -> HoleLeaf:
-            return holes(_meant(name, titles))
+            with current_budget().stopped():
+                return holes(_meant(name, titles))
 
         try:
             grammar = compile_schema(self._text(request), self._leaves, request.options, open_hole)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import pytest
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
+from decoding.grammar.options import CompileLimits, GrammarOptions
 from retrieval import Retriever
 from retrieval.answers.answerer import Answerer
 from retrieval.answers.engine import AnswerEngine
 from retrieval.answers.errors import SchemaRejectedError
+from retrieval.answers.index_set import IndexSet
+from retrieval.answers.shortlist import Finder
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from retrieval.errors import InputError
+from retrieval.types import Entity
 from tests.checkpoints import make_checkpoint, make_index
 
 QUERY = "who wrote hamlet"
@@ -334,6 +339,28 @@ def test_a_shortlist_that_is_too_short_is_refused_for_its_request_alone(retrieve
     assert isinstance(short, SchemaRejectedError)
     assert "no value is valid" in str(short)
     assert isinstance(fine, AnswerResult)
+
+
+def test_the_time_of_a_search_is_not_that_of_compiling(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search by a large model may take longer than a schema may: both have their own bounds."""
+    request = AnswerRequest(QUERY, SCHEMAS["title"], shortlist=1)
+    job = retriever.answerer.job(request)
+    likeliest = IndexSet.finder
+    options = GrammarOptions.for_writing(CompileLimits(seconds=0.5))
+
+    def slowly(indexes: IndexSet, name: str) -> Finder:
+        def find(query: str, predicate: str | None, size: int) -> Sequence[Entity]:
+            time.sleep(0.6)
+            return likeliest(indexes, name)(query, predicate, size)
+
+        return find
+
+    monkeypatch.setattr(IndexSet, "finder", slowly)
+    monkeypatch.setattr(AnswerRequest, "options", property(lambda _: options))
+    (answer,) = retriever.answerer.run([job])
+    assert isinstance(answer, AnswerResult)
 
 
 def test_a_shortlist_over_an_index_without_a_search_is_refused(retriever: Retriever) -> None:
