@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+from service.serving.heap import keep_freed_memory
 from service.serving.server import Server
 
 _LOG = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ async def serve_until_signalled(server: Server, on_ready: Callable[[Server], Non
         GenretError: an index or the model cannot be used.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_freed_memory()
     stop, hurry = asyncio.Event(), asyncio.Event()
     received: list[signal.Signals] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,6 +13,7 @@ from retrieval.errors import GenretError
 from service.configuration.config import IndexSpec
 from service.errors import NotReadyError
 from service.serving.executor import DeviceExecutor
+from service.serving.heap import give_back_memory
 from service.serving.lanes import Lanes
 from service.serving.opener import Opener
 from service.serving.served import IndexDescription, IndexTable, ServedIndex
@@ -205,7 +205,7 @@ class Reloader:
             self._on_ended(name, "failed")
             bug = None if isinstance(error, GenretError) else error
             _LOG.error("index %r: the version served stays: %s", name, error, exc_info=bug)
-            self._in_background(self._loading.run(gc.collect))
+            self._in_background(self._loading.run(give_back_memory))
             return
         done = task.result()
         self._on_ended(name, "reloaded" if done.reloaded else "unchanged")
@@ -233,7 +233,7 @@ class Reloader:
         await self._compiler.run(_nothing)
         await device.run(release)
         # Versions are no cycles and go at once; this is for what errors and tasks have left behind.
-        await self._loading.run(gc.collect)
+        await self._loading.run(give_back_memory)
 
 
 def _leave(served: ServedIndex) -> None:

@@ -19,6 +19,7 @@ from service.observability.state import ServerState
 from service.observability.tracing import Tracing
 from service.security.authority import Authority
 from service.serving.executor import DeviceExecutor
+from service.serving.heap import give_back_memory
 from service.serving.lanes import Lanes
 from service.serving.listeners import METHODS, SERVICES, Listeners
 from service.serving.opener import Opener
@@ -116,7 +117,7 @@ class Server:
         # What was loaded lives as long as the server: collections need not look through it again and again,
         # which would hold up requests for some tenths of a second. Versions of indexes that are replaced go
         # all the same: they are part of no cycle, and what is loaded later is not frozen.
-        gc.collect()
+        give_back_memory()
         gc.freeze()
         await self.readiness.announce(State.READY)
 
