@@ -3,15 +3,19 @@
     python benchmarks/service_load.py --index sample.index [--parts overhead,clients,health,overload]
 
 The server is a process of its own, asked by the project's client from this one. The model's own limit is
-measured by the library in this process before, at the same batch sizes.
+measured by the library in this process behind it, with the same queries in batches of the same sizes: alone,
+and in turn beside a process that is as busy as the client and the server's event loop were. Served, the model
+shares its cores with both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +24,64 @@ from harness.load_generator import Load, Percentiles, closed_loop, open_loop, pr
 from harness.report import announce, command_line, environment, write_json
 from harness.served_process import ServedProcess, sample_queries, serving
 
+from retrieval.request_checks import METHODS
 from retrieval.types import RetrieveRequest
 from service.client import AsyncRetrievalClient
 
 PARTS = ("overhead", "clients", "health", "overload")
 _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 _CLIENTS = (1, 4, 16, 64)
+_LIMIT_BATCHES = 12
 
 
-def model_limit(index: Path, requests: Sequence[RetrieveRequest], sizes: Sequence[int]) -> dict[int, float]:
-    """Return the requests per second that the library answers in batches of each size, in this process."""
+def model_limit(
+    index: Path, requests: Sequence[RetrieveRequest], sizes: Sequence[int], busy_share: float
+) -> dict[str, dict[int, float]]:
+    """Return the requests per second that the library answers in batches of each size, in this process.
+
+    Args:
+        index: The index.
+        requests: What is asked.
+        sizes: Of batches.
+        busy_share: Of a core, taken by the process beside it.
+
+    Returns:
+        By size, "alone" and "beside" the other process.
+    """
     from retrieval.retriever import Retriever
 
-    speeds = {}
+    seconds = {"alone": dict.fromkeys(sizes, 0.0), "beside": dict.fromkeys(sizes, 0.0)}
+    asked = dict.fromkeys(sizes, 0)
     with Retriever.open(index, num_threads=1) as retriever:
         retriever.warm_up()
         for size in sizes:
-            batches = [list(requests[at : at + size]) for at in range(0, max(48, 3 * size), size)]
-            batches = [batch for batch in batches if len(batch) == size]
-            started = time.perf_counter()
+            number = min(_LIMIT_BATCHES, len(requests) // size)
+            batches = [list(requests[at : at + size]) for at in range(0, number * size, size)]
             for batch in batches:
-                retriever.retrieve_batch(batch)
-            speeds[size] = size * len(batches) / (time.perf_counter() - started)
-    return speeds
+                asked[size] += size
+                for beside in seconds:
+                    with busy_process(busy_share) if beside == "beside" else contextlib.nullcontext():
+                        started = time.perf_counter()
+                        retriever.retrieve_batch(batch)
+                        seconds[beside][size] += time.perf_counter() - started
+    return {beside: {size: asked[size] / taken[size] for size in sizes} for beside, taken in seconds.items()}
+
+
+@contextlib.contextmanager
+def busy_process(share: float) -> Iterator[None]:
+    """Let another process use a share of a core during the block, a millisecond at a time."""
+    code = (
+        "import time\nprint(flush=True)\nwhile True:\n"
+        "    end = time.thread_time() + 0.001\n    while time.thread_time() < end: pass\n"
+        f"    time.sleep({0.001 * (1 - share) / share!r})"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            if process.stdout is not None:
+                process.stdout.readline()  # it runs
+            yield
+        finally:
+            process.kill()
 
 
 async def measure_overhead(
@@ -65,17 +104,52 @@ async def measure_overhead(
 
 
 async def measure_clients(
-    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float, served: ServedProcess
 ) -> dict[str, Any]:
     """Clients that each send one call after the other."""
     figures: dict[str, Any] = {}
     for num_clients in _CLIENTS:
+        before, begun = served.thread_times(), time.process_time()
         load = await closed_loop(client, requests, num_clients, seconds)
-        figures[str(num_clients)] = figures_of(load)
+        mine, after = time.process_time() - begun, served.thread_times()
+        threads = [times.since(before.get(number)) for number, times in after.items()]
+        device = max(threads, key=lambda times: times.ran_s)
+        others_s = sum(times.ran_s for times in threads) - device.ran_s
+        shares = {
+            "device_ran": device.ran_s / load.seconds,
+            "device_queued": device.queued_s / load.seconds,
+            "server_others": others_s / load.seconds,
+            "client": mine / load.seconds,
+        }
+        figures[str(num_clients)] = figures_of(load) | {"shares": shares}
         click.echo(f"  {num_clients:3} clients: {load.per_second:6.1f} answers/s; {said(load)}")
+        idle = 1 - shares["device_ran"] - shares["device_queued"]
+        click.echo(
+            f"      the device's thread is {shares['device_ran']:.1%} on a core, "
+            f"{shares['device_queued']:.1%} waiting for one, {idle:.1%} idle or waiting for a lock; "
+            f"of a core, the server's other threads take {shares['server_others']:.1%}, "
+            f"the client {shares['client']:.1%}"
+        )
     alone, many = figures["1"]["per_second"], figures[str(_CLIENTS[-1])]["per_second"]
     click.echo(f"  {_CLIENTS[-1]} clients against one: {many / alone:.2f}x")
     return figures
+
+
+def measure_limit(
+    index: Path, requests: Sequence[RetrieveRequest], clients: dict[str, Any]
+) -> dict[str, Any]:
+    """What the library does in batches as large as the server's, against many clients."""
+    many = clients[str(_CLIENTS[-1])]
+    busy = many["shares"]["server_others"] + many["shares"]["client"]
+    limits = model_limit(index, requests, (1, 16, 32, 64), busy)
+    click.echo(f"the library, alone / beside a process that uses {busy:.1%} of a core as client and loop do")
+    for size, alone in limits["alone"].items():
+        click.echo(f"  batches of {size:2}: {alone:.1f} / {limits['beside'][size]:.1f} answers/s")
+    reached = {name: many["per_second"] / speeds[32] for name, speeds in limits.items()}
+    click.echo(
+        f"  {_CLIENTS[-1]} clients reach {reached['alone']:.1%} / {reached['beside']:.1%} of batches of 32"
+    )
+    return {"busy_share": busy, "per_second": limits, "reached": reached}
 
 
 async def measure_health(
@@ -171,11 +245,18 @@ def vars_of(figure: Percentiles) -> dict[str, float]:
 @click.option("--index", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--parts", default=",".join(PARTS), show_default=True)
 @click.option("--seconds", type=float, default=60.0, show_default=True, help="Length of the overload.")
+@click.option("--method", type=click.Choice(METHODS), default="beam", show_default=True)
 @click.option("--k", type=int, default=5, show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path))
 @click.argument("serve_options", nargs=-1)
 def main(
-    index: Path, parts: str, seconds: float, k: int, json_file: Path | None, serve_options: tuple[str, ...]
+    index: Path,
+    parts: str,
+    seconds: float,
+    method: str,
+    k: int,
+    json_file: Path | None,
+    serve_options: tuple[str, ...],
 ) -> None:
     """Start a server on INDEX and put load on it. Options behind -- go to `genret serve`."""
     facts = environment("torch", "grpcio")
@@ -183,16 +264,12 @@ def main(
     wanted = parts.split(",")
     if unknown := set(wanted) - set(PARTS):
         raise click.UsageError(f"unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
-    requests = [RetrieveRequest(query, k=k) for query in sample_queries(_QUERIES)]
+    requests = [RetrieveRequest(query, k=k, method=method) for query in sample_queries(_QUERIES)]
     figures: dict[str, Any] = {}
-    if "clients" in wanted:
-        figures["model"] = model_limit(index, requests, (1, 16, 32, 64))
-        for size, speed in figures["model"].items():
-            click.echo(f"the library, batches of {size}: {speed:.1f} answers/s")
     with serving(index, *serve_options) as served:
         measures: dict[str, Callable[[AsyncRetrievalClient], Awaitable[dict[str, Any]]]] = {
             "overhead": lambda client: measure_overhead(client, requests),
-            "clients": lambda client: measure_clients(client, requests, 15),
+            "clients": lambda client: measure_clients(client, requests, 15, served),
             "health": lambda client: measure_health(client, requests, 20),
             "overload": lambda client: measure_overload(client, requests, seconds, served),
         }
@@ -205,6 +282,8 @@ def main(
                     figures[part] = await measures[part](client)
 
         asyncio.run(run())
+    if "clients" in wanted:
+        figures["model"] = measure_limit(index, requests, figures["clients"])
     write_json(json_file, command_line(), facts, figures)
 
 

@@ -29,7 +29,7 @@ class Ended:
         code: "OK", or the name of its gRPC status.
         seconds: From when it was due to its end.
         late_seconds: From when it was due until it was sent: the generator's own fault.
-        model_ms: Of the answer: time the model took for its batch.
+        model_ms: Of the answer: time its batch took on the device, searching vectors included.
         queue_ms: Of the answer: time it waited for its batch.
         server_ms: Of the answer: from its arrival at the server to the reply.
         retry_after_s: Of a refusal: when it may be tried again, None where the server did not say.
@@ -121,7 +121,7 @@ async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float
         "OK",
         ended - due,
         sent - due,
-        model_ms=timings.prefill_ms + timings.decode_ms,
+        model_ms=timings.prefill_ms + timings.decode_ms + timings.shortlist_ms + timings.score_ms,
         queue_ms=reply.queue_ms,
         server_ms=reply.total_ms,
     )

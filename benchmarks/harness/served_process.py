@@ -36,6 +36,25 @@ class Footprint:
     mapped_versions: int
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Where a thread's time went; in what is left of a span it had nothing to do, or waited for a lock.
+
+    Attributes:
+        ran_s: On a core, seconds.
+        queued_s: Ready to run while the cores were others', seconds.
+    """
+
+    ran_s: float
+    queued_s: float
+
+    def since(self, earlier: ThreadTimes | None) -> ThreadTimes:
+        """Return what came since an earlier look; None: the thread is new."""
+        if earlier is None:
+            return self
+        return ThreadTimes(self.ran_s - earlier.ran_s, self.queued_s - earlier.queued_s)
+
+
 class ServedProcess:
     """A running `genret serve`.
 
@@ -64,6 +83,15 @@ class ServedProcess:
             num_threads=int(status["Threads"]),
             mapped_versions=len(versions),
         )
+
+    def thread_times(self) -> dict[int, ThreadTimes]:
+        """Return the times of every thread since it began, by its id."""
+        times = {}
+        for folder in (Path("/proc") / str(self.process.pid) / "task").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # one that has just ended
+                ran_ns, queued_ns, _ = map(int, (folder / "schedstat").read_text().split())
+                times[int(folder.name)] = ThreadTimes(ran_ns / 1e9, queued_ns / 1e9)
+        return times
 
     def log_lines(self, containing: str) -> list[str]:
         """Return lines of the log that contain a text."""
