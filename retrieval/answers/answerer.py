@@ -18,6 +18,7 @@ from retrieval.answers.methods import Written, write
 from retrieval.answers.request_options import AnswerOptions
 from retrieval.answers.schemas import CompiledSchema
 from retrieval.answers.shortlist import Finder, Shortlist
+from retrieval.answers.standing import standing
 from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, Schema
 from retrieval.answers.validation import InvalidAnswerError, SlowValidationError
 from retrieval.errors import GenretError, InputError, ModelError
@@ -266,7 +267,7 @@ class Answerer:
         try:
             text = written.text.decode()
             job.schema.validator.check(text)
-            holes = job.schema.grammar.holes(written.text)
+            holes = standing(job.schema.grammar.holes(written.text), written.text)
         except SlowValidationError as error:
             return error
         except (UnicodeDecodeError, InvalidAnswerError, ValueError) as error:

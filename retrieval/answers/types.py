@@ -91,7 +91,7 @@ class AnswerEntity:
 
     Attributes:
         pointer: JSON pointer of the string in the answer: "/people/0/name".
-        index: Name of the index, as the schema has it.
+        index: Name of the index; its own, where the schema says "titles".
         title: The string.
         entities: Those with that title, in the index's order; more than one where titles are not unique.
     """
