@@ -2,12 +2,15 @@
 
     python benchmarks/answers.py --json answers.json
     python benchmarks/answers.py --model default --only simple3 --rounds 3
+    python benchmarks/answers.py --target pair/target --draft-model pair/draft --only record --draft-tokens 4
 
-Two targets with the shipped model's tokenizer: the shipped model, drafted for by a random Llama of two
-layers, and a random Llama of 100 million parameters, drafted for by the shipped model. Every round answers
-the same prompts under every schema in each of the four ways in turn, prompts and all; one round before the
-others warms up and is left out. Random models agree about nothing, so their drafts show what drafting costs,
-not what it gains.
+Without `--target` two targets with the shipped model's tokenizer: the shipped model, drafted for by a random
+Llama of two layers, and a random Llama of 100 million parameters, drafted for by the shipped model. Every
+round answers the same prompts under every schema in each of the four ways in turn, prompts and all; one round
+before the others warms up and is left out. Random models agree about nothing, so their drafts show what
+drafting costs, not what it gains. That is seen with a pair that `benchmarks/draft_pair.py` has taught: dev
+queries are asked in the words it knows, and the schema `record` asks for the documents it was taught.
+`--layers` makes the target dearer by layers that change nothing, or little, by `--unlike`.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from typing import Any
 
 import click
 import torch
+from draft_pair import of_layers, rows
 from harness.answer_contest import WAYS, contest
 from harness.report import announce, command_line, environment, write_json
-from harness.schema_classes import CLASSES
+from harness.schema_classes import CLASSES, SchemaClass
 from harness.titles import JSON
 from rich.console import Console
 from rich.table import Table
@@ -30,10 +34,23 @@ from decoding.answering import Speller
 from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from decoding.hf_model import HFLanguageModel
+from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 
 _ROOT = Path(__file__).resolve().parent.parent
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 _WHITESPACES = ("compact", "spaced")
+RECORD = SchemaClass(
+    "record",
+    {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in ("title", "kind", "description")},
+        "required": ["title", "kind", "description"],
+        "additionalProperties": False,
+    },
+    lambda _: {"title": "Lion", "kind": "animal", "description": "Large social cat"},
+)
+_SCHEMAS = (*CLASSES, RECORD)
 
 
 @click.command(context_settings={"show_default": True})
@@ -49,14 +66,35 @@ _WHITESPACES = ("compact", "spaced")
 @click.option(
     "--only",
     multiple=True,
-    type=click.Choice([one.name for one in CLASSES]),
-    show_default="all",
+    type=click.Choice([one.name for one in _SCHEMAS]),
+    show_default="all classes",
     help="This schema; may be repeated.",
 )
 @click.option("--whitespace", type=click.Choice(_WHITESPACES), multiple=True, default=_WHITESPACES)
+@click.option(
+    "--way", "ways", multiple=True, type=click.Choice(list(WAYS)), default=list(WAYS), help="May be repeated."
+)
 @click.option("--queries", type=click.IntRange(min=1), default=4, help="Answers of a batch.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=96, help="Of an answer, at least.")
-@click.option("--draft-tokens", type=click.IntRange(min=1, max=64), default=4, help="Proposed at a time.")
+@click.option(
+    "--draft-tokens",
+    type=click.IntRange(min=1, max=64),
+    multiple=True,
+    default=(4,),
+    help="Proposed at a time, at most; may be repeated.",
+)
+@click.option(
+    "--target", type=_FOLDER, help="Checkpoint of the shipped model's tokenizer, instead of --model."
+)
+@click.option("--draft-model", type=_FOLDER, help="Checkpoint that drafts for --target.")
+@click.option("--layers", type=click.IntRange(min=1), help="Layers of --target; further ones change nothing.")
+@click.option(
+    "--unlike",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Standard deviation of what the further layers of --target write with; 0: they change nothing.",
+)
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0)
 @click.option("--rounds", type=click.IntRange(min=1), default=7)
 @click.option("--tiny", is_flag=True, help="Small random models alone: to see that this runs.")
 def main(
@@ -64,13 +102,21 @@ def main(
     models: Sequence[str],
     only: Sequence[str],
     whitespace: Sequence[str],
+    ways: Sequence[str],
     queries: int,
     max_tokens: int,
-    draft_tokens: int,
+    draft_tokens: Sequence[int],
+    target: Path | None,
+    draft_model: Path | None,
+    layers: int | None,
+    unlike: float,
+    temperature: float,
     rounds: int,
     tiny: bool,
 ) -> None:
     """Measure answers."""
+    if (target is None) is not (draft_model is None):
+        raise click.UsageError("--target and --draft-model go together")
     torch.set_num_threads(1)
     facts = environment("torch", "transformers", "tokenizers", "numpy", "numba")
     announce(facts)
@@ -80,27 +126,53 @@ def main(
     vocab_size = default.vocab_size
     vocabulary = Vocabulary.from_tokenizer(tokenizer.serialized, _end_token(path), vocab_size)
     figures: dict[str, Any] = {}
-    for name in ("tiny",) if tiny else models:
+    if target is not None and draft_model is not None:
+        pairs = {target.name: lambda: taught_pair(target, draft_model, layers, unlike)}
+        asked = dev_prompts(tokenizer, target, queries)
+    else:
         small = random_llama(vocab_size, hidden=128, layers=2)
-        target, draft = {
-            "tiny": lambda: (random_llama(vocab_size, hidden=64, layers=2), small),  # noqa: B023
-            "default": lambda: (default, small),  # noqa: B023
+        pairs = {
+            "tiny": lambda: (random_llama(vocab_size, hidden=64, layers=2), small),
+            "default": lambda: (default, small),
             "random": lambda: (random_llama(vocab_size, hidden=768, layers=12), default),
-        }[name]()
+        }
+        pairs = {name: pairs[name] for name in (("tiny",) if tiny else models)}
+        asked = [tokenizer.encode_text(f"Record {number} as JSON: ") for number in range(queries)]
+    for name, pair in pairs.items():
+        large, small = pair()
         figures[name] = contest(
-            target,
-            draft,
+            large,
+            small,
             Leaves(vocabulary),
             Speller(tokenizer.encode_bytes, vocabulary),
-            [tokenizer.encode_text(f"Record {number} as JSON: ") for number in range(queries)],
-            [one for one in CLASSES if not only or one.name in only],
+            asked,
+            [one for one in _SCHEMAS if one.name in (only or [each.name for each in CLASSES])],
             whitespace,
+            ways,
             max_tokens=max_tokens,
             draft_tokens=draft_tokens,
+            temperature=temperature,
             rounds=rounds,
         )
         _print(name, figures[name])
     write_json(json_file, command_line(), facts, figures)
+
+
+def taught_pair(
+    target: Path, draft: Path, layers: int | None, unlike: float
+) -> tuple[HFLanguageModel, HFLanguageModel]:
+    """A target, made as deep as asked for, and its draft model."""
+    large, small = (LlamaForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (target, draft))
+    torch.manual_seed(0)
+    deep = of_layers(large, max(layers or 0, large.config.num_hidden_layers), unlike)
+    return HFLanguageModel(deep.eval()), HFLanguageModel(small.eval())
+
+
+def dev_prompts(tokenizer: TextTokenizer, checkpoint: Path, count: int) -> list[list[int]]:
+    """Queries that were not trained on, as the checkpoint is asked for JSON."""
+    template = CheckpointConfig.load(checkpoint).answer_template(None)
+    dev = [row["query"] for row in rows("queries") if row["split"] == "dev"]
+    return [template.encode(tokenizer, query) for query in dev[: 7 * count : 7]]
 
 
 def random_llama(vocab_size: int, hidden: int, layers: int) -> HFLanguageModel:
@@ -124,14 +196,29 @@ def _end_token(path: Path) -> int:
 
 
 def _print(name: str, figures: Sequence[dict[str, Any]]) -> None:
-    table = Table(title=f"{name}: passes a token, milliseconds of a batch")
-    for heading in ("schema", "whitespace", "tokens", *WAYS):
-        table.add_column(heading, justify="left" if heading == "schema" else "right")
+    table = Table(title=name)
+    headings = ("way", "tokens", "forced %", "guessed %", "passes a token", "draft passes", "accepted %")
+    for heading in ("schema", *headings, "ms of a batch", "of plain time", "of plain CPU time"):
+        table.add_column(heading, justify="left" if heading in ("schema", "way") else "right")
     for line in figures:
-        ways = [line["ways"][way] for way in WAYS]
-        cells = [f"{way['passes_per_token']:.2f}  {way['milliseconds'].text(0)}" for way in ways]
-        table.add_row(line["schema"], line["whitespace"], str(ways[0]["tokens"]), *cells)
-    Console().print(table)
+        for way, said in line["ways"].items():
+            accepted = said["accepted_share"]
+            table.add_row(
+                f"{line['schema']} {line['whitespace']}",
+                way,
+                str(said["tokens"]),
+                f"{100 * said['forced_share']:.0f}",
+                f"{100 * said['guessed_share']:.0f}",
+                f"{said['passes_per_token']:.2f}",
+                str(said["draft_passes"]),
+                "" if accepted is None else f"{100 * accepted:.0f}",
+                said["milliseconds"].text(0),
+                said["of_plain_time"].text(),
+                said["of_plain_cpu_time"].text(),
+            )
+        if not line["drafts_change_nothing"]:
+            table.add_row("", "drafts changed answers")
+    Console(width=160).print(table)
 
 
 if __name__ == "__main__":

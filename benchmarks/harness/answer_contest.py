@@ -34,15 +34,24 @@ def contest(
     prompts: Sequence[Sequence[int]],
     schemas: Sequence[SchemaClass],
     whitespaces: Sequence[str],
+    names: Sequence[str],
     *,
     max_tokens: int,
-    draft_tokens: int,
+    draft_tokens: Sequence[int],
+    temperature: float,
     rounds: int,
 ) -> list[dict[str, Any]]:
-    """Measure every schema in every style.
+    """Measure every schema in every style, in some of the ways; plainly always.
 
-    Greedy answers with and without drafts are compared: the line says whether all tokens are the same.
+    Greedy answers with and without drafts are compared: the line says whether all tokens are the same. Ways
+    with drafts are taken once for every number of tokens at a time, and are called `drafted 4`, `both 4`.
     """
+    ways = {
+        f"{name} {number}" if drafts else name: (forces, number)
+        for name, (forces, drafts) in WAYS.items()
+        if name in {"nothing", *names}
+        for number in (draft_tokens if drafts else (0,))
+    }
     figures = []
     for one in schemas:
         for whitespace in whitespaces:
@@ -54,15 +63,16 @@ def contest(
             grammar = compile_schema(one.text, leaves, options)
             budget = max(max_tokens, 2 * grammar.tokens_to_finish(grammar.start))
             answers: dict[str, list[AnswerText]] = {}
-            seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+            times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
             for number in range(rounds + 1):
-                for way in WAYS:
-                    begun = time.perf_counter()
+                for way, chosen in ways.items():
+                    begun = time.perf_counter(), time.thread_time()
                     answers[way] = _write(
-                        target, draft, grammar, speller, prompts, WAYS[way], budget, draft_tokens
+                        target, draft, grammar, speller, prompts, chosen, budget, temperature
                     )
+                    spent = time.perf_counter() - begun[0], time.thread_time() - begun[1]
                     if number:  # the round before the first warms up
-                        seconds[way].append(time.perf_counter() - begun)
+                        times[way].append(spent)
             figures.append(
                 {
                     "schema": one.name,
@@ -70,10 +80,12 @@ def contest(
                     "max_tokens": budget,
                     "drafts_change_nothing": all(
                         [answer.token_ids for answer in answers[plain]]
-                        == [answer.token_ids for answer in answers[drafted]]
+                        == [answer.token_ids for answer in answers[way]]
                         for plain, drafted in (("nothing", "drafted"), ("forced", "both"))
+                        for way in ways
+                        if plain in ways and way.startswith(drafted)
                     ),
-                    "ways": {way: _figures(answers[way], seconds[way]) for way in WAYS},
+                    "ways": {way: _figures(answers[way], times[way], times["nothing"]) for way in ways},
                 }
             )
     return figures
@@ -85,12 +97,14 @@ def _write(
     grammar: Grammar,
     speller: Speller,
     prompts: Sequence[Sequence[int]],
-    way: tuple[bool, bool],
+    way: tuple[bool, int],
     budget: int,
-    draft_tokens: int,
+    temperature: float,
 ) -> list[AnswerText]:
     forces, drafts = way
-    params = AnswerParams(max_tokens=budget, forced_spans=forces, draft_tokens=draft_tokens)
+    params = AnswerParams(
+        max_tokens=budget, forced_spans=forces, draft_tokens=drafts, temperature=temperature, seed=17
+    )
     answers = write_answers(
         target,
         prompts,
@@ -107,17 +121,24 @@ def _write(
     return written
 
 
-def _figures(answers: Sequence[AnswerText], seconds: Sequence[float]) -> dict[str, Any]:
+def _figures(
+    answers: Sequence[AnswerText],
+    times: Sequence[tuple[float, float]],
+    plain: Sequence[tuple[float, float]],
+) -> dict[str, Any]:
     tokens = sum(len(answer.token_ids) for answer in answers)
     passes = sum(answer.counts.forwards for answer in answers)
     drafted = sum(answer.counts.drafted for answer in answers)
     return {
         "tokens": tokens,
+        "guessed_share": sum(answer.counts.guessed for answer in answers) / tokens,
         "forced_share": sum(answer.counts.forced for answer in answers) / tokens,
         "passes": passes,
         "passes_per_token": passes / tokens,
         "draft_passes": sum(answer.counts.draft_forwards for answer in answers),
         "drafted": drafted,
         "accepted_share": sum(answer.counts.accepted for answer in answers) / drafted if drafted else None,
-        "milliseconds": Spread.of([1000 * second for second in seconds]),
+        "milliseconds": Spread.of([1000 * wall for wall, _ in times]),
+        "of_plain_time": Spread.of_ratios([wall for wall, _ in times], [wall for wall, _ in plain]),
+        "of_plain_cpu_time": Spread.of_ratios([cpu for _, cpu in times], [cpu for _, cpu in plain]),
     }

@@ -125,17 +125,44 @@ def test_logprobs_are_those_of_plain_passes() -> None:
 
 
 # Share of tokens that need no choice, at least; compact and spaced. Per cent, of twenty instances with GPT-2.
+# Of `boolnull` and `enum5` it is all but the values; elsewhere some tokens that lie in forced bytes are held
+# back, since a token may go on into a text or a number behind them. With these, as far as they are asked for:
 SHARES = {
-    "simple3": (25, 48),
-    "nested2": (26, 45),
-    "array_objs": (26, 48),
-    "complex10": (33, 49),
-    "enum5": (55, 67),
-    "freetext": (2, 3),
-    "boolnull": (71, 80),
-    "optional10": (14, 30),
-    "tree": (28, 54),
+    "simple3": ((40, 55), (53, 61)),
+    "nested2": ((34, 51), (49, 61)),
+    "array_objs": ((27, 48), (43, 55)),
+    "complex10": ((42, 58), (49, 61)),
+    "enum5": ((80, 85), (80, 85)),
+    "freetext": ((3, 5), (5, 7)),
+    "boolnull": ((77, 80), (77, 80)),
+    "optional10": ((14, 31), (28, 42)),
+    "tree": ((29, 54), (49, 62)),
+    "reviews": ((84, 86), (84, 86)),
+    "address": ((23, 34), (33, 42)),
 }
+# Names of several tokens each, as those of applications.
+_FLAGS = ("is_reviewed", "is_published_now", "was_imported", "has_open_issues", "needs_translation")
+_PARTS = ("street_name", "house_number", "postal_code", "city_name", "country_code", "phone_number")
+WORDY = (
+    SchemaClass(
+        "reviews",
+        {
+            "type": "object",
+            "properties": {name: {"type": ["boolean", "null"]} for name in _FLAGS},
+            "required": list(_FLAGS),
+        },
+        lambda chosen: {name: chosen.choice([True, False, None]) for name in _FLAGS},
+    ),
+    SchemaClass(
+        "address",
+        {"type": "object", "properties": {name: {"type": "string"} for name in _PARTS}},
+        lambda chosen: {
+            name: " ".join(chosen.choices(("amber", "river", "quiet", "engine"), k=chosen.randint(1, 3)))
+            for name in _PARTS
+            if chosen.random() < 0.5
+        },
+    ),
+)
 
 
 @cache
@@ -146,12 +173,17 @@ def real(name: str) -> tuple[TextTokenizer, Leaves, Speller]:
     return tokenizer, Leaves(vocabulary), Speller(tokenizer.encode_bytes, vocabulary)
 
 
-def share_forced(tokenizer_name: str, one: SchemaClass, options: GrammarOptions, count: int) -> float:
-    """Walk along what the tokenizer makes of instances; every span must be part of it."""
+def shares_of(
+    tokenizer_name: str, one: SchemaClass, options: GrammarOptions, count: int
+) -> tuple[float, float]:
+    """Walk along what the tokenizer makes of instances; every span must be part of it.
+
+    The share of tokens that are forced, and of those that are forced or likely.
+    """
     tokenizer, its_leaves, speller = real(tokenizer_name)
     grammar = compile_schema(one.text, its_leaves, options)
     separators = (",", ":") if options.whitespace == "compact" else (", ", ": ")
-    num_forced = num_tokens = 0
+    num_forced = num_likely = num_tokens = 0
     for value in one.instances(count):
         tokens = tokenizer.encode_bytes(json.dumps(value, ensure_ascii=False, separators=separators).encode())
         assert tokens is not None
@@ -160,24 +192,26 @@ def share_forced(tokenizer_name: str, one: SchemaClass, options: GrammarOptions,
             span = list(speller.span(grammar, state, tokens[:place]))
             assert span == tokens[place : place + len(span)]
             num_forced += len(span)
+            num_likely += not span and tokens[place] in speller.likely(grammar, state, tokens[:place])[:1]
             for token in tokens[place : place + max(len(span), 1)]:
                 state = grammar.advance(state, token)
                 place += 1
         assert grammar.is_complete(state)
         num_tokens += len(tokens)
-    return num_forced / num_tokens
+    return num_forced / num_tokens, (num_forced + num_likely) / num_tokens
 
 
 @pytest.mark.shared_data
-@pytest.mark.parametrize("one", CLASSES, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [*CLASSES, *WORDY], ids=lambda one: one.name)
 def test_gpt2_is_spared_a_share_of_every_schema(one: SchemaClass) -> None:
-    for whitespace, least in zip(("compact", "spaced"), SHARES[one.name], strict=True):
+    for whitespace, *least in zip(("compact", "spaced"), *SHARES[one.name], strict=True):
         options = GrammarOptions(
             whitespace=whitespace,
             property_order="schema",
             extra_properties="declared",  # type: ignore[arg-type]
         )
-        assert 100 * share_forced("gpt2", one, options, 20) >= least
+        shares = [100 * share for share in shares_of("gpt2", one, options, 20)]
+        assert all(share >= asked for share, asked in zip(shares, least, strict=True)), (whitespace, shares)
 
 
 @pytest.mark.shared_data
@@ -198,5 +232,5 @@ def test_other_tokenizers_would_have_made_every_forced_token(tokenizer: str) -> 
             property_order="schema",
             extra_properties="declared",
         )
-        shares.append(share_forced(tokenizer, one, options, 4))
+        shares.append(shares_of(tokenizer, one, options, 4)[0])
     assert max(shares) > 0.2
