@@ -101,8 +101,8 @@ def test_the_first_failure_is_told_for_a_quarter_of_an_hour(
     tmp_path: Path, name: str, counter: str, before: str
 ) -> None:
     after = 8 if before.startswith("7") else 1
-    # The server shows these counts from its start, as 0, so the first failure is an increase. Among many calls it is
-    # no share that another rule would tell.
+    # The server shows these counts from its start, as 0, so the first failure is an increase. Among many
+    # calls it is no share that another rule would tell.
     healthy = {'genret_requests_total{method="Link",code="OK"}': "0+1000x60"}
     series = healthy | {counter: f"{before} {after}x40"}
     assert_firing(tmp_path, series, 19, [])
