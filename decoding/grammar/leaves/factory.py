@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable
 from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from weakref import WeakValueDictionary
 
+from decoding.grammar.budget import AutomatonLimitError
 from decoding.grammar.errors import VocabularyError
 from decoding.grammar.leaves.alike_exits import AlikeExits
 from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
@@ -33,6 +34,8 @@ _NUM_RECENT = 64
 _RECENT_BYTES = 64 << 20
 _CHECKED_EVERY = 16
 _MANY_CHARACTERS = 32
+MAX_SHORTEST = 1 << 20
+"""Characters that a string may have to have; nobody could write more, and shortest texts are looked at."""
 _NUMBERS = NumberSet.of()
 _INTEGERS = NumberSet.of(integers=True)
 _SHARED_NUMBERS = frozenset((_NUMBERS, _INTEGERS, WRITTEN_NUMBERS, WRITTEN_INTEGERS))
@@ -209,6 +212,8 @@ class Leaves:
         lengths = texts.lengths
         if lengths is None:
             return self._automaton(spell_texts(texts.automaton()))
+        if lengths[0] > MAX_SHORTEST:
+            raise AutomatonLimitError(f"its shortest text has more than {MAX_SHORTEST:,} characters")
         any_text = self._any_text[canonical]
         return any_text.unbounded if lengths == (0, None) else CountedTextLeaf(*lengths, any_text)
 

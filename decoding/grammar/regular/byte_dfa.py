@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.finite_texts import automaton_of
 from decoding.grammar.regular.measures import bottom_up, count_texts, distances, rows_bytes, shortest_text
-from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
+from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered, turned
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
 
@@ -123,9 +123,7 @@ class ByteDfa:
         if not ordered:
             return ByteDfa.from_rows([[]], [-1])
         rows, labels = automaton_of(ordered, [labelled[text] for text in ordered])
-        top = len(rows) - 1
-        turned = [[(first, last, top - target) for first, last, target in row] for row in reversed(rows)]
-        return _made(*renumbered(turned, list(reversed(labels))))
+        return _made(*renumbered(turned(rows), labels[::-1], trimmed=True))
 
     def __or__(self, other: ByteDfa) -> ByteDfa:
         """Texts of either; one that both know keeps its label of the left one."""

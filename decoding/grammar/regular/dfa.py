@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from decoding.grammar.budget import current_budget
 from decoding.grammar.regular.finite_texts import automaton_of
 from decoding.grammar.regular.measures import count_texts, longest_length, rows_bytes, shortest_text
-from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
+from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered, turned
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
 from decoding.grammar.regular.ranges import SCALAR_VALUES, scalar
@@ -17,6 +17,8 @@ from decoding.grammar.regular.text_listing import texts_by_length
 _Label = Callable[[int, int], int]
 _NOT_ACCEPTED = -1
 _ACCEPTED = 0
+# A longer text looks at the clock alone.
+_LONG_TEXT = 10_000
 
 
 class Dfa:
@@ -68,12 +70,17 @@ class Dfa:
     def of_texts(texts: Iterable[str]) -> Dfa:
         """A finite set. Raises ValueError for a text with a surrogate."""
         ordered = sorted(set(texts))
+        symbols: list[list[int]] = []
+        check_time = current_budget().check_time
         for text in ordered:
+            if not len(symbols) & 63 or len(text) > _LONG_TEXT:
+                check_time()
             if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
                 raise ValueError(f"texts must not contain surrogates, got {text!a}")
+            symbols.append(list(map(ord, text)))
         if not ordered:
             return _NOTHING
-        rows, labels = automaton_of([[ord(char) for char in text] for text in ordered], [0] * len(ordered))
+        rows, labels = automaton_of(symbols, [0] * len(ordered))
         return _made(*_started_at_last(rows, labels))
 
     @staticmethod
@@ -316,10 +323,8 @@ def _only_left(left: int, right: int) -> int:
 
 
 def _started_at_last(rows: Sequence[Row], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """The canonical automaton of minimal rows whose start is the last state and has no way back to it."""
-    top = len(rows) - 1
-    turned = [tuple((first, last, top - target) for first, last, target in row) for row in reversed(rows)]
-    return renumbered(turned, list(reversed(labels)))
+    """The canonical automaton of minimal rows without dead states whose start is the last one."""
+    return renumbered(turned(rows), labels[::-1], trimmed=True)
 
 
 def _filled(row: Row, sink: int) -> Row:

@@ -43,7 +43,9 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
             symbol = path[len(edges) - 1]
             edges[-1].append((symbol, symbol, state))
 
-    for text, label in zip(texts, labels, strict=True):
+    for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        if not number & 63:
+            check_time()
         common = 0
         limit = min(len(path), len(text))
         while common < limit and path[common] == text[common]:
@@ -54,8 +56,6 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
             edges.append([])
             ends.append(-1)
         ends[-1] = label
-        if not len(out_rows) & 63:
-            check_time()
     settle(0)
     out_rows.append(joined(edges[0]))
     out_labels.append(ends[0])

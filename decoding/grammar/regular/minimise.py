@@ -18,7 +18,7 @@ Row = tuple[Edge, ...]
 # One state of 256 looks at the clock: a state may have hundreds of edges.
 _CHECKED_BITS = 255
 # So many steps of the refinement are between two looks at it.
-_CHECKED_STEPS = 20_000
+_CHECKED_STEPS = 5_000
 
 # Edges, and members of sets of states, that may be made for every state that is allowed.
 SIZE_PER_STATE = 32
@@ -280,6 +280,18 @@ def _numbered(
             row_target = number
         out_rows.append(tuple(row))
     return out_rows, [labels[state] for state in order]
+
+
+def turned(rows: Sequence[Row]) -> list[Row]:
+    """The rows with their states counted from the other end."""
+    top = len(rows) - 1
+    out: list[Row] = []
+    check_time = current_budget().check_time
+    for row in reversed(rows):
+        if not len(out) & _CHECKED_BITS:
+            check_time()
+        out.append(tuple([(first, last, top - target) for first, last, target in row]))
+    return out
 
 
 def renumbered(

@@ -42,7 +42,7 @@ def automaton_of(reader: Reader) -> ByteDfa:
                 states.append(target)
             row.append((first, last, number))
         rows.append(row)
-        if not len(rows) & 255:
+        if not len(rows) & 15:
             budget.check_states(len(states))
     budget.check_states(len(states))
     return ByteDfa.from_rows(rows, [0 if reader.is_final(state) else -1 for state in states])

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 
 from decoding.grammar.budget import AutomatonLimitError, current_budget
 from decoding.grammar.regular.byte_dfa import ByteDfa
@@ -22,6 +21,7 @@ from decoding.grammar.regular.number_lattice import (
     meet,
 )
 from decoding.grammar.regular.number_texts import spell
+from decoding.grammar.regular.remembered import Remembered
 
 MAX_DIGITS = 400
 """Most decimal places before or behind the point of a number in a schema; floats have up to 324."""
@@ -112,7 +112,13 @@ class NumberSet:
     @staticmethod
     def of_values(values: Iterable[Decimal | int | float]) -> NumberSet:
         """These numbers. Raises ValueError for one that is not finite, AutomatonLimitError for a long one."""
-        cuts = tuple(sorted({exact(value) for value in values}))
+        found: set[Exact] = set()
+        check_time = current_budget().check_time
+        for number, value in enumerate(values):
+            if not number & 255:
+                check_time()
+            found.add(exact(value))
+        cuts = tuple(sorted(found))
         return NumberSet(cuts, (True,) * len(cuts), (NO_NUMBER,) * (len(cuts) + 1))
 
     @property
@@ -288,7 +294,13 @@ def _exact_multiple(number: int, step: Exact) -> Exact:
     return product.numerator if product.denominator == 1 else product
 
 
-@lru_cache(maxsize=1024)
-def _spelled(numbers: NumberSet, canonical: bool) -> ByteDfa:
+def _spell(numbers: NumberSet, canonical: bool) -> ByteDfa:
     numbers = _with_few_multiples_listed(numbers)
     return spell(numbers._cuts, numbers._points, numbers._between, canonical)
+
+
+def _size(spelled: ByteDfa, numbers: NumberSet, canonical: bool) -> int:
+    return spelled.num_bytes + numbers.num_bytes
+
+
+_spelled = Remembered(_spell, _size)

@@ -71,10 +71,11 @@ def settle(drafts: list[Draft]) -> None:
     news = True
     while news:
         news = False
-        for draft in order:
+        for number, draft in enumerate(order):
+            if not number & 255:
+                budget.check_time()
             if draft.lower():
                 news = True
-        budget.check_time()
     for draft in order:
         node = draft.node
         arrays = [shape for shape in draft.arrays if shape.cost() < ENDLESS]

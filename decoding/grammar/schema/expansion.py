@@ -267,7 +267,9 @@ class Expansion:
 
     def _any_of(self, atom: Or) -> Cases:
         result = NO_CASES
+        check_time = current_budget().check_time
         for part in atom.parts:
+            check_time()
             result = union(result, self.cases(self.atoms.conjunction(part)), atom.place)
         return result
 

@@ -44,8 +44,10 @@ def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
     texts: list[str] = []
     numbers: list[int | Decimal] = []
     containers: list[Formula] = []
-    current_budget().check_time()
-    for value in values:
+    check_time = current_budget().check_time
+    for number, value in enumerate(values):
+        if not number & 255:
+            check_time()
         if isinstance(value, str):
             texts.append(value)
         elif value is None:
@@ -62,7 +64,12 @@ def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
     if not containers:
         return scalars
     # Equal containers must not be alternatives of their own, or one text would be spelled in two ways.
-    parts = ([] if scalars is NOTHING else [scalars]) + list(dict.fromkeys(containers))
+    distinct: dict[Formula, None] = {}
+    for number, container in enumerate(containers):
+        if not number & 63:
+            check_time()
+        distinct[container] = None
+    parts = ([] if scalars is NOTHING else [scalars]) + list(distinct)
     return parts[0] if len(parts) == 1 else Or(tuple(parts), place)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from typing import TYPE_CHECKING
 
+from decoding.grammar.budget import check_time
 from decoding.grammar.errors import SchemaLimitError, VocabularyError
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
@@ -39,6 +40,8 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> DraftObject:
     required = set(case.required)
     named = []
     for label, name in enumerate(names):
+        if label & 255 == 255:
+            check_time()
         values = _named_values(builder, case, name) if builder.can_write(name) else {}
         if values:
             size = len(encode_basestring(name).encode()) + 1

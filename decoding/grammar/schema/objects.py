@@ -31,7 +31,9 @@ def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope
     named: list[tuple[str, Formula]] = []
     if "properties" in schema:
         base = f"{pointer}/properties/"
-        for name, inner in schema["properties"].items():
+        for number, (name, inner) in enumerate(schema["properties"].items()):
+            if number & 255 == 255:
+                t.budget.check_time()
             named.append((name, t.formula(inner, base + pointer_step(name), scope)))
     patterns = []
     if "patternProperties" in schema:

@@ -1,0 +1,113 @@
+"""Whatever is read whole looks at the clock, and time may run out anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from decoding.grammar import budget
+from decoding.grammar.budget import compile_budget
+from decoding.grammar.compiler import compile_schema
+from decoding.grammar.errors import CompileTimeoutError, SchemaLimitError
+from decoding.grammar.leaves.factory import MAX_SHORTEST, Leaves
+from decoding.grammar.options import CompileLimits, GrammarOptions
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.measures import count_texts, distances, longest_length, shortest_text
+from decoding.grammar.regular.minimise import canonical, renumbered, turned
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.spelling import spell_texts
+from decoding.grammar.schema.formula import Place
+from decoding.grammar.schema.literals import one_of
+from tests.grammar_shapes import byte_vocabulary
+
+LEAVES = Leaves(byte_vocabulary())
+STATES = 10_000
+ROWS = [((97, 97, n + 1), (98, 99, n + 1)) for n in range(STATES)] + [()]
+ENDS = [False] * STATES + [True]
+LABELS = [-1] * STATES + [0]
+LONG = Dfa.from_rows(ROWS, ENDS)
+LONG_SPELLED = spell_texts(LONG)
+PLACE = Place("enum", "#/enum")
+# By what is done, and how much of it is to be between two looks at most.
+READ_WHOLE: dict[str, tuple[Callable[[], object], int]] = {
+    "canonical": (lambda: canonical(ROWS, LABELS), 256),
+    "renumbered": (lambda: renumbered(ROWS, LABELS), 256),
+    "turned": (lambda: turned(ROWS), 256),
+    "distances": (lambda: distances(ROWS, ENDS), 256),
+    "shortest": (lambda: shortest_text(ROWS, ENDS, 0), 256),
+    "longest": (lambda: longest_length(ROWS), 256),
+    "count": (lambda: count_texts(ROWS, ENDS, 1000), 256),
+    "spelled": (lambda: spell_texts(LONG), 256),
+    "shortest spelled": (lambda: LONG_SPELLED.shortest(), 256),
+    "from rows": (lambda: ByteDfa.from_minimal_rows(ROWS, LABELS, trimmed=True), 1024),
+    "texts": (lambda: Dfa.of_texts(f"{n:05}" for n in range(STATES)), 256),
+    "literals": (lambda: ByteDfa.literals((b"%05d" % n, 0) for n in range(STATES)), 256),
+    "numbers": (lambda: NumberSet.of_values(Decimal(n) for n in range(STATES)), 1024),
+    "objects": (lambda: one_of([{"n": n} for n in range(STATES)], PLACE), 256),
+}
+
+
+class Clock:
+    """Time stands still until it has been looked at so many times; then it is late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, late_at: int | None = None) -> None:
+        self.looks = 0
+        self._late_at = late_at
+        monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=self._look))
+
+    def _look(self) -> float:
+        self.looks += 1
+        return 1e9 if self._late_at is not None and self.looks > self._late_at else 0.0
+
+
+@pytest.mark.parametrize("name", READ_WHOLE)
+def test_reading_all_of_something_looks_at_the_clock(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    read, between = READ_WHOLE[name]
+    clock = Clock(monkeypatch)
+    with compile_budget(CompileLimits(automaton_states=100 * STATES)):
+        begun = clock.looks
+        read()
+    assert clock.looks - begun >= STATES // between
+
+
+def _schemas(number: int) -> dict[str, Any]:
+    """Schemas that nothing is remembered of, for different numbers."""
+    return {
+        "pattern": {"pattern": rf"^(?:\S+\s){{0,{number + 9}}}x$", "maxLength": 50 + number},
+        "enum": {"enum": [f"{number} {n}" for n in range(300)]},
+        "format": {"format": "email", "maxLength": 30 + number},
+        "members": {
+            "patternProperties": {f"a.{{3}}b{number}": {"multipleOf": 7}},
+            "minProperties": 2,
+        },
+        "choice": {"oneOf": [{"properties": {f"k{n}": {"const": number}}} for n in range(4)]},
+    }
+
+
+@pytest.mark.parametrize("name", sorted(_schemas(0)))
+def test_time_may_run_out_anywhere(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    compile_schema(_schemas(0)[name], LEAVES)  # formats and the like are made once
+    clock = Clock(monkeypatch)
+    compile_schema(_schemas(7)[name], LEAVES)
+    most = clock.looks
+    assert most > 2
+    for number in range(1, 7):
+        schema = _schemas(number)[name]
+        Clock(monkeypatch, late_at=1 + (most - 2) * number // 7)
+        with pytest.raises(CompileTimeoutError, match="took longer than 2 s"):
+            compile_schema(schema, LEAVES)
+        Clock(monkeypatch)
+        assert compile_schema(schema, LEAVES).num_bytes > 0
+
+
+def test_strings_that_nobody_could_write_are_refused() -> None:
+    for schema in ({"minLength": 10**15}, {"not": {"maxLength": 10**15}}, {"minLength": MAX_SHORTEST + 1}):
+        with pytest.raises(SchemaLimitError, match=r"more than 1,048,576 characters") as refused:
+            compile_schema({"type": "string", **schema}, LEAVES)
+        assert refused.value.pointer.startswith("#/")
+    assert compile_schema({"minLength": 5000, "maxLength": 10**15}, LEAVES, GrammarOptions()).start == 0
