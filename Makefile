@@ -5,14 +5,17 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 # One torch thread: two threads of one process wait for each other on a busy two-core machine.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= true
+# Modules are compiled when they are first imported (a third of the installed ones never are), and kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Test processes: one per core, at most 8, as each holds torch and its models. WORKERS=0 runs in one process.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+# Files go to the workers in the order of tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 PACKAGES := retrieval index_builder decoding service
 .PHONY: help setup demo test test-slow lint format types imports buf wheel bench stubs clean

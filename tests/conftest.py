@@ -1,0 +1,56 @@
+"""How the suite is collected: not what the run leaves out, with no garbage collection, long files first."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+# Files of few tests that take half a minute and more, mostly waiting for processes: a worker that began one
+# of them last would keep the others waiting.
+LONG = (
+    "test_ray_runner.py",
+    "test_ray_serve_cluster.py",
+    "test_link_crashes.py",
+    "test_grpc_commands.py",
+    "test_server_signals.py",
+    "test_demo.py",
+    "test_answer_commands.py",
+    "test_readers_during_publication.py",
+    "test_full_disk.py",
+    "test_index_fuzz.py",
+    "test_explorer_page.py",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Spare the collector walks through a million objects that live as long as the process."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Leave slow tests out before they are made: schemathesis takes seconds to think of its cases."""
+    without_slow = "not slow" in collector.config.getoption("markexpr")
+    if without_slow and any(mark.name == "slow" for mark in _marks(obj)):
+        return []
+    return None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
+
+
+def _marks(obj: object) -> list[pytest.Mark]:
+    found = vars(obj).get("pytestmark", []) if callable(obj) and hasattr(obj, "__dict__") else []
+    return found if isinstance(found, list) else [found]
