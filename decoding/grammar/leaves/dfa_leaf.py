@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from decoding.grammar.vocabulary.token_node import TokenNode
 
 # States with more bytes than these are walked under the table.
 MAX_LISTED_EDGES = 8
+_BEHIND_ALL_BYTES = 256
 # A row of the automaton and its edges as tuples, and a listed state, measured with tracemalloc.
 _STATE_BYTES = 300
 
@@ -52,27 +54,27 @@ class DfaLeaf:
     @property
     def num_bytes(self) -> int:
         """Memory of the automaton and of the tokens found so far."""
-        # The table belongs to the automaton and stays there.
-        table = self.table.next_state.nbytes if "table" in self.__dict__ else 0
+        table = 0
+        if "table" in self.__dict__:
+            table = self.table.next_state.nbytes + self.table.num_bytes
         return _STATE_BYTES * len(self._labels) + table + self._tokens.num_bytes
 
     @cached_property
     def table(self) -> Table:
         """The automaton as walks read it."""
-        return Table.of(self.automaton.table, self.automaton.labels)
-
-    @cached_property
-    def _next(self) -> memoryview:
-        # A memory view hands out plain ints, at a third of the time of an array's element.
-        return self.table.next_state.reshape(-1).data
+        return Table.of_automaton(self.automaton)
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
         edges = self.edges(state)
         if edges is not None:
             return edges.get(byte, -1)
-        after: int = self._next[state << 8 | byte]
-        return after
+        row = self.automaton.rows[state]
+        place = bisect_right(row, (byte, _BEHIND_ALL_BYTES, 0))
+        if not place:
+            return -1
+        _, last, after = row[place - 1]
+        return after if byte <= last else -1
 
     def edges(self, state: int) -> dict[int, int] | None:
         """All allowed bytes and the states they lead to, where they are few."""
@@ -132,7 +134,7 @@ class DfaLeaf:
             if self.edges(state) is not None:
                 return None
             found = self._by_model(state, node) if node.num_below > FEW_PLACES else None
-            found = self._tokens.put(place, found or self._walker.tokens(self.table, state, node))
+            found = self._tokens.put(place, found or self._walker.tokens(self, state, node))
         return found
 
     def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import Exit, LeafTokens
 from decoding.grammar.regular.minimise import Row
@@ -18,9 +19,10 @@ from decoding.grammar.regular.product import together
 from decoding.grammar.vocabulary.token_node import TokenNode
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
-# A pair of states that differ in more bytes is not compared, nor are more places of the trie looked at.
+# A pair of states that differ in more bytes is not compared, nor are more bytes of pairs looked at together.
 _MOST_BYTES = 128
-_MOST_PLACES = 512
+_MOST_LOOKED_AT = 1500
+_CLEARED_ONE_BY_ONE = 500
 
 # A byte, and where it leads from the state and from its model; -1: nowhere.
 _Difference = tuple[int, int, int]
@@ -67,16 +69,19 @@ class StateModels:
 
     def tokens(self, state: int, model: int, node: TokenNode, known: LeafTokens) -> LeafTokens | None:
         """The tokens below a node from a state on, by those of its model; None: they differ too much."""
-        if _is_nested(node):
+        if is_nested(node):
             return None
         cleared: list[int] = []
         ended: dict[int, int] = {}
         waiting = [(node, state, model)]
-        num_places = 0
+        num_bytes = 0
         while waiting:
             place, left, right = waiting.pop()
             differences = self._differing(left, right)
             if differences is None:
+                return None
+            num_bytes += len(differences)
+            if num_bytes > _MOST_LOOKED_AT:
                 return None
             children = place.children
             for byte, after, expected in differences:
@@ -85,15 +90,12 @@ class StateModels:
                     if child is not None and after >= 0 and self._is_alive(after):
                         return None
                     continue
-                num_places += 1
                 if after < 0 or not self._is_alive(after):
                     cleared += child.positions
                     continue
                 if self._label(after) != self._label(expected):
                     ended.update(dict.fromkeys(child.positions, self._label(after)))
                 waiting.append((child, after, expected))
-            if num_places > _MOST_PLACES:
-                return None
         return self._changed(known, cleared, ended) if cleared or ended else known
 
     def _most_common(self, state: int) -> int:
@@ -123,15 +125,8 @@ class StateModels:
 
     def _changed(self, known: LeafTokens, cleared: list[int], ended: dict[int, int]) -> LeafTokens:
         """Tokens without those below some places, and with other labels of texts that end at others."""
-        few, many = known.few, known.many
-        trie = self._vocabulary.trie
-        begin, end = trie.token_begin_view, trie.end_view
-        if cleared:
-            without = np.concatenate([trie.tokens[begin[p] : begin[end[p]]] for p in cleared])
-            few = tuple(set(few).difference(without.tolist())) if few else few
-            if many is not None:
-                many = many & ~self._vocabulary.packed(without)
-                many.flags.writeable = False
+        few, many = without(known, cleared, self._vocabulary) if cleared else (known.few, known.many)
+        end = self._vocabulary.trie.end_view
         by_label: dict[int, list[int]] = {}
         for exit in known.exits:
             positions = [p for p in exit.rest.positions if p not in ended]
@@ -143,7 +138,7 @@ class StateModels:
                 by_label.setdefault(label, []).append(place)
         rest = self._vocabulary.rest
         exits = tuple(Exit(label, rest(by_label[label])) for label in sorted(by_label) if by_label[label])
-        return LeafTokens(tuple(sorted(few)), many, exits)
+        return LeafTokens(few, many, exits)
 
 
 def is_like(rows: Sequence[Row], ends: Sequence[int], state: int, other: StateView) -> int:
@@ -185,7 +180,39 @@ def is_like(rows: Sequence[Row], ends: Sequence[int], state: int, other: StateVi
 StateView = tuple[Sequence[Row], Sequence[int], int]
 
 
-def _is_nested(node: TokenNode) -> bool:
+def without(
+    known: LeafTokens, places: Sequence[int], vocabulary: Vocabulary
+) -> tuple[tuple[int, ...], NDArray[np.uint32] | None]:
+    """Leave out all tokens at some places of the trie and below them.
+
+    Args:
+        known: Tokens.
+        places: Positions.
+        vocabulary: Whose tokens.
+
+    Returns:
+        `few` and `many` of what is left.
+    """
+    few, many = known.few, known.many
+    trie = vocabulary.trie
+    begin, end, tokens = trie.token_begin_view, trie.end_view, trie.tokens_view
+    if many is None:
+        left_out = {token for p in places for token in tokens[begin[p] : begin[end[p]]]}
+        return tuple([token for token in few if token not in left_out]), None
+    if sum(begin[end[p]] - begin[p] for p in places) > _CLEARED_ONE_BY_ONE:
+        left_out_ids = np.concatenate([trie.tokens[begin[p] : begin[end[p]]] for p in places])
+        many = many & ~vocabulary.packed(left_out_ids)
+    else:
+        many = many.copy()
+        octets = many.view(np.uint8).data
+        for p in places:
+            for token in tokens[begin[p] : begin[end[p]]]:
+                octets[token >> 3] &= ~(1 << (token & 7))
+    many.flags.writeable = False
+    return few, many
+
+
+def is_nested(node: TokenNode) -> bool:
     """Whether a place of a node is below another one."""
     end = node.trie.end_view
     places = node.positions

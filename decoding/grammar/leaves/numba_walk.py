@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.grammar.leaves.numba_walk_loop import trace, walk
+from decoding.grammar.leaves.numba_walk_loop import classify, trace, walk
 from decoding.grammar.leaves.numpy_walk import Ints
 from decoding.grammar.leaves.table_walk import Table, Walked
 from decoding.kernels.compiling import keep_nothing
@@ -36,7 +36,9 @@ class CompiledWalk:
         # One array instead of four: what a call costs is the arrays it takes, and a node is one cache line.
         nodes = np.stack([trie.byte, trie.depth, trie.end, trie.token_begin[:-1]], axis=1, dtype=np.int32)
         self._nodes = np.concatenate([nodes, [[0, 0, 0, len(trie.tokens)]]], dtype=np.int32)
-        self._tokens = trie.tokens
+        self._below = np.zeros(len(nodes), dtype=np.uint64)
+        self._height = np.zeros(len(nodes), dtype=np.int32)
+        self._trie = (self._nodes, self._below, self._height, trie.tokens)
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
         try:
@@ -48,6 +50,7 @@ class CompiledWalk:
             logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
 
     def _ask_nothing(self) -> None:
+        classify(self._nodes, self._depth, self._below, self._height)
         nothing = Table.of(np.full((1, 256), -1, dtype=np.int32), np.full(1, -1, dtype=np.int32))
         self(nothing, 0, (0,))
         self.trace(nothing, 0, (0,), (-1, -1))
@@ -55,7 +58,7 @@ class CompiledWalk:
     @property
     def num_bytes(self) -> int:
         """Memory of what was copied for the loop."""
-        return self._nodes.nbytes
+        return self._nodes.nbytes + self._below.nbytes + self._height.nbytes
 
     def __call__(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk (`decoding.grammar.leaves.table_walk.Walk`)."""
@@ -64,7 +67,7 @@ class CompiledWalk:
         room = _ROOM
         while True:
             found = np.empty(_EXITS + 2 * room, dtype=np.int32)
-            walk(*table, state, self._nodes, self._tokens, self._depth, roots, mask, found)
+            walk(*table, state, *self._trie, self._depth, roots, mask, found)
             num_tokens, num_exits = found[:_TOKENS].tolist()
             if num_exits <= room:
                 break

@@ -11,13 +11,19 @@ Ints = NDArray[np.int32]
 
 
 def trace_by_levels(
-    trie: FlatTrie, next_state: Ints, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+    trie: FlatTrie,
+    next_state: Ints,
+    alive: NDArray[np.bool_],
+    state: int,
+    positions: tuple[int, ...],
+    begin: tuple[int, int],
 ) -> tuple[Ints, Ints, Ints]:
     """Follow the table down from some positions.
 
     Args:
         trie: The vocabulary's.
         next_state: By state and byte, -1 where there is none. Shape: (S, 256).
+        alive: Whether a state may be reached. Shape: (S,).
         state: At each of the positions.
         positions: Where to begin.
         begin: A state, and a byte: what leads out of the state, except by the byte, is counted.
@@ -37,7 +43,7 @@ def trace_by_levels(
         before, byte = states[owner], trie.byte[places]
         states = next_state[before, byte]
         counts = counts[owner] + ((before == counted) & (byte != except_byte))
-        kept = states >= 0
+        kept = (states >= 0) & alive[states]  # whichever state -1 means there
         places, states, counts = places[kept], states[kept], counts[kept]
         found.append((places, states, counts))
     places, states, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -45,7 +51,12 @@ def trace_by_levels(
 
 
 def walk_by_levels(
-    trie: FlatTrie, next_state: Ints, label: Ints, state: int, positions: tuple[int, ...]
+    trie: FlatTrie,
+    next_state: Ints,
+    label: Ints,
+    alive: NDArray[np.bool_],
+    state: int,
+    positions: tuple[int, ...],
 ) -> tuple[Ints, Ints, Ints]:
     """Find the tokens that pass.
 
@@ -53,13 +64,14 @@ def walk_by_levels(
         trie: The vocabulary's.
         next_state: By state and byte, -1 where there is none. Shape: (S, 256).
         label: By state, -1 where no text ends. Shape: (S,).
+        alive: Whether a state may be reached. Shape: (S,).
         state: At each of the positions.
         positions: Where to begin; tokens that end there are not meant.
 
     Returns:
         Ids of the tokens that pass; the positions with longer tokens where a text has ended; its labels.
     """
-    places, states, _ = trace_by_levels(trie, next_state, state, positions, (-1, -1))
+    places, states, _ = trace_by_levels(trie, next_state, alive, state, positions, (-1, -1))
     runs, _ = ranges(trie.token_begin[places], trie.token_begin[places + 1])
     ended = label[states]
     leaves = (ended >= 0) & (trie.end[places] > places + 1)

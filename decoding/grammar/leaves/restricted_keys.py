@@ -6,16 +6,19 @@ from collections.abc import Hashable
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf
 from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.leaves.models import StateModels
+from decoding.grammar.leaves.models import StateModels, is_nested, without
 from decoding.grammar.leaves.table_walk import FEW_PLACES, Table, TableWalker
 from decoding.grammar.leaves.token_cache import TokenCache
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 # The object itself, without what it finds out.
 _LEAF_BYTES = 600
+# Bytes that are looked at to leave keys out of the tokens of all.
+_MOST_LOOKED_AT = 4000
 
 
 class LabelledKeys:
@@ -42,6 +45,27 @@ class LabelledKeys:
                 if labels != reachable[state]:
                     reachable[state] = labels
                     changes = True
+
+    @cached_property
+    def _words(self) -> NDArray[np.uint64]:
+        """`reachable` in words of 64 labels. Shape: (S, W), uint64."""
+        num_bytes = 8 * (1 + max(labels.bit_length() for labels in self.reachable) // 64)
+        octets = b"".join([labels.to_bytes(num_bytes, "little") for labels in self.reachable])
+        return np.frombuffer(octets, dtype="<u8").reshape(len(self.reachable), -1)
+
+    def table(self, allowed: int) -> Table:
+        """The automaton's table, with the states and the ends of keys that have certain labels.
+
+        Args:
+            allowed: Labels, bit n for label n.
+        """
+        whole, words = self.leaf.table, self._words
+        num_labels = 64 * words.shape[1]
+        octets = (allowed & ((1 << num_labels) - 1)).to_bytes(num_labels // 8, "little")
+        alive = (words & np.frombuffer(octets, dtype="<u8")).any(axis=1)
+        is_allowed = np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little").view(np.bool_)
+        labels = np.where((whole.label >= 0) & is_allowed[whole.label], whole.label, -1)
+        return Table.of(whole.next_state, labels, alive)
 
 
 class RestrictedKeys:
@@ -72,7 +96,7 @@ class RestrictedKeys:
     @property
     def num_bytes(self) -> int:
         """Memory beyond the automaton with all keys."""
-        table = self._table.next_state.nbytes if "_table" in self.__dict__ else 0
+        table = self.table.num_bytes if "table" in self.__dict__ else 0
         return _LEAF_BYTES + 200 * len(self._edges) + table + self._tokens.num_bytes
 
     def step(self, state: int, byte: int) -> int:
@@ -119,9 +143,43 @@ class RestrictedKeys:
         place = (state, node.positions)
         found = self._tokens.get(place)
         if found is None:
-            found = self._by_model(state, node) if node.num_below > FEW_PLACES else None
-            found = self._tokens.put(place, found or self._walker.tokens(self._table, state, node))
+            if node.num_below > FEW_PLACES and not is_nested(node):
+                found = self._by_all_keys(state, node) or self._by_model(state, node)
+            found = self._tokens.put(place, found or self._walker.tokens(self, state, node))
         return found
+
+    def _by_all_keys(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """The tokens of all keys without those that lead to none that is left; None: they differ too much."""
+        known = self._leaf.tokens(state, node)
+        if known is None:
+            return None
+        rows, reachable, allowed = self._automaton.rows, self._reachable, self._allowed
+        removed: list[int] = []
+        waiting = [(node, state)]
+        num_bytes = 0
+        while waiting:
+            place, at = waiting.pop()
+            children = place.children
+            for first, last, target in rows[at]:
+                labels = reachable[target]
+                num_bytes += 1
+                if not labels & ~allowed:
+                    continue
+                num_bytes += last - first
+                for byte in range(first, last + 1):
+                    child = children.get(byte)
+                    if child is None:
+                        continue
+                    if labels & allowed:
+                        waiting.append((child, target))
+                    else:
+                        removed += child.positions
+            if num_bytes > _MOST_LOOKED_AT:
+                return None
+        exits = tuple([exit for exit in known.exits if allowed >> exit.label & 1])
+        if not removed:
+            return known._replace(exits=exits)
+        return LeafTokens(*without(known, removed, self._walker.vocabulary), exits)
 
     def _by_model(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens of a state that treats nearly all texts as another one does."""
@@ -151,13 +209,9 @@ class RestrictedKeys:
         return listed
 
     @cached_property
-    def _table(self) -> Table:
-        """The automaton with the edges and labels that are left, as walks read it."""
-        next_state, labels = self._leaf.table
-        is_allowed = [bool(labels & self._allowed) for labels in self._reachable]
-        alive = np.array([*is_allowed, False])  # the last one for "no such state"
-        ends = [self.label(state) for state in range(len(labels))]
-        return Table.of(np.where(alive[next_state], next_state, -1), np.array(ends))
+    def table(self) -> Table:
+        """The automaton's table, with what is left of its states and labels."""
+        return self._keys.table(self._allowed)
 
     @cached_property
     def _distances(self) -> list[int]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens
 from decoding.grammar.leaves.numpy_walk import Ints, trace_by_levels, walk_by_levels
+from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 if TYPE_CHECKING:
@@ -34,18 +36,62 @@ class Table(NamedTuple):
     Attributes:
         next_state: By state and byte, -1 where there is none. Shape: (S, 256), int32, contiguous, read-only.
         label: By state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
+        alive: Whether a state may be reached. Shape: (S,), bool, read-only.
+        passes: What the compiled loop has found of the characters that a state treats alike, as it keeps
+            them. Shape: (S,), uint64.
+        following: The state behind these; -2 where the loop has not been yet. Shape: (S,), int32.
     """
 
     next_state: NDArray[np.int32]
     label: NDArray[np.int32]
+    alive: NDArray[np.bool_]
+    passes: NDArray[np.uint64]
+    following: NDArray[np.int32]
 
     @staticmethod
-    def of(next_state: NDArray[np.int32], label: NDArray[np.int32]) -> Table:
-        """Make the arrays what the compiled loop is compiled for."""
+    def of(
+        next_state: NDArray[np.int32], label: NDArray[np.int32], alive: NDArray[np.bool_] | None = None
+    ) -> Table:
+        """Make the arrays what the compiled loop is compiled for; `alive` None: all states."""
+        num_states = len(label)
         states = np.ascontiguousarray(next_state, dtype=np.int32).view()
         labels = np.ascontiguousarray(label, dtype=np.int32).view()
-        states.flags.writeable = labels.flags.writeable = False
-        return Table(states, labels)
+        living = np.ones(num_states, np.bool_) if alive is None else alive.view()
+        states.flags.writeable = labels.flags.writeable = living.flags.writeable = False
+        passes = np.zeros(num_states, dtype=np.uint64)
+        return Table(states, labels, living, passes, np.full(num_states, -2, dtype=np.int32))
+
+    @staticmethod
+    def of_automaton(automaton: ByteDfa) -> Table:
+        """Write out an automaton's edges."""
+        rows = automaton.rows
+        edges = np.fromiter(chain.from_iterable(chain.from_iterable(rows)), np.int32).reshape(-1, 3)
+        first, behind, target = edges[:, 0], edges[:, 1] + 1, edges[:, 2]
+        begin = 256 * np.repeat(np.arange(len(rows)), [len(row) for row in rows]) + first
+        length = behind - first
+        next_state = np.full(256 * len(rows), -1, dtype=np.int32)
+        places = np.repeat(begin - (np.cumsum(length) - length), length) + np.arange(length.sum())
+        next_state[places] = np.repeat(target, length)
+        return Table.of(next_state.reshape(-1, 256), np.array(automaton.ends, dtype=np.int32))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all arrays but the next states, which tables of fewer texts share."""
+        return self.label.nbytes + self.alive.nbytes + self.passes.nbytes + self.following.nbytes
+
+
+class Steps(Protocol):
+    """An automaton, read byte by byte or as a table."""
+
+    @property
+    def table(self) -> Table:
+        """The whole of it."""
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after one byte, -1 if it is not allowed."""
+
+    def label(self, state: int) -> int:
+        """What the text written so far is, -1 where it is not a whole text."""
 
 
 class Walked(NamedTuple):
@@ -99,10 +145,12 @@ class TableWalker:
         """Memory of what walks keep beside the trie."""
         return self._compiled.num_bytes if self._compiled is not None else 0
 
-    def tokens(self, table: Table, state: int, node: TokenNode) -> LeafTokens:
+    def tokens(self, leaf: Steps, state: int, node: TokenNode) -> LeafTokens:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""
-        walk = self.walk_nodes if node.num_below <= FEW_PLACES else self._large
-        tokens, mask, exits = walk(table, state, node.positions)
+        if node.num_below <= FEW_PLACES:
+            tokens, mask, exits = self.walk_nodes(leaf, state, node.positions)
+        else:
+            tokens, mask, exits = self._large(leaf.table, state, node.positions)
         vocabulary = self.vocabulary
         rests = tuple([Exit(label, vocabulary.rest(exits[label])) for label in sorted(exits)])
         if tokens is None:
@@ -130,13 +178,13 @@ class TableWalker:
         self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
         """Trace with NumPy."""
-        return trace_by_levels(self.vocabulary.trie, table.next_state, state, positions, begin)
+        return trace_by_levels(self.vocabulary.trie, table.next_state, table.alive, state, positions, begin)
 
-    def walk_nodes(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
-        """Walk in Python."""
+    def walk_nodes(self, leaf: Steps, state: int, positions: tuple[int, ...]) -> Walked:
+        """Walk in Python, without the table."""
         trie = self.vocabulary.trie
         byte, end, begin, ids = trie.byte_view, trie.end_view, trie.token_begin_view, trie.tokens_view
-        next_state, labels = table
+        step, label_of = leaf.step, leaf.label
         tokens: list[int] = []
         exits: dict[int, list[int]] = {}
         # (where a subtree ends, the state at its root) from the outermost to the one we are in
@@ -146,14 +194,14 @@ class TableWalker:
             while position < end[root]:
                 while position >= open_roots[-1][0]:
                     open_roots.pop()
-                after = int(next_state[open_roots[-1][1], byte[position]])
+                after = step(open_roots[-1][1], byte[position])
                 behind = end[position]
                 if after < 0:
                     position = behind
                     continue
                 tokens += ids[begin[position] : begin[position + 1]]
                 if behind > position + 1:
-                    label = int(labels[after])
+                    label = label_of(after)
                     if label >= 0:
                         exits.setdefault(label, []).append(position)
                     open_roots.append((behind, after))
@@ -162,7 +210,9 @@ class TableWalker:
 
     def walk_levels(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk with NumPy."""
-        tokens, places, ended = walk_by_levels(self.vocabulary.trie, *table, state, positions)
+        tokens, places, ended = walk_by_levels(
+            self.vocabulary.trie, table.next_state, table.label, table.alive, state, positions
+        )
         exits: dict[int, list[int]] = {}
         for place, label in zip(places.tolist(), ended.tolist(), strict=True):
             exits.setdefault(label, []).append(place)

@@ -33,7 +33,7 @@ Walk = Callable[[TableWalker, DfaLeaf, int, tuple[int, ...]], Walked]
 
 
 def in_python(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> Walked:
-    return walker.walk_nodes(leaf.table, state, positions)
+    return walker.walk_nodes(leaf, state, positions)
 
 
 def with_numpy(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> Walked:
