@@ -33,6 +33,7 @@ def measure_classes(
 def _measure(
     schema_class: SchemaClass, engines: Sequence[Engine], file: TokenizerFile, repeats: int, instances: int
 ) -> dict[str, Any]:
+    text = schema_class.text
     documents = [file.encode(json.dumps(value)) for value in schema_class.instances(instances)]
     whole: dict[str, list[float]] = {engine.name: [] for engine in engines}
     compiled: dict[str, list[float]] = {engine.name: [] for engine in engines}
@@ -42,14 +43,14 @@ def _measure(
             firsts, compiles = [], []
             for document in documents:
                 begun = _now()
-                start = engine.compile(schema_class.text)
+                start = engine.compile(text)
                 compiles.append(_now() - begun)
                 walk(start, document)
                 firsts.append(_now() - begun)
             if number:
                 whole[engine.name].append(float(np.median(firsts)) / 1e6)
                 compiled[engine.name].append(float(np.median(compiles)) / 1e6)
-                steps[engine.name].note(engine.compile(schema_class.text), documents)
+                steps[engine.name].note(engine.compile(text), documents)
     return {
         "class": schema_class.name,
         "tokens": float(np.mean([len(document) for document in documents])),
