@@ -106,7 +106,7 @@ class TitleHoles:
             restriction = Restriction(predicate)
             titles.filters.check(restriction)
         except InputError as error:
-            raise HoleError(str(error)) from None
+            raise HoleError(error.message, "x-genret-filter") from None
         key = HoleName(titles.name, canonical(predicate))
         found = self._filtered.get(titles, key)
         if found is not None:

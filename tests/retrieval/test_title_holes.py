@@ -133,16 +133,17 @@ def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (HoleName("other"), "there is no index 'other'; there are: 'wiki'"),
-        (HoleName("wiki", "kind ="), "filter: at character"),
+        (HoleName("other"), "^there is no index 'other'; there are: 'wiki'"),
+        (HoleName("wiki", "kind ="), "^at character 7: expected a value"),
         (HoleName("wiki", "kinds = 'x'"), "unknown column 'kinds', did you mean 'kind'"),
         (HoleName("wiki", "kind = 3"), "column 'kind' is string, got a number"),
-        (HoleName("wiki", " "), "filter: must not be empty"),
+        (HoleName("wiki", " "), "^must not be empty"),
     ],
 )
 def test_what_cannot_be_opened_is_named(holes: TitleHoles, name: HoleName, message: str) -> None:
-    with pytest.raises(HoleError, match=message):
+    with pytest.raises(HoleError, match=message) as caught:
         holes(name)
+    assert caught.value.keyword == ("x-genret-index" if name.predicate is None else "x-genret-filter")
 
 
 def test_there_may_be_no_index() -> None:

@@ -49,4 +49,13 @@ class HoleOpener(Protocol):
 
 
 class HoleError(Exception):
-    """A schema names a set that is not there, or a filter that cannot be read."""
+    """A schema names a set that is not there, or a filter that cannot be read.
+
+    Args:
+        message: Which, and why.
+        keyword: What is wrong: `x-genret-index` or `x-genret-filter`.
+    """
+
+    def __init__(self, message: str, keyword: str = "x-genret-index") -> None:
+        super().__init__(message)
+        self.keyword = keyword

@@ -218,7 +218,8 @@ class NodeBuilder:
         try:
             return self._holes(hole.name)
         except HoleError as error:
-            raise InvalidSchemaError(place.keyword, place.pointer, str(error)) from None
+            pointer = f"{place.pointer.removesuffix(place.keyword)}{error.keyword}"
+            raise InvalidSchemaError(error.keyword, pointer, str(error)) from None
 
     def is_scalar(self, cases: Cases) -> bool:
         """Whether no array and no object is allowed, as far as this can be told at sight."""

@@ -100,6 +100,20 @@ def test_one_larger_than_the_cache_is_returned_and_pushes_nothing_out() -> None:
     assert cache.stats.not_kept == 1
 
 
+def test_texts_and_keys_are_counted_and_every_text_of_a_schema() -> None:
+    """A schema may be larger than its grammar, and may be sent in many spellings."""
+    cache = GrammarCache[Sized](1 << 20, max_texts=3)
+    ask(cache, "a" * 5_000)
+    first = cache.stats.held_bytes
+    assert first >= 1_000 + 2 * 5_000  # the grammar, the key and the text
+    ask(cache, "a" * 5_000, text="b" * 7_000)
+    assert cache.stats.held_bytes - first >= 7_000
+    second = cache.stats.held_bytes
+    for more in "cde":
+        ask(cache, "a" * 5_000, text=more * 7_000)
+    assert 7_000 <= cache.stats.held_bytes - second < 2 * 7_000
+
+
 def test_a_cache_of_no_bytes_keeps_nothing() -> None:
     cache = GrammarCache[Sized](0)
     assert ask(cache, "a") is not ask(cache, "a")

@@ -126,6 +126,20 @@ def test_what_is_refused_is_listed_and_not_raised(schema: Any, pointer: str) -> 
     assert all(entry.note for entry in report.refusals())
 
 
+def test_all_that_is_refused_is_listed_and_not_only_what_comes_first() -> None:
+    schema = {
+        "properties": {"a": {"pattern": r"(a)\1"}, "b": {"pattern": r"(b)\1"}},
+        "items": {"patternProperties": {r"(c)\1": True}},
+        "contains": {"$ref": "other.json"},
+    }
+    assert [entry.pointer for entry in explain_schema(schema).refusals()] == [
+        "#/properties/a/pattern",
+        "#/properties/b/pattern",
+        "#/items/patternProperties",
+        "#/contains/$ref",
+    ]
+
+
 def test_what_is_refused_behind_a_definition_that_nothing_uses_is_not_in_the_way() -> None:
     schema = {"$defs": {"x": {"$ref": "other.json"}}, "type": "string"}
     assert said(schema)["#/$defs/x/$ref"] == ("vacuous here", "nothing refers to this definition")
