@@ -25,7 +25,7 @@ from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
 _ENTRY_BYTES = 100
 _DICT_BYTES = 232
-_EMPTY_BYTES = 8000
+_EMPTY_BYTES = 6500
 _REFUSED = -1
 _FINISHED = 1
 
@@ -100,7 +100,8 @@ class Grammar:
         self._budgets = Budgets(vocabulary, levels, self._frames, self._configurations, self._memory)
         self._to_finish: dict[int, int] = {}
         self._configurations.number(self._configurations.start)
-        self._configurations.by_state.append(None)
+        self._by_state = self._configurations.by_state
+        self._by_state.append(None)
         self._masks[_FINISHED] = vocabulary.nothing
 
     @property
@@ -271,10 +272,9 @@ class Grammar:
         return num_bytes
 
     def _configuration(self, state: int) -> Configuration:
-        by_state = self._configurations.by_state
-        configuration = by_state[state] if 0 <= state < len(by_state) else None
+        configuration = self._by_state[state] if 0 <= state < len(self._by_state) else None
         if configuration is None:
-            raise ValueError(f"state must be one that was handed out, got {state}")
+            raise _unknown(state)
         return configuration
 
     def _number(self, configuration: Configuration | None) -> int:
@@ -282,12 +282,19 @@ class Grammar:
             return _REFUSED
         return self._configurations.number(configuration)
 
+    # What is asked for first looks the configuration up itself: a request does little else at every token.
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
         if state == _FINISHED:
             return self._vocabulary.nothing
         with self._lock:
-            packed = self._masks[state] = self._masks_by_levels.mask(self._configuration(state)).packed
-            self._grow(_ENTRY_BYTES)
+            configuration = self._by_state[state] if 0 <= state < len(self._by_state) else None
+            if configuration is None:
+                raise _unknown(state)
+            packed = self._masks[state] = self._masks_by_levels.mask(configuration).packed
+            memory = self._memory
+            memory.num_bytes += _ENTRY_BYTES
+            if memory.num_bytes > self._limit:
+                self._forget()
         return packed
 
     def _mask_of(self, state: int) -> Mask:
@@ -298,7 +305,9 @@ class Grammar:
         if state < 0 or state == _FINISHED or not 0 <= token < vocabulary.vocab_size:
             return _REFUSED
         with self._lock:
-            configuration = self._configuration(state)
+            configuration = self._by_state[state] if state < len(self._by_state) else None
+            if configuration is None:
+                raise _unknown(state)
             text = vocabulary.bytes_of(token)
             if text is not None:
                 found = self._configurations.after(configuration, text)
@@ -309,21 +318,26 @@ class Grammar:
                 following = _FINISHED
             else:
                 return _REFUSED
+            memory = self._memory
             moves = self._moves.get(state)
             if moves is not None:
                 moves[token] = following
-                self._grow(_ENTRY_BYTES)
+                memory.num_bytes += _ENTRY_BYTES
             else:
                 self._moves[state] = {token: following}
-                self._grow(_ENTRY_BYTES + _DICT_BYTES)
+                memory.num_bytes += _ENTRY_BYTES + _DICT_BYTES
+            if memory.num_bytes > self._limit:
+                self._forget()
         return following
 
     def _grow(self, num_bytes: int) -> None:
         """Count what has been kept, and forget what can be found again when it is too much."""
+        self._memory.num_bytes += num_bytes
+        if self._memory.num_bytes > self._limit:
+            self._forget()
+
+    def _forget(self) -> None:
         memory = self._memory
-        memory.num_bytes += num_bytes
-        if memory.num_bytes <= self._limit:
-            return
         self._masks = {_FINISHED: self._vocabulary.nothing}
         self._moves = {}
         self._to_finish = {}
@@ -333,3 +347,7 @@ class Grammar:
         self._levels.clear(self._configurations.clear())
         # States that were handed out stay; where they alone take that much, forgetting often does not help.
         self._limit = max(self._max_bytes, 2 * memory.num_bytes)
+
+
+def _unknown(state: int) -> ValueError:
+    return ValueError(f"state must be one that was handed out, got {state}")

@@ -50,23 +50,24 @@ class Walk:
         self.places: list[tuple[Level, Configuration | None]] | None = [] if is_recorded else None
         self.leaves: list[tuple[Entry, Configuration]] = []
         # Places in the trie with the level and the stack there, and how much higher than the start's it is.
-        self._open: list[tuple[TokenNode, Level, Configuration | None, int]] = [
-            (root, start.level, start.below, 0)
-        ]
+        waiting: list[tuple[TokenNode, Level, Configuration | None, int]] = []
+        self._open = waiting
         threads = None if is_recorded else Threads(self, levels)
-        waiting = self._open
-        while waiting:
-            node, level, below, height = waiting.pop()
+        node, level, below, height = root, start.level, start.below, 0
+        while True:
             if threads is not None and len(level.entries) == 1:
                 threads.follow(node, level.entries[0], below, height)
-                continue
-            if level.ended:
-                self._leave(node, level, below, height)
-            out = level.out
-            if out is None:
-                self._ask_leaves(node, level, below, height)
             else:
-                self.follow(node, level, out, below, height)
+                if level.ended:
+                    self._leave(node, level, below, height)
+                out = level.out
+                if out is None:
+                    self._ask_leaves(node, level, below, height)
+                else:
+                    self.follow(node, level, out, below, height)
+            if not waiting:
+                return
+            node, level, below, height = waiting.pop()
 
     def follow(
         self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
