@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 import grpc
 import pytest
 
+from decoding.errors import DeadlineExceededError, DecodingCancelledError, DecodingError
 from retrieval.answers.types import AnswerRequest
-from retrieval.errors import InputError
+from retrieval.errors import GenretError, IndexChecksumError, InputError, ModelError
 from retrieval.types import Mention, RetrieveRequest
 from service.client import LIVENESS, AsyncRetrievalClient, CallError, Reply, RetrievalClient
 from service.configuration.config import QueueLimits
 from service.configuration.sections import AuthConfig
-from service.errors import MESSAGE_TOO_LARGE
+from service.errors import MESSAGE_TOO_LARGE, NotReadyError, OverloadedError, UnknownIndexError
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from service.security.scopes import Scope
@@ -398,6 +400,27 @@ async def test_a_call_is_tried_again_while_a_server_warms_up(kind: str) -> None:
         await asyncio.sleep(0.05)
         await api.server.load()
         assert (await asking).result.candidates
+
+
+@both
+@asynchronous
+async def test_nothing_is_tried_again_but_what_is_unavailable(kind: str) -> None:
+    errors: dict[str, GenretError | DecodingError] = {
+        "UNAVAILABLE": NotReadyError("elsewhere", 0.01),
+        "RESOURCE_EXHAUSTED": OverloadedError("QUEUE_FULL", "too much", 0.01),
+        "INVALID_ARGUMENT": InputError("query", "odd"),
+        "NOT_FOUND": UnknownIndexError("none", ()),
+        "FAILED_PRECONDITION": ModelError("odd"),
+        "DATA_LOSS": IndexChecksumError("trie.arrow", "digest"),
+        "DEADLINE_EXCEEDED": DeadlineExceededError("late"),
+        "CANCELLED": DecodingCancelledError("gone"),
+    }
+    fake = FakeRetriever(errors, bugs={"INTERNAL": ValueError("odd")})
+    async with running(fake) as api, either_client(kind, api.server.address) as client:
+        for code in (*errors, "INTERNAL"):
+            assert (await error_of(client.retrieve(RetrieveRequest(code)))).code == code
+    asked = Counter(query for batch in fake.batches for query in batch)
+    assert asked == dict.fromkeys((*errors, "INTERNAL"), 1) | {"UNAVAILABLE": 4}
 
 
 @both
