@@ -44,10 +44,10 @@ def contest(
     """Measure every schema in every style, in some of the ways; plainly always.
 
     Greedy answers with and without drafts are compared: the line says whether all tokens are the same. Ways
-    with drafts are taken once for every number of tokens at a time, and are called `drafted 4`, `both 4`.
+    with drafts are taken once for every number of tokens at a time; if there are several, as `drafted 4`.
     """
     ways = {
-        f"{name} {number}" if drafts else name: (forces, number)
+        f"{name} {number}" if drafts and len(draft_tokens) > 1 else name: (forces, number)
         for name, (forces, drafts) in WAYS.items()
         if name in {"nothing", *names}
         for number in (draft_tokens if drafts else (0,))

@@ -13,6 +13,8 @@ import torch
 
 # Pass of a draft model in passes of the model, where neither says how large it is.
 USUAL_COST = 0.2
+# No draft model is taken to be dearer: where one that is as large as the model is asked for, it is tried.
+MOST_COST = 0.5
 # One more row of a pass, in passes.
 ROW_COST = 0.05
 # What is assumed before anything is known, and how many proposals that counts for. High, so that a good draft
@@ -37,12 +39,12 @@ def relative_cost(draft: object, model: object) -> float:
     """Pass of a draft model in passes of the model: by weights or by layers, whichever says more.
 
     Passes of few tokens take the time in which weights are read, or in which kernels are started, one layer
-    after the other. Times are not measured: answers must not depend on them.
+    after the other. Times are not measured: answers must not depend on them. At most `MOST_COST`.
     """
     if not (isinstance(draft, Weighed) and isinstance(model, Weighed)):
         return USUAL_COST
     (small, flat), (large, deep) = _size(draft.pretrained), _size(model.pretrained)
-    return max(small / large, flat / deep)
+    return min(max(small / large, flat / deep), MOST_COST)
 
 
 class Pace:

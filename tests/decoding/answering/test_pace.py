@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.answering.pace import ROW_COST, USUAL_COST, Pace, relative_cost
+from decoding.answering.pace import MOST_COST, ROW_COST, USUAL_COST, Pace, relative_cost
 
 
 class Weighted:
@@ -94,6 +94,7 @@ def test_numbers_are_within_what_was_asked_for(most: int, share: float, cost: fl
 def test_models_are_weighed() -> None:
     large = Weighted(8, 8)
     assert relative_cost(Weighted(2, 4), large) == 0.25  # a sixteenth of the weights, a quarter of the layers
-    assert relative_cost(Weighted(1, 16), large) == 0.5
-    assert relative_cost(large, large) == 1.0
+    assert relative_cost(Weighted(1, 12), large) == 0.28125
+    assert relative_cost(large, large) == relative_cost(large, Weighted(2, 4)) == MOST_COST
+    assert Pace(4, MOST_COST).next() > 1
     assert relative_cost(object(), large) == relative_cost(large, object()) == USUAL_COST
