@@ -31,7 +31,7 @@ from service.client import AsyncRetrievalClient
 PARTS = ("overhead", "clients", "health", "overload")
 _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 _CLIENTS = (1, 4, 16, 64)
-_LIMIT_BATCHES = 12
+_LIMIT_BATCHES, _LIMIT_REQUESTS = 12, 48  # at least
 
 
 def model_limit(
@@ -55,7 +55,7 @@ def model_limit(
     with Retriever.open(index, num_threads=1) as retriever:
         retriever.warm_up()
         for size in sizes:
-            number = min(_LIMIT_BATCHES, len(requests) // size)
+            number = min(max(_LIMIT_BATCHES, _LIMIT_REQUESTS // size), len(requests) // size)
             batches = [list(requests[at : at + size]) for at in range(0, number * size, size)]
             for batch in batches:
                 asked[size] += size

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from benchmarks.harness.load_generator import (
     probe_health,
     slope,
 )
-from benchmarks.harness.served_process import sample_queries
+from benchmarks.harness.served_process import ServedProcess, ThreadTimes, sample_queries
 from retrieval.types import RetrieveRequest
 from service.client import AsyncRetrievalClient
 from service.configuration.config import QueueLimits
@@ -84,6 +85,21 @@ def test_the_sample_queries_are_read_without_their_header(tmp_path: Path) -> Non
     file = tmp_path / "queries.tsv"
     file.write_text("query\tentity_id\nfirst one\ta\n\nsecond\tb\n", encoding="utf-8")
     assert sample_queries(file) == ["first one", "second"]
+
+
+def test_threads_of_a_process_tell_where_their_time_went(tmp_path: Path) -> None:
+    busy = "while sum(range(1000)): pass"
+    with subprocess.Popen([sys.executable, "-c", busy]) as process:
+        try:
+            served = ServedProcess(process, "nowhere", tmp_path / "log")
+            begun = served.thread_times()
+            while served.thread_times()[process.pid].since(begun[process.pid]).ran_s < 0.02:
+                time.sleep(0.001)
+            assert set(served.thread_times()) == {process.pid}
+        finally:
+            process.kill()
+    assert ThreadTimes(3.0, 1.0).since(ThreadTimes(1.0, 0.5)) == ThreadTimes(2.0, 0.5)
+    assert ThreadTimes(3.0, 1.0).since(None) == ThreadTimes(3.0, 1.0)
 
 
 @pytest.mark.parametrize("script", ["service_load.py", "service_memory.py", "service_soak.py"])
