@@ -104,6 +104,13 @@ SCHEMAS: dict[str, Json] = {
         "minItems": 3,
         **UNIQUE,
     },
+    "different, values left for later places": {
+        "type": "array",
+        "prefixItems": [FEW],
+        "items": {"enum": ["b", "ab"]},
+        "minItems": 3,
+        **UNIQUE,
+    },
     "by place": {"type": "array", "prefixItems": [ANY, FEW], "items": {"type": "integer"}, "minItems": 2},
     "nested": record(a=items(record(t=ANY, u=items(FEW)), minItems=1, maxItems=2)),
     "any of": {"anyOf": [ANY, FEW, {"type": "null"}, items(ONE)]},
