@@ -74,7 +74,7 @@ def test_a_watched_server_says_json_and_counts(tmp_path: Path) -> None:
     for line in (
         'genret_requests_total{code="OK",method="Retrieve"} 1.0',
         'genret_requests_total{code="INVALID_ARGUMENT",method="Retrieve"} 1.0',
-        'genret_results_total{finish_reason="ok",method="beam"} 1.0',
+        'genret_results_total{finish_reason="ok",method="auto"} 1.0',
         'genret_grammar_cache_hits_total{model="checkpoint"}',
         'genret_filter_cache_held_bytes{index="tiny"}',
         "genret_ready 1.0",
