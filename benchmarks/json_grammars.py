@@ -7,8 +7,9 @@
 `classes` walks instances of nine small schemas token by token: a whole first request is compiling the schema,
 starting a matcher, and every mask and advance of one instance, with nothing kept from another schema of the
 class but what belongs to the tokenizer. `real` walks every instance of real schemas and compares with its
-label; `suite` does so with the JSON Schema test suite; `cache` measures what grammars kept between requests
-cost. Engines take turns on the same work in one process.
+label, `suite` does so with the JSON Schema test suite; `cold` times the first mask of every state of the real
+schemas, alone; `cache` measures what grammars kept between requests cost. Engines take turns on the same
+work in one process.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from harness.cold_masks import measure_cold_masks, print_cold_masks
 from harness.grammar_cache_times import measure_cache
 from harness.grammar_classes import measure_classes, print_classes
 from harness.grammar_engines import Engine, Llguidance, Ours, TokenizerFile, Xgrammar
@@ -34,8 +36,8 @@ _DATA = Path(os.environ.get("GENRET_SHARED_DATA", "../shared/data"))
 @click.option(
     "--parts",
     multiple=True,
-    type=click.Choice(["classes", "real", "suite", "cache"]),
-    default=("classes", "real", "suite", "cache"),
+    type=click.Choice(["classes", "real", "cold", "suite", "cache"]),
+    default=("classes", "real", "cold", "suite", "cache"),
     help="What to measure; may be given several times.",
     show_default=True,
 )
@@ -85,6 +87,10 @@ def main(
         rows = _DATA / "schemas" / "real_world.dev.jsonl.gz"
         figures["real"] = measure_real([ours, *peer_engines], file, rows, real_schemas, seed, peer_seconds)
         print_labels("real schemas", figures["real"])
+    if "cold" in parts:
+        rows = _DATA / "schemas" / "real_world.dev.jsonl.gz"
+        figures["cold"] = measure_cold_masks(Ours(file).leaves, file, rows)
+        print_cold_masks(figures["cold"])
     if "suite" in parts:
         rows = _DATA / "schemas" / "json_schema_test_suite.draft2020-12.jsonl.gz"
         annotating = Ours(file, GrammarOptions(formats="annotate"), ours.leaves)

@@ -9,6 +9,9 @@ from decoding.grammar.schema.cases import Cases
 from decoding.grammar.schema.members import ENDLESS
 from decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
 
+# Where so many kinds of objects may begin, the keys of all are made here: else one mask had to make them.
+_MANY_ALTERNATIVES = 8
+
 
 class _Measured(Protocol):
     def cost(self) -> int:
@@ -85,3 +88,8 @@ def settle(drafts: list[Draft]) -> None:
         for shape in objects:
             shape.seal()
         node.arrays, node.objects = tuple(arrays), tuple(objects)
+    for draft in order:
+        if len(draft.node.objects) >= _MANY_ALTERNATIVES:
+            for kind in draft.node.objects:
+                budget.check_time()
+                kind.keys(kind.start())
