@@ -35,7 +35,7 @@ from retrieval.filters.patterns import match_pattern
 
 BoolArray = npt.NDArray[np.bool_]
 
-_UNKNOWN = pa.scalar(None, pa.bool_())
+_UNKNOWN = pa.nulls(1, pa.bool_())[0]  # pa.scalar would import pandas, where there is one
 _OPERATORS: dict[str, Callable[..., pa.Array]] = {
     "=": pc.equal,
     "!=": pc.not_equal,
