@@ -337,3 +337,11 @@ def test_what_titles_cannot_be_combined_with_is_refused_by_name(schema: Json) ->
 def test_too_few_titles_are_said(schema: Json) -> None:
     with pytest.raises(UnsatisfiableSchemaError, match="no value is valid"):
         grammar_of(schema)
+
+
+def test_no_title_is_written_that_a_later_place_needs() -> None:
+    """Also without a budget, which would keep from it as well."""
+    grammar = grammar_of(SCHEMAS["different, values left for later places"])
+    for begun, is_open in (('["b"', False), ('["ab"', False), (r'["z\"z"', True)):
+        assert (grammar.advance_bytes(grammar.start, begun.encode()) >= 0) == is_open, begun
+    assert unpacked(grammar, grammar.start) == brute_force(grammar, grammar.start)
