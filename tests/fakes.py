@@ -174,6 +174,7 @@ class TableModel:
         self.vocab_size = vocab_size
         self._function = function
         self._memory: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+        self._logprobs: dict[tuple[tuple[int, ...], tuple[int, ...], float], list[float]] = {}
 
     @classmethod
     def random(cls, vocab_size: int, seed: int, scale: float = 1.5) -> TableModel:
@@ -212,8 +213,11 @@ class TableModel:
         """log P_L(row | prompt) in float64, by the chain rule."""
         total = 0.0
         for depth, token in enumerate(row):
-            logits = self.logits(tuple(prompt), tuple(row[:depth])).double() / temperature
-            total += float(torch.log_softmax(logits, -1)[token])
+            key = (tuple(prompt), tuple(row[:depth]), temperature)
+            if key not in self._logprobs:
+                logits = self.logits(*key[:2]).double() / temperature
+                self._logprobs[key] = torch.log_softmax(logits, -1).tolist()
+            total += self._logprobs[key][token]
         return total
 
     def valid_masses(self, prompt: Sequence[int], row: Sequence[int], rows: set[tuple[int, ...]]) -> float:

@@ -7,6 +7,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Index]]:
     yield opened
     for index in opened:
         index.close()
+
+
+@cache
+def random_model(index: Index, seed: int, scale: float = 2.0) -> TableModel:
+    """One whose beams often go astray; tests share what it remembers of itself."""
+    return likely_titles(index, seed, boost=4.0, scale=scale)
 
 
 def true_scores(
@@ -124,7 +131,7 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
 ) -> None:
     index = indexes[which]
     aggregate, penalty = scoring
-    model = likely_titles(index, seed, boost=4.0, scale=1.0 + seed % 3)
+    model = random_model(index, seed, 1.0 + seed % 3)
     allowed = None
     if num_allowed is not None:
         ids = tuple(f"E{number}" for number in random.Random(seed).sample(range(12), num_allowed))
@@ -159,7 +166,7 @@ def test_narrow_beams_miss_what_exact_finds(indexes: list[Index], aggregate: str
     unproven = wrong = 0
     for index in indexes:
         for seed in range(12):
-            model = likely_titles(index, seed, boost=4.0, scale=2.0)
+            model = random_model(index, seed)
             truth = true_scores(index, model, aggregate, penalty)
             options: dict[str, Any] = {"k": 5, "beam_size": 2, "aggregate": aggregate}
             plain, exact = ask(
@@ -223,7 +230,7 @@ def test_a_budget_is_kept_to_the_token_and_used_up(
     """One search, whose beams are those of a search that is not exact; no token is paid for twice."""
     spent = 0
     for index, seed, aggregate in itertools.product(indexes, range(6), ("sum", "max")):
-        model = likely_titles(index, seed, boost=4.0, scale=2.0)
+        model = random_model(index, seed)
         options: dict[str, Any] = {"k": 4, "beam_size": 2, "aggregate": aggregate}
         (plain,) = ask(index, model, RetrieveRequest("q", **options))
         num_plain = len(searches)
@@ -248,7 +255,7 @@ def test_a_small_budget_proves_what_little_is_missing(indexes: list[Index]) -> N
     below_beams = 0
     for budget in (0, 2, 4, 8, 16, 32, 64):
         results = [
-            ask(index, likely_titles(index, seed, boost=4.0, scale=2.0), request)[0]
+            ask(index, random_model(index, seed), request)[0]
             for index in indexes
             for seed in range(8)
             for request in [RetrieveRequest("q", k=2, beam_size=2, exact=True, exact_budget=budget)]
@@ -272,7 +279,7 @@ def test_certified_rows_never_prove_entities_with_fewer_tokens(
     aggregate, penalty = scoring
     score, fewer = EntityScore(aggregate == "max", penalty), 0
     for index, seed in itertools.product(indexes, range(4)):
-        model = likely_titles(index, seed, boost=4.0, scale=1.0 + seed)
+        model = random_model(index, seed, 1.0 + seed)
         options: dict[str, Any] = {"k": 3, "beam_size": 2, "aggregate": aggregate, "length_penalty": penalty}
         plain, exact = ask(
             index,
@@ -310,7 +317,7 @@ def test_certified_rows_never_prove_entities_with_fewer_tokens(
 def test_a_budget_that_is_spent_still_gives_k_entities(indexes: list[Index]) -> None:
     index = indexes[3]
     for seed in range(10):
-        model = likely_titles(index, seed, boost=4.0, scale=3.0)
+        model = random_model(index, seed, 3.0)
         (plain,) = ask(index, model, RetrieveRequest("q", k=8))
         (exact,) = ask(index, model, RetrieveRequest("q", k=8, exact=True, exact_budget=3))
         assert len(exact.candidates) >= len(plain.candidates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -46,6 +47,23 @@ def retriever(
         yield opened
 
 
+class Passes:
+    """What methods answer to QUERIES from a seed, once for all tests that look at it."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        self.maker = MethodMaker(retriever, 10, 4)
+        self.method = cache(self.maker.make)
+        self.of = cache(self.again)
+
+    def again(self, name: str, seed: int) -> list[Ranking]:
+        return self.method(name).answer(QUERIES, seed, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def passes(retriever: Retriever) -> Passes:
+    return Passes(retriever)
+
+
 def answer(
     retriever: Retriever,
     name: str,
@@ -77,11 +95,10 @@ def test_one_ranking_per_query_in_order(retriever: Retriever, name: str) -> None
 
 
 @pytest.mark.parametrize("name", CONSTRAINED)
-def test_constrained_methods_answer_what_exists(retriever: Retriever, name: str) -> None:
-    method = make_method(name, retriever, k=10, batch_size=4)
-    assert method.is_constrained
+def test_constrained_methods_answer_what_exists(retriever: Retriever, passes: Passes, name: str) -> None:
+    assert passes.method(name).is_constrained
     for seed in range(3):
-        for ranking in method.answer(QUERIES, seed, lambda _: None):
+        for ranking in passes.of(name, seed):
             for entity in ranking.entities:
                 known = retriever.index.entity_by_id(entity.entity_id)
                 assert known is not None
@@ -89,33 +106,32 @@ def test_constrained_methods_answer_what_exists(retriever: Retriever, name: str)
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_free_text_counts_only_as_a_title_or_an_alias(retriever: Retriever, name: str) -> None:
-    maker = MethodMaker(retriever, 10, 4)
-    method = maker.make(name)
-    assert not method.is_constrained
+def test_free_text_counts_only_as_a_title_or_an_alias(
+    retriever: Retriever, passes: Passes, name: str
+) -> None:
+    assert not passes.method(name).is_constrained
     num_invalid = 0
     for seed in range(3):
-        for ranking in method.answer(QUERIES, seed, lambda _: None):
+        for ranking in passes.of(name, seed):
             for entity in ranking.entities:
                 if entity.is_valid:
                     assert retriever.index.entity_by_id(entity.entity_id) is not None
                 else:
                     num_invalid += 1
-                    assert maker.titles.named(entity.title) == []
+                    assert passes.maker.titles.named(entity.title) == []
                     assert entity.entity_id == f"invalid:{entity.title}"
     assert num_invalid  # a random model writes no titles, so that there was something to look at
 
 
 @pytest.mark.parametrize("name", [*CONSTRAINED, *FREE])
-def test_a_seed_gives_one_answer(retriever: Retriever, name: str) -> None:
-    method = make_method(name, retriever, k=10, batch_size=4)
-    seeds = (0, 0, 1, 2, 3) if method.is_random else (0, 0, 1)
-    passes = [answered(method.answer(QUERIES, seed, lambda _: None)) for seed in seeds]
-    assert passes[0] == passes[1]
-    if not method.is_random:
-        assert all(found == passes[0] for found in passes)
+def test_a_seed_gives_one_answer(passes: Passes, name: str) -> None:
+    is_random = passes.method(name).is_random
+    first, *others = (answered(passes.of(name, seed)) for seed in range(4 if is_random else 2))
+    assert answered(passes.again(name, 0)) == first
+    if not is_random:
+        assert all(found == first for found in others)
     elif name != "disc:2/4":  # whose lists hold nearly all that exists
-        assert any(found != passes[0] for found in passes[2:])
+        assert any(found != first for found in others)
 
 
 @pytest.mark.parametrize("name", ["disc:2", "disc:2/4", "beam", "exact", "bm25-shortlist", "bm25"])
