@@ -78,7 +78,7 @@ class VectorsInfo:
         kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
         dimensions: Length of a vector.
         count: Number of vectors.
-        bytes: Size of their file, which is held in memory.
+        bytes: Size of their file, which is mapped.
         recall: Share of the 100 nearest texts that a search finds; None where nobody measured.
         usable: Whether shortlists can be made with them.
         problem: Why not; empty where they can.

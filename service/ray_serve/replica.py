@@ -18,6 +18,7 @@ from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.ray_serve.deployment import REFUSAL
 from service.ray_serve.dispatch import RELOAD, Dispatcher
 from service.ray_serve.proxied_services import MethodRegistry
+from service.serving.heap import keep_freed_memory
 from service.serving.life import SWITCH_INTERVAL_S
 from service.serving.loading import IndexOpener
 from service.serving.readiness import State
@@ -40,6 +41,7 @@ class GenretReplica:
 
     async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        keep_freed_memory()
         configure_logs(config.log)
         # Whoever reaches the proxy reaches this: nobody is on this machine alone.
         config = replace(config, host="0.0.0.0", insecure=True)

@@ -69,7 +69,7 @@ class VectorsDescription:
         kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
         dimensions: Length of a vector.
         count: Number of vectors.
-        bytes: Size of their file, which is held in memory.
+        bytes: Size of their file, which is mapped.
         recall: Share of the 100 nearest texts that a search finds; None where nobody measured.
         problem: Why no shortlist can be made with them; None where one can.
     """
