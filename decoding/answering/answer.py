@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from decoding.answering.affordable import AffordableMasks
 from decoding.answering.choice_points import ChoicePoint, PackedMask
 from decoding.answering.choosing import Choice
 from decoding.answering.pace import USUAL_COST, Pace
@@ -19,6 +20,9 @@ from decoding.grammar.token_grammar import TokenGrammar
 
 # Tokens with the states behind them.
 Steps = list[tuple[int, int]]
+
+# A mask takes a bit for every token of the vocabulary: some thousands of 10^4, some hundreds of 10^5.
+_AFFORDABLE = AffordableMasks(max_bytes=8 << 20)
 
 
 class Answer:
@@ -171,15 +175,13 @@ class Answer:
         return () if word & (word - 1) else (int(words[0]) * 32 + word.bit_length() - 1,)
 
     def within_budget(self, state: int, step: int) -> PackedMask:
-        """The allowed tokens from which the answer can be closed in time. Looks at every one of them.
+        """The allowed tokens from which the answer can be closed in time. Every one is looked at, once.
 
         Args:
             state: The grammar's state.
             step: Tokens before it.
         """
-        bits = np.zeros(len(self.grammar.mask(state)) * 32, dtype=np.uint8)
-        bits[self.grammar.fitting_tokens(state, self._budget - step)] = 1
-        return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+        return _AFFORDABLE.mask(self.grammar, state, self._budget - step)
 
     def write_forced(self) -> None:
         """Append what is forced."""
