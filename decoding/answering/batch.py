@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from decoding.answering.answer import Answer
 from decoding.answering.choosing import decide
 from decoding.answering.feed import Feed, Rows
-from decoding.answering.speculation import LONGEST_PASS, Drafter, Proposer, Stretch, guess
+from decoding.answering.speculation import LONGEST_PASS, Drafter, Proposer, Stretch, expected
 from decoding.answering.verdict import commit, points_of
 
 
@@ -69,11 +69,7 @@ class AnswerBatch:
         wanted = [bool(answer.tokens) for answer in self._answers]
         if self._drafter is not None:
             return self._drafter.propose(self._answers, wanted)
-        stretches = [Stretch(answer.state) for answer in self._answers]
-        for answer, stretch, want in zip(self._answers, stretches, wanted, strict=True):
-            if want and not answer.over:
-                guess(answer, stretch)
-        return stretches
+        return expected(self._answers, wanted)
 
     def _catch_up(self) -> None:
         """Feed what is written until what is left fits one pass."""

@@ -69,10 +69,16 @@ class Pace:
         return self._accepted / self._judged
 
     def next(self) -> int:
-        """How many tokens to propose in the pass that comes; to be asked once for each."""
-        if self._rest > 0:
+        """How many tokens to propose in the pass that comes.
+
+        To be asked once for each, before anything is proposed: an answer that depends on tokens which are
+        proposed and fall would have another law.
+        """
+        if self._rest > 1:
             self._rest -= 1
-            return min(int(self._rest == 0), self._most)
+            return 0
+        if self._rest == 1:
+            return min(1, self._most)  # until one is judged: there may be nothing to propose
         if self._best() == 0:
             self._rest, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
             return 0
@@ -81,6 +87,7 @@ class Pace:
 
     def learn(self, accepted: bool) -> None:
         """Note what became of a proposal, all before which were accepted."""
+        self._rest = 0
         self._accepted = _FADING * self._accepted + accepted
         self._judged = _FADING * self._judged + 1
 

@@ -54,6 +54,7 @@ class Stretch:
         places: Where tokens are proposed.
         closed: Whether nothing more is to be proposed.
         wanted: How many more tokens the draft model is to propose.
+        guesses: Whether tokens are to be proposed that are likely without it.
     """
 
     state: int
@@ -61,6 +62,14 @@ class Stretch:
     places: list[ProposedPlace] = field(default_factory=list)
     closed: bool = False
     wanted: int = 0
+    guesses: bool = False
+
+    @staticmethod
+    def behind(answer: Answer, is_wanted: bool) -> Stretch:
+        """What may follow an answer in the pass that comes: nothing yet."""
+        if not is_wanted or answer.over:
+            return Stretch(answer.state, closed=True)
+        return Stretch(answer.state, wanted=answer.drafts.next(), guesses=answer.guesses.next() > 0)
 
     @property
     def tokens(self) -> list[int]:
@@ -110,14 +119,7 @@ class Drafter:
             answers: Of all queries; nothing is proposed for those that are over.
             wanted: For which of them something is to be proposed. Length Q.
         """
-        stretches = [
-            Stretch(answer.state, closed=not want or answer.over)
-            for answer, want in zip(answers, wanted, strict=True)
-        ]
-        for answer, stretch in zip(answers, stretches, strict=True):
-            if not stretch.closed:
-                stretch.wanted = answer.drafts.next()
-                guess(answer, stretch)
+        stretches = expected(answers, wanted)
         self._close_full(answers, stretches)
         while not all(stretch.closed for stretch in stretches):
             self._propose_one(answers, stretches)
@@ -163,16 +165,29 @@ class Drafter:
             _take(answer, stretches[point.query], suggestion)
 
 
-def guess(answer: Answer, stretch: Stretch) -> None:
+def expected(answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Stretch]:
+    """What can be expected to follow without a model.
+
+    Args:
+        answers: Of all queries; nothing is proposed for those that are over.
+        wanted: For which of them something is to be proposed. Length Q.
+    """
+    stretches = [Stretch.behind(answer, want) for answer, want in zip(answers, wanted, strict=True)]
+    for answer, stretch in zip(answers, stretches, strict=True):
+        if not stretch.closed:
+            _guess(answer, stretch)
+    return stretches
+
+
+def _guess(answer: Answer, stretch: Stretch) -> None:
     """Put behind a stretch the tokens that usually spell the bytes which are forced there.
 
     They are not certain, since another token may spell these bytes and some of what follows. Asking for them
     takes no pass of any model.
     """
-    steps = answer.likely(answer.tokens + stretch.tokens, stretch.state)
-    if not steps or not answer.guesses.next():
+    if not stretch.guesses:
         return
-    for token, following in steps:
+    for token, following in answer.likely(answer.tokens + stretch.tokens, stretch.state):
         place = ProposedPlace(len(stretch.steps), stretch.state, Proposal(token, None), drafted=False)
         stretch.places.append(place)
         stretch.steps.append((token, following))
@@ -199,7 +214,7 @@ def _take(answer: Answer, stretch: Stretch, suggestion: Suggestion) -> None:
             stretch.state = stretch.steps[-1][1]
             stretch.closed = stretch.state == answer.grammar.finished
             if not stretch.closed:
-                guess(answer, stretch)
+                _guess(answer, stretch)
             return
     stretch.closed = True  # it would choose nothing that is allowed
 

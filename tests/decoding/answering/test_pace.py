@@ -79,6 +79,16 @@ def test_a_draft_that_becomes_right_is_used_again() -> None:
     assert max(run(pace, 1.0, 400)[-50:]) == 4
 
 
+def test_a_trial_waits_for_something_to_be_proposed() -> None:
+    """There may be nothing to propose in the pass in which it is tried again."""
+    pace = Pace(1, 0.0)
+    while pace.next():
+        pace.learn(False)
+    assert [pace.next() for _ in range(6)] == [0, 0, 0, 1, 1, 1]
+    pace.learn(False)
+    assert [pace.next() for _ in range(10)] == [0] * 8 + [1, 1]
+
+
 def test_a_draft_as_dear_as_the_model_never_pays() -> None:
     assert run(Pace(8, 1.0), 1.0, 3)[0] == 0
     assert run(Pace(0, 0.1), 1.0, 100) == [0] * 100
