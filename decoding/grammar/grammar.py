@@ -80,6 +80,7 @@ class Grammar:
     ) -> None:
         self._value = value
         self._vocabulary = vocabulary
+        self._vocab_size = vocabulary.vocab_size
         self._options = options or GrammarOptions()
         if self._options.whitespace == "spaced":
             vocabulary.require(b" ")
@@ -104,10 +105,16 @@ class Grammar:
         self._by_state.append(None)
         self._masks[_FINISHED] = vocabulary.nothing
 
+    def __del__(self) -> None:
+        # What is found for a grammar goes with it, and does not wait for the collector of cycles.
+        levels: Levels | None = self.__dict__.get("_levels")
+        if levels is not None:  # the vocabulary could write blanks
+            levels.drop()
+
     @property
     def vocab_size(self) -> int:
         """Logits of the model the masks are for, V."""
-        return self._vocabulary.vocab_size
+        return self._vocab_size
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -284,11 +291,12 @@ class Grammar:
 
     # What is asked for first looks the configuration up itself: a request does little else at every token.
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
-        if state == _FINISHED:
-            return self._vocabulary.nothing
         with self._lock:
-            configuration = self._by_state[state] if 0 <= state < len(self._by_state) else None
+            by_state = self._by_state
+            configuration = by_state[state] if 0 <= state < len(by_state) else None
             if configuration is None:
+                if state == _FINISHED:
+                    return self._vocabulary.nothing
                 raise _unknown(state)
             packed = self._masks[state] = self._masks_by_levels.mask(configuration).packed
             memory = self._memory
@@ -301,31 +309,36 @@ class Grammar:
         return self._masks_by_levels.mask(self._configuration(state))
 
     def _find_move(self, state: int, token: int) -> int:
-        vocabulary = self._vocabulary
-        if state < 0 or state == _FINISHED or not 0 <= token < vocabulary.vocab_size:
+        if state < 0 or not 0 <= token < self._vocab_size:
             return _REFUSED
         with self._lock:
-            configuration = self._by_state[state] if state < len(self._by_state) else None
+            by_state = self._by_state
+            configuration = by_state[state] if state < len(by_state) else None
             if configuration is None:
+                if state == _FINISHED:
+                    return _REFUSED
                 raise _unknown(state)
-            text = vocabulary.bytes_of(token)
+            num_bytes = _ENTRY_BYTES
+            text = self._vocabulary.bytes_of(token)
             if text is not None:
                 found = self._configurations.after(configuration, text)
                 if found is None:
                     return _REFUSED
-                following = self._configurations.number(found)
-            elif token == vocabulary.end_token_id and configuration.is_complete:
+                following = found.state
+                if following < 0:
+                    following = self._configurations.number(found)
+            elif token == self._vocabulary.end_token_id and configuration.is_complete:
                 following = _FINISHED
             else:
                 return _REFUSED
-            memory = self._memory
             moves = self._moves.get(state)
             if moves is not None:
                 moves[token] = following
-                memory.num_bytes += _ENTRY_BYTES
             else:
                 self._moves[state] = {token: following}
-                memory.num_bytes += _ENTRY_BYTES + _DICT_BYTES
+                num_bytes += _DICT_BYTES
+            memory = self._memory
+            memory.num_bytes += num_bytes
             if memory.num_bytes > self._limit:
                 self._forget()
         return following

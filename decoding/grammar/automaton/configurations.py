@@ -12,11 +12,15 @@ from decoding.grammar.automaton.cursor import DIES, GOES_ON, Cursor, Enclosing
 from decoding.grammar.automaton.levels import Level, Levels, Pop, Push
 from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.automaton.nodes import LeafFrame
+from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 
 # Measured with their share of the tables.
 _CONFIGURATION_BYTES = 220
 _NUMBER_BYTES = 40
 _MOVE_BYTES = 180
+
+# A level and the bytes read there; or these, and the levels below that are taken from the stack.
+_Key = tuple["Level | _Key", "bytes | Level"]
 
 
 class Configuration:
@@ -25,26 +29,15 @@ class Configuration:
     Attributes:
         level: On top.
         below: The rest of the stack; None under the document's level.
-        above: Configurations right above this one, by their level.
         state: Its number; -1 until it has one.
     """
 
-    __slots__ = ("above", "below", "level", "state")
-
-    above: dict[Level, Configuration]
+    __slots__ = ("below", "level", "state")
 
     def __init__(self, level: Level, below: Configuration | None) -> None:
         self.level = level
         self.below = below
         self.state = -1
-
-    # Called only while `above` is still empty: most configurations are in a text, where nothing begins.
-    def __getattr__(self, name: str) -> dict[Level, Configuration]:
-        if name != "above":
-            raise AttributeError(name)
-        above: dict[Level, Configuration] = {}
-        self.above = above
-        return above
 
     @property
     def is_complete(self) -> bool:
@@ -73,18 +66,19 @@ class Configurations:
     def __init__(self, levels: Levels, memory: Memory) -> None:
         self._memory = memory
         self._levels = levels
-        self._bottom: dict[Level, Configuration] = {}
-        # Where texts lead that look at nothing below a level: what is pushed on the stack, the new top last.
-        self._moves: dict[tuple[Level, bytes], tuple[Level, ...]] = {}
+        self._known: dict[tuple[Level, Configuration | None], Configuration] = {}
+        # Where texts lead from the top of a stack: what is pushed on the rest of it, the new top last; ()
+        # where the next level down has to be looked at.
+        self._moves: dict[_Key, tuple[Level, ...]] = {}
         self.by_state: list[Configuration | None] = []
         self.start = self.of(levels.start, None)
 
     def of(self, level: Level, below: Configuration | None) -> Configuration:
         """The configuration of a level on a stack."""
-        siblings = self._bottom if below is None else below.above
-        configuration = siblings.get(level)
+        key = (level, below)
+        configuration = self._known.get(key)
         if configuration is None:
-            configuration = siblings[level] = Configuration(level, below)
+            configuration = self._known[key] = Configuration(level, below)
             self._memory.num_bytes += _CONFIGURATION_BYTES
         return configuration
 
@@ -101,14 +95,8 @@ class Configurations:
             while configuration is not None and configuration not in kept:
                 kept[configuration] = None
                 configuration = configuration.below
-        for configuration in kept:
-            configuration.above = {}
-        self._bottom = {}
+        self._known = {(configuration.level, configuration.below): configuration for configuration in kept}
         self._moves = {}
-        for configuration in kept:
-            below = configuration.below
-            siblings = self._bottom if below is None else below.above
-            siblings[configuration.level] = configuration
         self._memory.num_bytes += _CONFIGURATION_BYTES * len(kept) + _NUMBER_BYTES * len(self.by_state)
         return {configuration.level for configuration in kept}
 
@@ -125,12 +113,26 @@ class Configurations:
         level, below = configuration.level, configuration.below
         if len(level.entries) > 1:
             return self._after_levels(level, below, text, 0)
+        frame = level.leaf
+        if frame is not None and type(frame.leaf) is SparseLeaf:
+            node, parents = level.entries[0]
+            state = frame.leaf.within(node.progress, text)  # type: ignore[arg-type]
+            if state >= 0:
+                return self.of(self._levels.level(((frame.node(state), parents),)), below)
         # A recursive schema comes by the same levels on ever higher stacks.
-        known = self._moves.get((level, text))
-        if known is not None:
-            for level in known[:-1]:
-                below = self.of(level, below)
-            return self.of(known[-1], below)
+        moves, stack = self._moves, below
+        key: _Key = (level, text)
+        while (known := moves.get(key)) is not None:
+            if known:
+                for level in known:
+                    stack = self.of(level, stack)
+                return stack
+            assert stack is not None  # the move has looked at it
+            key, stack = (key, stack.level), stack.below
+        return self._after_one(level, below, text)
+
+    def _after_one(self, level: Level, below: Configuration | None, text: bytes) -> Configuration | None:
+        """Read bytes with the only thread of a level, as far as it stays the only one."""
         cursor = Cursor(self._levels.frames, level.entries[0], below)
         done, place = cursor.read(text, 0)
         if done == DIES:
@@ -139,7 +141,7 @@ class Configurations:
         stack: Any = cursor.below
         if type(stack) is Enclosing:
             stack, inside = self._levels_of(stack)
-        is_above = stack is below
+        ground: Configuration | None = stack
         for enclosing in inside:
             stack = self.of(enclosing, stack)
         if cursor.label >= 0:
@@ -149,9 +151,14 @@ class Configurations:
         top = self._levels.level(((cursor.node, cursor.parents),))
         if done != GOES_ON:
             return self._after_levels(top, stack, text, place)
-        if is_above:
-            self._moves[level, text] = (*inside, top)
+        key: _Key = (level, text)
+        while below is not ground:
+            assert below is not None  # what the thread has come to is further down
+            self._moves[key] = ()
             self._memory.num_bytes += _MOVE_BYTES
+            key, below = (key, below.level), below.below
+        self._moves[key] = (*inside, top)
+        self._memory.num_bytes += _MOVE_BYTES
         return self.of(top, stack)
 
     def made(self, below: Enclosing | Configuration | None) -> Configuration | None:

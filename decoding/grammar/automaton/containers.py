@@ -340,6 +340,12 @@ class Frames:
                 self._leaves[frame.leaf.key, frame.is_number] = frame
                 self._own(frame.leaf)
 
+    def drop(self) -> None:
+        """Let go of all frames, at the end."""
+        self.clear(set())
+        self._arrays = {}
+        self._objects = {}
+
     def _own(self, leaf: Leaf) -> None:
         if not leaf.is_shared:
             self.own_leaves[leaf.key] = leaf
@@ -368,13 +374,13 @@ class Frames:
 
     def is_single(self, value: ValueNode) -> bool:
         """Whether the first byte of a value says which of its alternatives it is."""
-        if len(value.leaves) + len(value.arrays) + len(value.objects) == 1:
-            return True
         found = self._is_single.get(id(value))
         if found is None:
-            first = [byte for leaf in value.leaves for byte in _first_bytes(leaf)]
-            is_clear = len(set(first)) == len(first) and len(value.arrays) < 2 and len(value.objects) < 2
-            found = self._is_single[id(value)] = is_clear
+            found = len(value.leaves) + len(value.arrays) + len(value.objects) == 1
+            if not found and len(value.arrays) < 2 and len(value.objects) < 2:
+                first = [byte for leaf in value.leaves for byte in _first_bytes(leaf)]
+                found = len(set(first)) == len(first)
+            self._is_single[id(value)] = found
         return found
 
 

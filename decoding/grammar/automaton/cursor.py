@@ -104,7 +104,8 @@ class Cursor:
 
     def read(self, text: bytes, place: int) -> tuple[int, int]:
         """Read bytes from a place on: how that ended, and the place of the byte that was not read."""
-        end = len(text)
+        end, whitespace = len(text), self._frames.whitespace
+        is_spaced = whitespace.is_spaced
         while place < end:
             byte = text[place]
             frame = self._frame
@@ -125,17 +126,40 @@ class Cursor:
                     state = after
                 label = leaf.label(state)
                 done = DIES if label < 0 else self._end(label)
+                if done != GOES_ON:
+                    return done, place
+                continue
+            if kind is DocumentFrame:
+                done = DIES if self._phase == DONE else self._begin(frame, frame.value_options, byte)
+            elif byte == BLANK or byte == LINE_BREAK:  # noqa: SIM109
+                blanks = whitespace.after(self._blanks, byte, IS_BEHIND_SEPARATOR[self._phase])
+                if blanks is None:
+                    return DIES, place + 1
+                self._blanks = blanks
+                done = GOES_ON
+            elif is_spaced and whitespace.must_come(self._blanks, IS_BEHIND_SEPARATOR[self._phase]):
+                return DIES, place + 1
+            elif kind is ObjectFrame:
+                done = self._read_object(frame, byte)
             else:
-                done = self._read_container(frame, kind, byte)
-                if done != SPLITS or self.label >= 0:
-                    place += 1
+                done = self._read_array(frame, byte)
             if done != GOES_ON:
-                return done, place
+                return done, place if done == SPLITS and self.label < 0 else place + 1
+            place += 1
         return GOES_ON, place
 
     def _read_texts(self, leaf: SparseLeaf, state: int, text: bytes, place: int) -> tuple[int, int]:
         """Read the bytes that belong to one of a few texts."""
-        rows, end = leaf.rows, len(text)
+        end, only = len(text), leaf.only
+        if only is not None:
+            rest = len(only) - state
+            if not text.startswith(only[state:], place):
+                if end - place < rest and only.startswith(text[place:], state):
+                    self._progress = state + end - place
+                    return GOES_ON, end
+                return DIES, place
+            return self._end(leaf.labels[-1]), place + rest
+        rows = leaf.rows
         row = rows[state]
         while place < end and (after := row.get(text[place], -1)) >= 0:
             place += 1
@@ -147,54 +171,42 @@ class Cursor:
         label = leaf.labels[state]
         return (DIES if label < 0 else self._end(label)), place
 
-    def _read_container(self, frame: Any, kind: type, byte: int) -> int:
+    def _read_object(self, frame: ObjectFrame, byte: int) -> int:
         phase, progress = self._phase, self._progress
-        if kind is DocumentFrame:
-            return DIES if phase == DONE else self._begin(frame, frame.value_options, byte)
-        whitespace = self._frames.whitespace
-        if byte == BLANK or byte == LINE_BREAK:  # noqa: SIM109
-            blanks = whitespace.after(self._blanks, byte, IS_BEHIND_SEPARATOR[phase])
-            if blanks is None:
-                return DIES
-            self._blanks = blanks
-            return GOES_ON
-        if whitespace.is_spaced and whitespace.must_come(self._blanks, IS_BEHIND_SEPARATOR[phase]):
-            return DIES
-        if kind is ArrayFrame:
-            return self._read_array(frame, phase, progress, byte)
-        return self._read_object(frame, phase, progress, byte)
-
-    def _read_object(self, frame: ObjectFrame, phase: int, progress: Hashable, byte: int) -> int:
         if phase == VALUE:
             return self._begin(frame, frame.options_at(progress, self._key_label), byte)
         if phase == BEFORE_COLON:
-            return self._go_to(VALUE) if byte == COLON else DIES
+            if byte != COLON:
+                return DIES
+            self._phase, self._blanks = VALUE, START
+            return GOES_ON
         if byte == QUOTE:
             keys = None if phase == BEHIND else frame.shape.keys(progress)
             if keys is None:
                 return DIES
-            self._enter(frame, INSIDE_KEY, progress)
+            self.below = Enclosing(frame, INSIDE_KEY, progress, self.parents, self.below)
+            self.parents = _ONLY
             self._frame = self._frames.leaf(keys, False)
             self._progress = keys.step(0, QUOTE)
             return GOES_ON
         if byte == CLOSE_OBJECT and phase != MEMBER:
             return self._end(0) if frame.shape.can_close(progress) else DIES
         if byte == COMMA and phase == BEHIND and frame.shape.keys(progress) is not None:
-            return self._go_to(MEMBER)
+            self._phase, self._blanks = MEMBER, START
+            return GOES_ON
         return DIES
 
-    def _read_array(self, frame: ArrayFrame, phase: int, progress: Hashable, byte: int) -> int:
+    def _read_array(self, frame: ArrayFrame, byte: int) -> int:
+        phase, progress = self._phase, self._progress
         if byte == CLOSE_ARRAY:
             return self._end(0) if phase != MEMBER and frame.shape.can_close(progress) else DIES
         options = frame.options_at(progress)
         if phase == BEHIND:
-            return self._go_to(MEMBER) if byte == COMMA and options else DIES
+            if byte != COMMA or not options:
+                return DIES
+            self._phase, self._blanks = MEMBER, START
+            return GOES_ON
         return self._begin(frame, options, byte) if options else DIES
-
-    def _go_to(self, phase: int) -> int:
-        self._phase = phase
-        self._blanks = START
-        return GOES_ON
 
     def _begin(self, frame: Any, options: tuple[Option, ...], byte: int) -> int:
         """Begin a value, if there is one way to."""
@@ -211,21 +223,22 @@ class Cursor:
                 inner = self._frames.object
             if not shapes:
                 return DIES
-            self._enter(frame, INSIDE, progress)
+            self._enter(frame, progress)
             self._frame = inner(shapes[0])
             self._progress = shapes[0].start()
-            return self._go_to(OPENED)
+            self._phase, self._blanks = OPENED, START
+            return GOES_ON
         for leaf in value.leaves:
             state = leaf.step(0, byte)
             if state >= 0:
-                self._enter(frame, INSIDE, progress)
+                self._enter(frame, progress)
                 self._frame = self._frames.leaf(leaf, byte in NUMBER_STARTS)
                 self._progress = state
                 return GOES_ON
         return DIES
 
-    def _enter(self, frame: Any, phase: int, progress: Hashable) -> None:
-        self.below = Enclosing(frame, phase, progress, self.parents, self.below)
+    def _enter(self, frame: Any, progress: Hashable) -> None:
+        self.below = Enclosing(frame, INSIDE, progress, self.parents, self.below)
         self.parents = _ONLY
         self._key_label = -1
 

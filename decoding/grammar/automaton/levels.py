@@ -60,7 +60,6 @@ class Level:
     """Nodes with the indices of their parents in the level below. Equal only to itself: made by `Levels`.
 
     Attributes:
-        id: Order in which levels were made.
         entries: The nodes with their parents, ascending by node and parents.
         steps: What bytes do, as far as they have been read.
         is_done: Whether the document has ended.
@@ -69,29 +68,31 @@ class Level:
         out: The bytes that may be allowed, ascending; None where some node has too many to list.
     """
 
-    __slots__ = ("_completions", "_levels", "ended", "entries", "id", "is_done", "leaf", "out", "steps")
+    __slots__ = ("_completions", "_levels", "ended", "entries", "is_done", "leaf", "out", "steps")
 
     out: tuple[int, ...] | None
     steps: dict[int, Level | Push | Pop | None]
     _completions: dict[Survivors, Level]
 
-    def __init__(self, number: int, entries: tuple[Entry, ...], levels: Levels) -> None:
-        self.id = number
+    def __init__(self, entries: tuple[Entry, ...], levels: Levels) -> None:
         self.entries = entries
         self._levels = levels
         node, parents = entries[0]
-        # Only the document's node is in nothing.
-        self.is_done = not parents and node.phase == DONE
+        frame = node.frame
         self.ended: Survivors = ()
         self.leaf: LeafFrame | None = None
-        frame = node.frame
-        if type(frame) is LeafFrame:
-            if len(entries) > 1:
-                self.ended = _ended(entries)
-            else:
-                self.leaf = frame
-                if node.label >= 0:
-                    self.ended = tuple([(parent, node.label) for parent in parents])
+        if type(frame) is not LeafFrame:
+            # Only the document's node is in nothing.
+            self.is_done = not parents and node.phase == DONE
+            return
+        self.is_done = False
+        if len(entries) > 1:
+            self.ended = _ended(entries)
+            return
+        self.leaf = frame
+        label = node.label
+        if label >= 0:
+            self.ended = ((parents[0], label),) if len(parents) == 1 else tuple([(p, label) for p in parents])
 
     # Called only for a slot that is still empty, so that every later reading is a plain attribute.
     def __getattr__(self, name: str) -> Any:
@@ -161,16 +162,14 @@ class Levels:
         self.frames = frames
         self._memory = memory
         self._levels: dict[tuple[Entry, ...], Level] = {}
-        self._next_id = 0
-        document = DocumentFrame(value, frames)
-        self.start = self.level(((document.node(0, None), ()),))
+        self._document = DocumentFrame(value, frames)
+        self.start = self.level(((self._document.node(0, None), ()),))
 
     def level(self, entries: tuple[Entry, ...]) -> Level:
         """The level of some entries, which are in order and in which no two could be one."""
         level = self._levels.get(entries)
         if level is None:
-            level = self._levels[entries] = Level(self._next_id, entries, self)
-            self._next_id += 1
+            level = self._levels[entries] = Level(entries, self)
             self._memory.num_bytes += _LEVEL_BYTES
         return level
 
@@ -181,6 +180,13 @@ class Levels:
         for level in kept:
             level.clear()
         self.frames.clear({node for level in kept for node, _ in level.entries})
+
+    def drop(self) -> None:
+        """Let go of everything, at the end: levels, nodes and frames know each other."""
+        self._levels = {}
+        del self.start
+        self._document.clear()
+        self.frames.drop()
 
     def find_step(self, level: Level, byte: int) -> Level | Push | Pop | None:
         """Read a byte in every node; nothing is looked up."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,8 @@ from decoding.grammar.vocabulary.vocabulary import WORD_BITS, Vocabulary
 # An array's header, an entry of the tables and what they keep of a mask.
 _MASK_BYTES = 400
 _SETTING_ONE_BY_ONE = 500
+_WORD = np.dtype("<u4")
+_from_octets = np.frombuffer
 
 
 class Mask(NamedTuple):
@@ -59,19 +60,19 @@ class Masks:
         self._memory = memory
         self._by_levels: _ByLevels = {}
         self._shared: dict[tuple[int, ...], Mask] = {}
+        self._num_octets = vocabulary.num_words * (WORD_BITS // 8)
         self.held_bytes = 0
 
     def mask(self, configuration: Configuration) -> Mask:
         """The mask of a configuration, found now or before."""
-        table: _ByLevels = self._by_levels
-        place: Configuration | None = configuration
-        while place is not None:
-            found = table.get(place.level)
-            if found is None:
-                return self._find(configuration)
+        found = self._by_levels.get(configuration.level)
+        place = configuration.below
+        while found is not None:
             if type(found) is Mask:
                 return found
-            table = found  # type: ignore[assignment]
+            assert place is not None  # the walk has been there
+            assert type(found) is dict
+            found = found.get(place.level)
             place = place.below
         return self._find(configuration)
 
@@ -106,21 +107,27 @@ class Masks:
                 if tokens.many is not None:
                     large.append(tokens.many)
             if large:
-                return self._packed(self._union(large, found), None)
+                return self._many(self._union(large, found))
         few = tuple(sorted(set(found)))
         mask = self._shared.get(few)
         if mask is None:
-            mask = self._shared[few] = self._packed(self._bits(few), few)
+            packed = self._bits(few)
+            self._count(packed.nbytes + 36 * len(few))
+            mask = self._shared[few] = Mask(packed, few)
         return mask
 
-    def _packed(self, packed: NDArray[np.uint32], few: tuple[int, ...] | None) -> Mask:
-        num_bytes = _MASK_BYTES + 36 * len(few or ())
+    def _many(self, packed: NDArray[np.uint32]) -> Mask:
         if packed.flags.writeable:
             packed.setflags(write=False)
-            num_bytes += packed.nbytes
+            self._count(packed.nbytes)
+        else:
+            self._count(0)
+        return Mask(packed, None)
+
+    def _count(self, num_bytes: int) -> None:
+        num_bytes += _MASK_BYTES
         self._memory.num_bytes += num_bytes
         self.held_bytes += num_bytes
-        return Mask(packed, few)
 
     def _union(self, large: list[NDArray[np.uint32]], few: list[int]) -> NDArray[np.uint32]:
         """The tokens of several masks and some more. A leaf's own mask is handed on as it is."""
@@ -133,20 +140,21 @@ class Masks:
             return union
         if not union.flags.writeable:
             union = union.copy()
-        _set_bits(union.data.cast("B"), missing)
+        octets = union.data.cast("B")
+        for token in missing:
+            octets[token >> 3] |= 1 << (token & 7)
         return union
 
     def _bits(self, tokens: tuple[int, ...]) -> NDArray[np.uint32]:
+        """A read-only mask of tokens."""
         if len(tokens) > _SETTING_ONE_BY_ONE:
-            return self._vocabulary.packed(tokens)
-        mask = self._vocabulary.empty_mask()
-        _set_bits(mask.data.cast("B"), tokens)
-        return mask
-
-
-def _set_bits(octets: memoryview, tokens: Iterable[int]) -> None:
-    for token in tokens:
-        octets[token >> 3] |= 1 << (token & 7)
+            packed = self._vocabulary.packed(tokens)
+            packed.setflags(write=False)
+            return packed
+        octets = bytearray(self._num_octets)
+        for token in tokens:
+            octets[token >> 3] |= 1 << (token & 7)
+        return _from_octets(bytes(octets), _WORD)
 
 
 def _top_levels(configuration: Configuration, depth: int) -> list[Level]:

@@ -81,11 +81,8 @@ class Threads:
             state: int = place.progress  # type: ignore[assignment]
             self._leaf(node, frame.leaf, state, frame.is_number, parents, below, height)
         else:
-            container: _Container = frame  # type: ignore[assignment]
-            phase, progress, key_label, blanks = place.phase, place.progress, place.key_label, place.blanks
-            self._waiting.append(
-                (node, container, phase, progress, key_label, blanks, parents, below, height)
-            )
+            begin = (node, frame, place.phase, place.progress, place.key_label, place.blanks)
+            self._waiting.append((*begin, parents, below, height))  # type: ignore[arg-type]
         waiting = self._waiting
         while waiting:
             found = waiting.pop()
@@ -319,22 +316,38 @@ class Threads:
             if node.children:
                 self._end(node, leaf.labels[-1], parents, below, height)
             return
+        labels = leaf.labels
         waiting: list[tuple[TokenNode, int]] = []
         state = start
         while True:
             row, children = rows[state], node.children
-            for byte in row if len(row) <= len(children) else children:
+            # Where the texts have parted there is one way on.
+            while len(row) == 1:
+                (byte,) = row
                 child = children.get(byte)
-                after = row.get(byte)
-                if child is None or after is None:
-                    continue
+                if child is None:
+                    break
                 tokens += child.tokens
-                if not child.children:
-                    continue
-                if rows[after]:
-                    waiting.append((child, after))
-                else:
-                    self._end(child, leaf.labels[after], parents, below, height)
+                children = child.children
+                if not children:
+                    break
+                state = row[byte]
+                row = rows[state]
+                if not row:
+                    self._end(child, labels[state], parents, below, height)
+            else:
+                for byte in row if len(row) <= len(children) else children:
+                    child = children.get(byte)
+                    after = row.get(byte)
+                    if child is None or after is None:
+                        continue
+                    tokens += child.tokens
+                    if not child.children:
+                        continue
+                    if rows[after]:
+                        waiting.append((child, after))
+                    else:
+                        self._end(child, labels[after], parents, below, height)
             if not waiting:
                 return
             node, state = waiting.pop()

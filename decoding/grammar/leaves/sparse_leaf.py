@@ -60,6 +60,14 @@ class SparseLeaf:
         """The state after one byte, -1 if it is not allowed."""
         return self.rows[state].get(byte, -1)
 
+    def within(self, state: int, text: bytes) -> int:
+        """The state after bytes that end within the only text; -1 where they do not, or there are more."""
+        only = self.only
+        if only is None or not only.startswith(text, state):
+            return -1
+        after = state + len(text)
+        return after if after < len(only) else -1
+
     def edges(self, state: int) -> Mapping[int, int]:
         """All allowed bytes and the states they lead to."""
         return self.rows[state]

@@ -8,6 +8,7 @@ required key that is forbidden, different types.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.regular.number_set import NumberSet
@@ -66,7 +67,8 @@ class Conflicts:
     __slots__ = ("_empty", "_expansion")
 
     def __init__(self, expansion: Expansion) -> None:
-        self._expansion = expansion
+        # Not held, so that all that was made of a schema goes as soon as it is compiled.
+        self._expansion: Expansion = proxy(expansion)
         self._empty: dict[tuple[Conjunction, int], bool] = {}
 
     def split(self, cases: Cases, other: Cases, context: Cases) -> tuple[Cases, Cases]:

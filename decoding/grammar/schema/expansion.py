@@ -181,7 +181,7 @@ class Expansion:
         formulas: The schema.
     """
 
-    __slots__ = ("_known", "_open", "atoms", "conflicts")
+    __slots__ = ("__weakref__", "_known", "_open", "atoms", "conflicts")
 
     def __init__(self, formulas: Formulas) -> None:
         self.atoms = Atoms(formulas)

@@ -8,7 +8,10 @@ import tracemalloc
 
 import pytest
 
+from decoding.grammar.errors import VocabularyError
 from decoding.grammar.grammar import Grammar
+from decoding.grammar.options import GrammarOptions
+from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from tests.grammar_shapes import (
     COMPACT,
     FLEXIBLE,
@@ -93,3 +96,26 @@ def test_counting_does_not_go_down_on_its_own() -> None:
     assert counted == sorted(counted)
     explore(grammar, 50, 4)
     assert grammar.num_bytes == counted[-1]
+
+
+@pytest.mark.parametrize("name", ["anything", "tree", "nested"])
+def test_what_was_found_goes_with_the_grammar(name: str) -> None:
+    """At once, though levels, nodes and frames know each other."""
+    grammar = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
+    explore(grammar, 100)
+    gc.collect()
+    gc.disable()
+    try:
+        held = len(gc.get_objects())
+        configurations = len(grammar._configurations._known)
+        del grammar
+        assert held - len(gc.get_objects()) > 2 * configurations
+    finally:
+        gc.enable()
+
+
+def test_a_grammar_that_could_not_be_made_goes_too() -> None:
+    """Blanks must be written, and cannot."""
+    without_blanks = Vocabulary([bytes([byte]) for byte in b'{}[]":,'], 7, 8)
+    with pytest.raises(VocabularyError):
+        Grammar(VALUES["anything"], without_blanks, GrammarOptions(whitespace="spaced"))
