@@ -9,7 +9,8 @@ Llama of two layers, and a random Llama of 100 million parameters, drafted for b
 round answers the same prompts under every schema in each of the four ways in turn, prompts and all; one round
 before the others warms up and is left out. Random models agree about nothing, so their drafts show what
 drafting costs, not what it gains. That is seen with a pair that `benchmarks/draft_pair.py` has taught: dev
-queries are asked in the words it knows, and the schema `record` asks for the documents it was taught.
+queries are asked in the words it knows, and the schemas `record` and `kinds` ask for the documents it was
+taught, `kinds` with a list of the kinds there are.
 `--layers` makes the target dearer by layers that change nothing, or little, by `--unlike`.
 """
 
@@ -40,17 +41,26 @@ from retrieval.text import TextTokenizer
 _ROOT = Path(__file__).resolve().parent.parent
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 _WHITESPACES = ("compact", "spaced")
-RECORD = SchemaClass(
-    "record",
-    {
+_NAMES = ("title", "kind", "description")
+
+
+def _of_documents(name: str, **properties: dict[str, Any]) -> SchemaClass:
+    """A class of the documents that `draft_pair.py` teaches: strings, save where something else is said."""
+    schema = {
         "type": "object",
-        "properties": {name: {"type": "string"} for name in ("title", "kind", "description")},
-        "required": ["title", "kind", "description"],
+        "properties": {key: properties.get(key, {"type": "string"}) for key in _NAMES},
+        "required": [*_NAMES],
         "additionalProperties": False,
-    },
-    lambda _: {"title": "Lion", "kind": "animal", "description": "Large social cat"},
+    }
+    instance = {"title": "Lion", "kind": "animal", "description": "Large social cat"}
+    return SchemaClass(name, schema, lambda _: instance)
+
+
+_SCHEMAS = (
+    *CLASSES,
+    _of_documents("record"),
+    _of_documents("kinds", kind={"enum": sorted({row["kind"] for row in rows("catalogue")})}),
 )
-_SCHEMAS = (*CLASSES, RECORD)
 
 
 @click.command(context_settings={"show_default": True})
