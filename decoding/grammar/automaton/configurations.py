@@ -102,11 +102,13 @@ class Configurations:
 
     def number(self, configuration: Configuration) -> int:
         """Its state, given to it when first asked for."""
-        if configuration.state < 0:
-            configuration.state = len(self.by_state)
-            self.by_state.append(configuration)
+        state = configuration.state
+        if state < 0:
+            by_state = self.by_state
+            state = configuration.state = len(by_state)
+            by_state.append(configuration)
             self._memory.num_bytes += _NUMBER_BYTES
-        return configuration.state
+        return state
 
     def after(self, configuration: Configuration, text: bytes) -> Configuration | None:
         """Read some bytes; None where they are not allowed."""
@@ -133,14 +135,19 @@ class Configurations:
 
     def _after_one(self, level: Level, below: Configuration | None, text: bytes) -> Configuration | None:
         """Read bytes with the only thread of a level, as far as it stays the only one."""
-        cursor = Cursor(self._levels.frames, level.entries[0], below)
+        levels = self._levels
+        cursor = Cursor(levels.frames, level.entries[0], below)
         done, place = cursor.read(text, 0)
         if done == DIES:
             return None
         inside: tuple[Level, ...] = ()
         stack: Any = cursor.below
         if type(stack) is Enclosing:
-            stack, inside = self._levels_of(stack)
+            frame, phase, progress, parents, under = stack
+            if type(under) is Enclosing:
+                stack, inside = self._levels_of(stack)
+            else:
+                stack, inside = under, (levels.level(((frame.node(phase, progress), parents),)),)
         ground: Configuration | None = stack
         for enclosing in inside:
             stack = self.of(enclosing, stack)
@@ -148,7 +155,7 @@ class Configurations:
             assert stack is not None  # values are in something
             survivors = tuple([(parent, cursor.label) for parent in cursor.parents])
             return self._after_levels(stack.level.complete(survivors), stack.below, text, place)
-        top = self._levels.level(((cursor.node, cursor.parents),))
+        top = levels.level(((cursor.node, cursor.parents),))
         if done != GOES_ON:
             return self._after_levels(top, stack, text, place)
         key: _Key = (level, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from itertools import count
 
 from decoding.grammar.automaton.nodes import LeafFrame, Node, Pushes
 from decoding.grammar.automaton.whitespace import BLANK, LINE_BREAK, START, Whitespace
@@ -90,10 +91,8 @@ class _Container:
         key = (phase, progress, key_label, blanks)
         node = self._nodes.get(key)
         if node is None:
-            counter = self._frames.counter
-            node = Node(counter[0], self, phase, progress, key_label, blanks)
-            counter[0] += 1
-            self._nodes[key] = node
+            number = next(self._frames.numbers)
+            node = self._nodes[key] = Node(number, self, phase, progress, key_label, blanks)
         return node
 
     def clear(self) -> None:
@@ -301,13 +300,13 @@ class Frames:
 
     Attributes:
         whitespace: The rules for it.
-        counter: How many nodes have been made, as its only element.
+        numbers: Numbers nodes as they are made.
         own_leaves: Leaves that are no other grammar's, by key.
     """
 
     def __init__(self, options: GrammarOptions) -> None:
         self.whitespace = Whitespace(options)
-        self.counter = [0]
+        self.numbers = count()
         self.own_leaves: dict[Hashable, Leaf] = {}
         self._leaves: dict[tuple[Hashable, bool], LeafFrame] = {}
         self._arrays: dict[int, ArrayFrame] = {}
@@ -320,7 +319,7 @@ class Frames:
         key = (leaf.key, is_number)
         frame = self._leaves.get(key)
         if frame is None:
-            frame = self._leaves[key] = LeafFrame(leaf, is_number, self.counter)
+            frame = self._leaves[key] = LeafFrame(leaf, is_number, self.numbers)
             self._own(leaf)
         return frame
 

@@ -61,7 +61,6 @@ class Masks:
         self._by_levels: _ByLevels = {}
         self._shared: dict[tuple[int, ...], Mask] = {}
         self._num_octets = vocabulary.num_words * (WORD_BITS // 8)
-        self.held_bytes = 0
 
     def mask(self, configuration: Configuration) -> Mask:
         """The mask of a configuration, found now or before."""
@@ -77,11 +76,9 @@ class Masks:
         return self._find(configuration)
 
     def clear(self) -> None:
-        """Forget all masks."""
+        """Forget all masks; they are still counted."""
         self._by_levels = {}
         self._shared = {}
-        self._memory.num_bytes -= self.held_bytes
-        self.held_bytes = 0
 
     def _find(self, configuration: Configuration) -> Mask:
         walk = Walk(self._levels, self._configurations, configuration, self._vocabulary.root)
@@ -97,8 +94,8 @@ class Masks:
         return mask
 
     def _pack(self, walk: Walk, configuration: Configuration) -> Mask:
-        found = walk.tokens
-        if configuration.is_complete:
+        found, level = walk.tokens, configuration.level
+        if level.is_done or (level.ended and configuration.is_complete):
             found.append(self._vocabulary.end_token_id)
         if walk.inside:
             large: list[NDArray[np.uint32]] = []
@@ -112,36 +109,33 @@ class Masks:
         mask = self._shared.get(few)
         if mask is None:
             packed = self._bits(few)
-            self._count(packed.nbytes + 36 * len(few))
+            self._memory.num_bytes += _MASK_BYTES + self._num_octets + 36 * len(few)
             mask = self._shared[few] = Mask(packed, few)
         return mask
 
     def _many(self, packed: NDArray[np.uint32]) -> Mask:
+        num_bytes = _MASK_BYTES
         if packed.flags.writeable:
             packed.setflags(write=False)
-            self._count(packed.nbytes)
-        else:
-            self._count(0)
-        return Mask(packed, None)
-
-    def _count(self, num_bytes: int) -> None:
-        num_bytes += _MASK_BYTES
+            num_bytes += packed.nbytes
         self._memory.num_bytes += num_bytes
-        self.held_bytes += num_bytes
+        return Mask(packed, None)
 
     def _union(self, large: list[NDArray[np.uint32]], few: list[int]) -> NDArray[np.uint32]:
         """The tokens of several masks and some more. A leaf's own mask is handed on as it is."""
         union = large[0]
         if len(large) > 1:
             union = np.bitwise_or.reduce(large)
-        words = union.data
-        missing = [token for token in few if not words[token // WORD_BITS] >> token % WORD_BITS & 1]
-        if not missing:
+        octets = union.data.cast("B")
+        for token in few:
+            if not octets[token >> 3] >> (token & 7) & 1:
+                break
+        else:
             return union
         if not union.flags.writeable:
             union = union.copy()
-        octets = union.data.cast("B")
-        for token in missing:
+            octets = union.data.cast("B")
+        for token in few:
             octets[token >> 3] |= 1 << (token & 7)
         return union
 

@@ -14,7 +14,7 @@ decide how deep a JSON text is nested.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any, Protocol
 
 from decoding.grammar.automaton.whitespace import START
@@ -127,21 +127,20 @@ class LeafFrame:
     Numbers end where something else begins, all others where their last byte says so.
     """
 
-    __slots__ = ("_counter", "_nodes", "is_number", "leaf")
+    __slots__ = ("_nodes", "_numbers", "is_number", "leaf")
 
-    def __init__(self, leaf: Leaf, is_number: bool, counter: list[int]) -> None:
+    def __init__(self, leaf: Leaf, is_number: bool, numbers: Iterator[int]) -> None:
         self.leaf = leaf
         self.is_number = is_number
-        self._counter = counter
+        self._numbers = numbers
         self._nodes: dict[int, Node] = {}
 
     def node(self, state: int) -> Node:
         """The node of a state of the leaf."""
         node = self._nodes.get(state)
         if node is None:
-            number = self._counter[0]
-            self._counter[0] = number + 1
-            node = self._nodes[state] = Node(number, self, 0, state, label=self.leaf.label(state))
+            label = self.leaf.label(state)
+            node = self._nodes[state] = Node(next(self._numbers), self, 0, state, -1, START, label)
         return node
 
     def clear(self) -> None:

@@ -79,7 +79,11 @@ class Threads:
         frame = place.frame
         if type(frame) is LeafFrame:
             state: int = place.progress  # type: ignore[assignment]
-            self._leaf(node, frame.leaf, state, frame.is_number, parents, below, height)
+            leaf = frame.leaf
+            if type(leaf) is SparseLeaf and not frame.is_number:
+                self._texts(node, leaf, state, parents, below, height)
+            else:
+                self._leaf(node, leaf, state, frame.is_number, parents, below, height)
         else:
             begin = (node, frame, place.phase, place.progress, place.key_label, place.blanks)
             self._waiting.append((*begin, parents, below, height))  # type: ignore[arg-type]
@@ -232,6 +236,9 @@ class Threads:
                 place = (child, self._frames.object(shape), OPENED, shape.start(), -1, START, _ONLY)
                 self._waiting.append((*place, inside, height))
         for leaf in value.leaves:
+            if type(leaf) is SparseLeaf and not leaf.has_numbers:
+                self._texts(node, leaf, 0, _ONLY, inside, height)
+                continue
             edges = leaf.edges(0)
             if edges is None:
                 self._take(leaf, 0, node, _ONLY, inside, height)

@@ -47,13 +47,22 @@ class Walk:
         self.tokens: list[int] = []
         self.inside: list[LeafTokens] = []
         self.depth = 1
-        self.places: list[tuple[Level, Configuration | None]] | None = [] if is_recorded else None
+        self.places: list[tuple[Level, Configuration | None]] | None = None
         self.leaves: list[tuple[Entry, Configuration]] = []
         # Places in the trie with the level and the stack there, and how much higher than the start's it is.
         waiting: list[tuple[TokenNode, Level, Configuration | None, int]] = []
         self._open = waiting
-        threads = None if is_recorded else Threads(self, levels)
+        threads: Threads | None = None
         node, level, below, height = root, start.level, start.below, 0
+        if is_recorded:
+            self.places = []
+        else:
+            threads = Threads(self, levels)
+            if len(level.entries) == 1:
+                threads.follow(root, level.entries[0], below, 0)
+                if not waiting:
+                    return
+                node, level, below, height = waiting.pop()
         while True:
             if threads is not None and len(level.entries) == 1:
                 threads.follow(node, level.entries[0], below, height)

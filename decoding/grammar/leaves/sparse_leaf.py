@@ -10,6 +10,7 @@ from decoding.grammar.vocabulary.token_node import TokenNode
 
 # A dict with an entry or two, measured with tracemalloc.
 _STATE_BYTES = 280
+_NUMBER_STARTS = frozenset(b"-0123456789")
 
 
 class SparseLeaf:
@@ -23,6 +24,7 @@ class SparseLeaf:
     Attributes:
         rows: By state, the bytes that may follow and the states they lead to; not to be changed.
         labels: By state, that of the text that ends there, -1 where none does; not to be changed.
+        has_numbers: Whether some text may be a number, by its first byte.
         only: The text, where there is one; its states are then the numbers of bytes that lead to them.
 
     Raises:
@@ -49,6 +51,7 @@ class SparseLeaf:
             raise ValueError("texts: expected at least one, and none that is empty")
         self.rows = edges
         self.labels = labels
+        self.has_numbers = not _NUMBER_STARTS.isdisjoint(edges[0])
         self.only = next(iter(texts)) if len(texts) == 1 else None
 
     @property
