@@ -34,7 +34,7 @@ from decoding.grammar.automaton.containers import (
     Frames,
     ObjectFrame,
 )
-from decoding.grammar.automaton.cursor import Enclosing
+from decoding.grammar.automaton.cursor import Enclosing, made
 from decoding.grammar.automaton.gaps import gap_at
 from decoding.grammar.automaton.levels import Entry, Levels
 from decoding.grammar.automaton.nodes import LeafFrame
@@ -151,7 +151,7 @@ class Threads:
         if child is not None:
             tokens += child.tokens
             if child.children:
-                inside = Enclosing(frame, INSIDE_KEY, progress, parents, below)
+                inside = made(Enclosing, (frame, INSIDE_KEY, progress, parents, below))
                 self._leaf(child, keys, keys.step(0, QUOTE), False, _ONLY, inside, height + 1)
 
     def _array(
@@ -221,7 +221,7 @@ class Threads:
         ((value, progress),) = options
         if not self._frames.is_single(value):
             return False
-        inside = Enclosing(frame, INSIDE, progress, parents, below)
+        inside = made(Enclosing, (frame, INSIDE, progress, parents, below))
         children, tokens, height = node.children, self._walk.tokens, height + 1
         for array in value.arrays:
             child = children.get(OPEN_ARRAY)
