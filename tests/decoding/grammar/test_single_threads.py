@@ -36,6 +36,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "enum": {"enum": ["a", "ab", 1, 12, 1.5, None, True, {"a": [1, 2]}, []]},
     "alike": {"anyOf": [_PERSON, {"type": "object", "properties": {"name": {"const": "x"}}}]},
     "anything": {},
+    "tree": {
+        "$defs": {
+            "tree": {
+                "type": "object",
+                "properties": {
+                    "n": {"type": "integer"},
+                    "of": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+                },
+                "required": ["n"],
+                "additionalProperties": {"$ref": "#/$defs/tree"},
+            }
+        },
+        "type": "array",
+        "items": {"$ref": "#/$defs/tree"},
+    },
 }
 WHITESPACE = {
     "compact": GrammarOptions(whitespace="compact"),
