@@ -217,34 +217,29 @@ class Cursor:
         if len(options) != 1 or not self._frames.is_single(options[0].value):
             return SPLITS
         ((value, progress),) = options
+        frames = self._frames
+        inner: Any
         if byte == OPEN_ARRAY or byte == OPEN_OBJECT:  # noqa: SIM109
-            inner: Any
-            if byte == OPEN_ARRAY:
-                shapes: tuple[Any, ...] = value.arrays
-                inner = self._frames.array
-            else:
-                shapes = value.objects
-                inner = self._frames.object
+            shapes: tuple[Any, ...] = value.arrays if byte == OPEN_ARRAY else value.objects
             if not shapes:
                 return DIES
-            self._enter(frame, progress)
-            self._frame = inner(shapes[0])
-            self._progress = shapes[0].start()
+            shape = shapes[0]
+            inner = frames.array(shape) if byte == OPEN_ARRAY else frames.object(shape)
+            state = shape.start()
             self._phase, self._blanks = OPENED, START
-            return GOES_ON
-        for leaf in value.leaves:
-            state = leaf.step(0, byte)
-            if state >= 0:
-                self._enter(frame, progress)
-                self._frame = self._frames.leaf(leaf, byte in NUMBER_STARTS)
-                self._progress = state
-                return GOES_ON
-        return DIES
-
-    def _enter(self, frame: Any, progress: Hashable) -> None:
+        else:
+            for leaf in value.leaves:
+                state = leaf.step(0, byte)
+                if state >= 0:
+                    inner = frames.leaf(leaf, byte in NUMBER_STARTS)
+                    break
+            else:
+                return DIES
         self.below = made(Enclosing, (frame, INSIDE, progress, self.parents, self.below))
         self.parents = _ONLY
         self._key_label = -1
+        self._frame, self._progress = inner, state
+        return GOES_ON
 
     def _end(self, label: int) -> int:
         """Go on behind a value that has ended."""

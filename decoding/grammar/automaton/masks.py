@@ -17,7 +17,8 @@ from decoding.grammar.vocabulary.vocabulary import WORD_BITS, Vocabulary
 _MASK_BYTES = 400
 _SETTING_ONE_BY_ONE = 500
 _WORD = np.dtype("<u4")
-_from_octets = np.frombuffer
+# The constructor of a named tuple takes three times as long.
+_made = tuple.__new__
 
 
 class Mask(NamedTuple):
@@ -110,7 +111,7 @@ class Masks:
         if mask is None:
             packed = self._bits(few)
             self._memory.num_bytes += _MASK_BYTES + self._num_octets + 36 * len(few)
-            mask = self._shared[few] = Mask(packed, few)
+            mask = self._shared[few] = _made(Mask, (packed, few))
         return mask
 
     def _many(self, packed: NDArray[np.uint32]) -> Mask:
@@ -148,7 +149,7 @@ class Masks:
         octets = bytearray(self._num_octets)
         for token in tokens:
             octets[token >> 3] |= 1 << (token & 7)
-        return _from_octets(bytes(octets), _WORD)
+        return np.frombuffer(bytes(octets), _WORD)
 
 
 def _top_levels(configuration: Configuration, depth: int) -> list[Level]:
