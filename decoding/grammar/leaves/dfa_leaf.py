@@ -56,7 +56,7 @@ class DfaLeaf:
         """Memory of the automaton and of the tokens found so far."""
         table = 0
         if "table" in self.__dict__:
-            table = self.table.next_state.nbytes + self.table.num_bytes
+            table = self.table.num_row_bytes + self.table.num_bytes
         return _STATE_BYTES * len(self._labels) + table + self._tokens.num_bytes
 
     @cached_property

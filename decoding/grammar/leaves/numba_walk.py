@@ -11,6 +11,7 @@ from decoding.grammar.leaves.leaf import FEW_TOKENS
 from decoding.grammar.leaves.numba_walk_loop import classify, trace, walk
 from decoding.grammar.leaves.numpy_walk import Ints
 from decoding.grammar.leaves.table_walk import Table, Walked
+from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.kernels.compiling import keep_nothing
 
 if TYPE_CHECKING:
@@ -33,12 +34,15 @@ class CompiledWalk:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
-        # One array instead of four: what a call costs is the arrays it takes, and a node is one cache line.
-        nodes = np.stack([trie.byte, trie.depth, trie.end, trie.token_begin[:-1]], axis=1, dtype=np.int32)
-        self._nodes = np.concatenate([nodes, [[0, 0, 0, len(trie.tokens)]]], dtype=np.int32)
-        self._below = np.zeros(len(nodes), dtype=np.uint64)
-        self._height = np.zeros(len(nodes), dtype=np.int32)
-        self._trie = (self._nodes, self._below, self._height, trie.tokens)
+        # One array instead of six: what a call costs is the arrays it takes, and a node is in one cache line.
+        num_nodes = len(trie.byte)
+        self._nodes = np.zeros((num_nodes + 1, 8), dtype=np.int32)
+        columns = (trie.byte, trie.depth, trie.end, trie.token_begin[:-1])
+        self._nodes[:num_nodes, :4] = np.stack(columns, axis=1, dtype=np.int32)
+        self._nodes[num_nodes, 3] = len(trie.tokens)
+        self._below = self._nodes.view(np.uint64)
+        self._everything = vocabulary.packed(trie.tokens)
+        self._trie = (self._nodes, self._below, trie.tokens, self._everything)
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
         try:
@@ -50,15 +54,15 @@ class CompiledWalk:
             logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
 
     def _ask_nothing(self) -> None:
-        classify(self._nodes, self._depth, self._below, self._height)
-        nothing = Table.of(np.full((1, 256), -1, dtype=np.int32), np.full(1, -1, dtype=np.int32))
+        classify(self._nodes, self._depth, self._below)
+        nothing = Table.of_automaton(ByteDfa.literals([]))
         self(nothing, 0, (0,))
         self.trace(nothing, 0, (0,), (-1, -1))
 
     @property
     def num_bytes(self) -> int:
         """Memory of what was copied for the loop."""
-        return self._nodes.nbytes + self._below.nbytes + self._height.nbytes
+        return self._nodes.nbytes + self._everything.nbytes
 
     def __call__(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk (`decoding.grammar.leaves.table_walk.Walk`)."""
@@ -88,6 +92,7 @@ class CompiledWalk:
         roots = np.array(positions, dtype=np.int32)
         room = int((self._nodes[roots, 2] - roots).sum())
         found = np.empty((3, room), dtype=np.int32)  # what is not met is never touched, so it takes no memory
-        count = trace(table.next_state, state, self._nodes, self._depth, roots, *begin, found)
+        rows = (table.next_state, table.is_written, table.edges, table.edge_begin)
+        count = trace(*rows, state, self._nodes, self._depth, roots, *begin, found)
         places, states, counts = found[:, :count].copy()
         return places, states, counts

@@ -1,9 +1,12 @@
 """The compiled loops that walk a trie under the table of an automaton.
 
-Most states of strings treat nearly all characters alike: one state comes behind them, often the state itself.
-From there whole subtrees of the trie pass without being walked, if all that they write are characters of that
-kind. What a subtree writes is kept as *classes*, one bit each: some ranges of ASCII, every punctuation mark
-by itself, and the characters of two, three and four bytes.
+A large automaton has far more states than a walk meets, so the table's rows are written as loops come by and
+would read them more than a few times.
+
+Most states of strings treat nearly all characters alike: few states come behind them, often the state itself
+among these. From there whole subtrees of the trie pass without being walked, if all that they write are
+characters of such kinds. What a subtree writes is kept as *classes*, one bit each: every printable character
+of ASCII; those of two bytes behind c2, and behind others; those of three bytes, by the first; those of four.
 """
 
 import numpy as np
@@ -13,6 +16,7 @@ from decoding.grammar.leaves.leaf import FEW_TOKENS
 from decoding.kernels.compiling import compiled
 
 Ints = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 Classes = npt.NDArray[np.uint64]
 
@@ -20,78 +24,95 @@ Classes = npt.NDArray[np.uint64]
 _FEW = 64
 if _FEW != FEW_TOKENS:
     raise ImportError(f"the compiled loop has room for {_FEW} tokens, leaves call {FEW_TOKENS} tokens few")
+# Kinds of characters, by the state behind them, that are told apart; the row before theirs is all of them.
+KINDS = 4
+_ANY = KINDS
+# Below smaller subtrees a state is read as it is: writing its row, or telling characters apart, takes longer.
+_SMALL_TREE = 24
+# Runs of tokens that are kept before they are marked.
+_MOST_RUNS = 4096
+# States that are looked at before a subtree is walked all the same.
+_MOST_STATES = 48
 
-_TWO, _THREE, _FOUR, _NO_CHARACTER = 60, 61, 62, 63
+# Where a node's classes are among its words of 64 bits.
+_LOW, _HIGH = 2, 3
+
+_ONE = np.uint64(1)
+_CONTROL, _NO_CHARACTER, _LATIN, _TWO, _FOUR = [_ONE << np.uint64(place) for place in range(5)]
+# Of three bytes, by the first: some of these have single characters that are treated in another way.
+_THREE = np.array([1 << place for place in range(8, 24)], np.uint64)
 
 
 def _class_bits() -> Classes:
-    """By byte, the bit of its class; all bytes beyond ASCII have that of no character. Shape: (256,)."""
-    bits = np.full(256, 1 << _NO_CHARACTER, np.uint64)
-    names: dict[str, int] = {}
-    for byte in range(128):
-        text = chr(byte)
-        if byte < 32:
-            name = "control"
-        elif text.isdigit():
-            name = "digit"
-        elif text.isalpha():
-            name = f"{text.isupper()} {text.lower() > 'f'}"
-        else:
-            name = text
-        bits[byte] = 1 << names.setdefault(name, len(names))
+    """By byte, the bit of the class of characters that it begins, in one of two words. Shape: (256, 2)."""
+    bits = np.zeros((256, 2), np.uint64)
+    bits[:32, 0] = _CONTROL
+    for byte in range(32, 128):
+        bits[byte, byte // 64] = 1 << byte % 64
+    bits[128:, 0] = _NO_CHARACTER
+    bits[0xC2, 0], bits[0xC3:0xE0, 0] = _LATIN, _TWO
+    bits[0xE0:0xF0, 0], bits[0xF0:0xF5, 0] = _THREE, _FOUR
     return bits
 
 
 _CLASS = _class_bits()
-_UNKNOWN = -2
 
 
 @compiled
-def classify(nodes: Ints, max_depth: int, below: Classes, height: Ints) -> None:
+def _add(found: Classes, depth: int, part: int, others: int) -> None:
+    """Add what is written a level below; `others` -1: no character."""
+    if others < 0:
+        found[depth - 1, part, 0] |= _NO_CHARACTER
+    else:
+        found[depth - 1, part, 0] |= found[depth, others, 0]
+        found[depth - 1, part, 1] |= found[depth, others, 1]
+
+
+@compiled
+def classify(nodes: Ints, max_depth: int, below: Classes) -> None:
     """Find what is written below every node, as characters that begin right behind it.
 
+    Behind a first byte of several, they begin behind the character.
+
     Args:
-        nodes: As of `walk`.
+        nodes: As of `walk`; gets the characters of the longest text below.
         max_depth: Of all nodes.
-        below: Gets the classes; the last one for bytes that no characters begin or go on with. Shape: (N,).
-        height: Gets the bytes of the longest text below. Shape: (N,).
+        below: As of `walk`; gets the classes, one of them for bytes that no characters begin or go on with.
     """
     # By depth of the node we are below: what is written there as characters; as the rest of a character of
     # which one, two or three bytes are missing; and behind e0, ed, f0 and f4, which have rules of their own.
-    found = np.zeros((max_depth + 2, 8), np.uint64)
+    found = np.zeros((max_depth + 2, 8, 2), np.uint64)
     heights = np.zeros(max_depth + 2, np.int32)
     open_nodes = np.zeros(max_depth + 2, np.int32)
-    two, three = np.uint64(1) << np.uint64(_TWO), np.uint64(1) << np.uint64(_THREE)
-    four, no = np.uint64(1) << np.uint64(_FOUR), np.uint64(1) << np.uint64(_NO_CHARACTER)
     depth = 0
     for position in range(1, len(nodes)):
         # The row behind the last node has depth 0 and closes all that are open but the root.
         next_depth = max(nodes[position, 1], 1)
         while depth >= next_depth:
             node = open_nodes[depth]
-            here, above = found[depth], found[depth - 1]
-            below[node] = here[0]
-            height[node] = heights[depth]
-            heights[depth - 1] = max(heights[depth - 1], heights[depth] + 1)
-            byte = nodes[node, 0]
-            if byte < 0x80:
-                above[0] |= _CLASS[byte] | here[0]
-            elif 0xC2 <= byte <= 0xDF:
-                above[0] |= two | here[1]
+            byte = nodes[node, 0] & 255
+            nodes[node, 0] = byte | heights[depth] << 8
+            heights[depth - 1] = max(heights[depth - 1], heights[depth] + (not 0x80 <= byte <= 0xBF))
+            part = 0
+            if 0xC2 <= byte <= 0xDF:
+                part = 1
             elif 0xE0 <= byte <= 0xEF:
-                above[0] |= three | (here[4] if byte == 0xE0 else here[5] if byte == 0xED else here[2])
+                part = 4 if byte == 0xE0 else 5 if byte == 0xED else 2
             elif 0xF0 <= byte <= 0xF4:
-                above[0] |= four | (here[6] if byte == 0xF0 else here[7] if byte == 0xF4 else here[3])
-            else:
-                above[0] |= no
+                part = 6 if byte == 0xF0 else 7 if byte == 0xF4 else 3
+            below[node, _LOW] = found[depth, part, 0]
+            below[node, _HIGH] = found[depth, part, 1]
+            found[depth - 1, 0, 0] |= _CLASS[byte, 0]
+            found[depth - 1, 0, 1] |= _CLASS[byte, 1]
+            _add(found, depth, 0, part)
             goes_on = 0x80 <= byte <= 0xBF
-            above[1] |= here[0] if goes_on else no
-            above[2] |= here[1] if goes_on else no
-            above[3] |= here[2] if goes_on else no
-            above[4] |= here[1] if goes_on and byte >= 0xA0 else no
-            above[5] |= here[1] if goes_on and byte < 0xA0 else no
-            above[6] |= here[2] if goes_on and byte >= 0x90 else no
-            above[7] |= here[2] if goes_on and byte < 0x90 else no
+            _add(found, depth, 1, 0 if goes_on else -1)
+            _add(found, depth, 2, 1 if goes_on else -1)
+            _add(found, depth, 3, 2 if goes_on else -1)
+            _add(found, depth, 4, 1 if goes_on and byte >= 0xA0 else -1)
+            _add(found, depth, 5, 1 if goes_on and byte < 0xA0 else -1)
+            _add(found, depth, 6, 2 if goes_on and byte >= 0x90 else -1)
+            _add(found, depth, 7, 2 if goes_on and byte < 0x90 else -1)
             depth -= 1
         if position == len(nodes) - 1:
             break
@@ -99,115 +120,240 @@ def classify(nodes: Ints, max_depth: int, below: Classes, height: Ints) -> None:
         open_nodes[depth] = position
         found[depth] = 0
         heights[depth] = 0
-    below[0] = found[0, 0]
-    height[0] = heights[0]
 
 
 @compiled
-def _led_to(next_state: Ints, label: Ints, state: int, first: int, last: int) -> int:
+def _write_row(next_state: Ints, is_written: Flags, edges: Ints, edge_begin: Ints, state: int) -> None:
+    """Write a row of the table, if it has not been written."""
+    if is_written[state]:
+        return
+    # Another thread may read what is written here twice, so nothing is ever written that does not stay.
+    behind = 0
+    for e in range(edge_begin[state], edge_begin[state + 1]):
+        for byte in range(behind, edges[e, 0]):
+            next_state[state, byte] = -1
+        behind = edges[e, 1] + 1
+        for byte in range(edges[e, 0], behind):
+            next_state[state, byte] = edges[e, 2]
+    for byte in range(behind, 256):
+        next_state[state, byte] = -1
+    is_written[state] = 1  # last: whoever reads it finds the row, too
+
+
+@compiled
+def _step(next_state: Ints, is_written: Flags, edges: Ints, edge_begin: Ints, state: int, byte: int) -> int:
+    """The state behind a byte, -1 where there is none."""
+    if is_written[state]:
+        return int(next_state[state, byte])
+    low, high = edge_begin[state], edge_begin[state + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if edges[middle, 1] < byte:
+            low = middle + 1
+        else:
+            high = middle
+    return int(edges[low, 2]) if low < edge_begin[state + 1] and edges[low, 0] <= byte else -1
+
+
+@compiled
+def _led_to(edges: Ints, edge_begin: Ints, label: Ints, state: int, first: int, last: int) -> int:
     """The state that all bytes of a range lead to, where no text ends; -1: there is none."""
-    target = next_state[state, first] if state >= 0 else -1
-    if target < 0 or label[target] >= 0:
+    if state < 0:
         return -1
-    for byte in range(first + 1, last + 1):
-        if next_state[state, byte] != target:
+    for e in range(edge_begin[state + 1] - 1, edge_begin[state] - 1, -1):
+        if edges[e, 1] < last:
             return -1
-    return target
+        if edges[e, 0] <= first:  # edges that could be one are one
+            target = edges[e, 2]
+            return target if label[target] < 0 else -1
+    return -1
 
 
 @compiled
-def _behind_most(next_state: Ints, label: Ints, state: int, passes: Classes, following: Ints) -> None:
-    """Find the state that comes behind most characters, and the classes of characters it comes behind.
+def _add_kind(
+    label: Ints,
+    passes: Classes,
+    following: Ints,
+    state: int,
+    num_kinds: int,
+    target: int,
+    low: np.uint64,
+    high: np.uint64,
+) -> int:
+    """Note that some classes lead to a state, if there is room; how many kinds there are now."""
+    if target < 0 or label[target] >= 0:
+        return num_kinds
+    kind = 0
+    while kind < num_kinds and following[state, kind] != target:
+        kind += 1
+    if kind == KINDS:
+        return num_kinds
+    following[state, kind] = target
+    for place in (kind, _ANY):
+        passes[state, place, 0] |= low
+        passes[state, place, 1] |= high
+    return max(num_kinds, kind + 1)
+
+
+@compiled
+def _bits(first: int, last: int) -> np.uint64:
+    """The bits of some places of a word, the last one included; none if it is before the first."""
+    if last < first:
+        return np.uint64(0)
+    return (~np.uint64(0) >> np.uint64(63 - last + first)) << np.uint64(first)
+
+
+@compiled
+def _find_kinds(
+    edges: Ints,
+    edge_begin: Ints,
+    label: Ints,
+    passes: Classes,
+    following: Ints,
+    num_kinds: Flags,
+    state: int,
+) -> None:
+    """Find the states that come behind most characters, and the classes of characters they come behind.
 
     Args:
-        next_state: As of `walk`.
+        edges: As of `walk`.
+        edge_begin: As of `walk`.
         label: As of `walk`.
+        passes: Gets the classes by state and kind, none where a text may end behind the characters; and
+            last those of all kinds. Shape: (S, KINDS + 1, 2).
+        following: Gets the states, the commonest first. Shape: (S, KINDS).
+        num_kinds: Gets one more than there are. Shape: (S,).
         state: Whose.
-        passes: Gets the classes, none where a text may end behind the characters. Shape: (S,).
-        following: Gets the state. Shape: (S,).
     """
+    none = np.uint64(0)
     target, votes = -1, 0
-    for byte in range(32, 127):
-        after = next_state[state, byte]
-        if after >= 0:
-            if votes == 0:
-                target = after
-            votes += 1 if after == target else -1
-    found = np.uint64(0)
-    if target >= 0 and label[target] < 0:
-        refused = np.uint64(0)
-        for byte in range(128):
-            if next_state[state, byte] == target:
-                found |= _CLASS[byte]
+    for e in range(edge_begin[state], edge_begin[state + 1]):
+        if edges[e, 0] < 0x80:
+            count = edges[e, 1] - edges[e, 0] + 1
+            if edges[e, 2] == target:
+                votes += count
+            elif votes >= count:
+                votes -= count
             else:
-                refused |= _CLASS[byte]
-        found &= ~refused
-        # Characters as UTF-8 has them: neither longer than need be nor surrogates.
-        last = _led_to(next_state, label, state, 0xC2, 0xDF)
-        if _led_to(next_state, label, last, 0x80, 0xBF) == target:
-            found |= np.uint64(1) << np.uint64(_TWO)
-        middle = _led_to(next_state, label, state, 0xE1, 0xEC)
-        small = _led_to(next_state, label, state, 0xE0, 0xE0)
-        large = _led_to(next_state, label, state, 0xED, 0xED)
-        last = _led_to(next_state, label, middle, 0x80, 0xBF)
-        if (
-            _led_to(next_state, label, last, 0x80, 0xBF) == target
-            and _led_to(next_state, label, state, 0xEE, 0xEF) == middle
-            and _led_to(next_state, label, small, 0xA0, 0xBF) == last
-            and _led_to(next_state, label, large, 0x80, 0x9F) == last
-        ):
-            found |= np.uint64(1) << np.uint64(_THREE)
-        first = _led_to(next_state, label, state, 0xF1, 0xF3)
-        small = _led_to(next_state, label, state, 0xF0, 0xF0)
-        large = _led_to(next_state, label, state, 0xF4, 0xF4)
-        middle = _led_to(next_state, label, first, 0x80, 0xBF)
-        last = _led_to(next_state, label, middle, 0x80, 0xBF)
-        if (
-            _led_to(next_state, label, last, 0x80, 0xBF) == target
-            and _led_to(next_state, label, small, 0x90, 0xBF) == middle
-            and _led_to(next_state, label, large, 0x80, 0x8F) == middle
-        ):
-            found |= np.uint64(1) << np.uint64(_FOUR)
-    passes[state] = found
-    following[state] = target  # last: whoever reads it finds the classes, too
+                target, votes = edges[e, 2], count - votes
+    kinds = _add_kind(label, passes, following, state, 0, target, none, none)
+    # Characters as UTF-8 has them: neither longer than need be nor surrogates.
+    table = (edges, edge_begin, label)
+    for lead, until, classes in ((0xC2, 0xC2, _LATIN), (0xC3, 0xDF, _TWO)):
+        last = _led_to(*table, state, lead, until)
+        target = _led_to(*table, last, 0x80, 0xBF)
+        kinds = _add_kind(label, passes, following, state, kinds, target, classes, none)
+    known = -1
+    for lead in range(0xE0, 0xF0):
+        middle = _led_to(*table, state, lead, lead)
+        if middle != known or lead <= 0xE1 or lead == 0xED or lead == 0xEE:
+            lowest = 0xA0 if lead == 0xE0 else 0x80
+            highest = 0x9F if lead == 0xED else 0xBF
+            last = _led_to(*table, middle, lowest, highest)
+            target = _led_to(*table, last, 0x80, 0xBF)
+            known = middle
+        kinds = _add_kind(label, passes, following, state, kinds, target, _THREE[lead - 0xE0], none)
+    first = _led_to(*table, state, 0xF1, 0xF3)
+    small = _led_to(*table, state, 0xF0, 0xF0)
+    large = _led_to(*table, state, 0xF4, 0xF4)
+    middle = _led_to(*table, first, 0x80, 0xBF)
+    last = _led_to(*table, middle, 0x80, 0xBF)
+    if _led_to(*table, small, 0x90, 0xBF) == middle and _led_to(*table, large, 0x80, 0x8F) == middle:
+        target = _led_to(*table, last, 0x80, 0xBF)
+        kinds = _add_kind(label, passes, following, state, kinds, target, _FOUR, none)
+    for e in range(edge_begin[state], edge_begin[state + 1]):
+        first, last = max(edges[e, 0], 32), min(edges[e, 1], 127)
+        if first <= last:
+            low, high = _bits(first, min(last, 63)), _bits(max(first, 64) - 64, last - 64)
+            kinds = _add_kind(label, passes, following, state, kinds, edges[e, 2], low, high)
+    num_kinds[state] = kinds + 1  # last: whoever reads it finds the rest, too
+
+
+@compiled
+def _behind(passes: Classes, following: Ints, num_kinds: Flags, state: int, first: int) -> int:
+    """The state behind all characters that begin with a byte, which is no character; -1: not known."""
+    for kind in range(int(num_kinds[state]) - 1):
+        if passes[state, kind, 0] & _CLASS[first, 0]:
+            return int(following[state, kind])
+    return -1
 
 
 @compiled
 def _all_pass(
-    next_state: Ints,
+    edges: Ints,
+    edge_begin: Ints,
     label: Ints,
     alive: npt.NDArray[np.bool_],
     passes: Classes,
     following: Ints,
+    num_kinds: Flags,
     state: int,
-    written: int,
+    low: np.uint64,
+    high: np.uint64,
     length: int,
+    queue: Ints,
 ) -> bool:
-    """Whether all texts of some classes of characters, of so many bytes at most, pass from a state on."""
-    for _ in range(length):
-        if following[state] == _UNKNOWN:
-            _behind_most(next_state, label, state, passes, following)
-        after = following[state]
-        if written & ~passes[state] or not alive[after]:
+    """Whether all texts of some classes of characters, of so many at most, pass from a state on.
+
+    `queue` is room for states and the characters that are left there, of shape (_MOST_STATES, 2).
+    """
+    queue[0, 0] = state
+    queue[0, 1] = length
+    num_met = 1
+    n = 0
+    # Breadth first: where a state is met again, no more characters are left than there were.
+    while n < num_met:
+        state, left = queue[n, 0], queue[n, 1]
+        n += 1
+        if left == 0:
+            break
+        if num_kinds[state] == 0:
+            _find_kinds(edges, edge_begin, label, passes, following, num_kinds, state)
+        if low & ~passes[state, _ANY, 0] or high & ~passes[state, _ANY, 1]:
             return False
-        if after == state:
-            return True
-        state = after
+        for kind in range(int(num_kinds[state]) - 1):
+            if not low & passes[state, kind, 0] and not high & passes[state, kind, 1]:
+                continue
+            after = following[state, kind]
+            if not alive[after]:
+                return False
+            m = 0
+            while m < num_met and queue[m, 0] != after:
+                m += 1
+            if m == num_met:
+                if m == _MOST_STATES:
+                    return False
+                queue[m, 0] = after
+                queue[m, 1] = left - 1
+                num_met += 1
     return True
+
+
+@compiled
+def _mark(tokens: Ints, runs: Ints, num_runs: int, mask: Words) -> None:
+    """Set the bits of some runs of tokens."""
+    for run in range(num_runs):
+        for t in range(runs[run, 0], runs[run, 1]):
+            token = tokens[t]
+            mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
 
 
 @compiled
 def walk(
     next_state: Ints,
+    is_written: Flags,
+    edges: Ints,
+    edge_begin: Ints,
     label: Ints,
     alive: npt.NDArray[np.bool_],
     passes: Classes,
     following: Ints,
+    num_kinds: Flags,
     state: int,
     nodes: Ints,
     below: Classes,
-    height: Ints,
     tokens: Ints,
+    everything: Words,
     max_depth: int,
     roots: Ints,
     mask: Words,
@@ -216,68 +362,145 @@ def walk(
     """Mark the tokens below some nodes that the table lets through, and list where texts have ended.
 
     Args:
-        next_state: By state and byte, -1 where there is none. Shape: (S, 256).
+        next_state: By state and byte, -1 where there is none, as far as rows are written. Shape: (S, 256).
+        is_written: By state, whether its row is. Shape: (S,).
+        edges: First byte, last byte and next state, by state. Shape: (E, 3).
+        edge_begin: Where those of each state begin. Shape: (S + 1,).
         label: By state, -1 where no text ends. Shape: (S,).
         alive: Whether a state may be reached. Shape: (S,).
-        passes: By state, classes of characters, as far as they have been found. Shape: (S,).
-        following: The state behind those characters; -2 where they have not been found yet. Shape: (S,).
+        passes: Of `_find_kinds`, as far as they have been found.
+        following: Of `_find_kinds`.
+        num_kinds: Of `_find_kinds`; 0 where they have not been found yet.
         state: At each root.
-        nodes: (byte, depth, end of the subtree, first token) in depth-first order, and a last row for the
-            end of the tokens. Shape: (N + 1, 4).
-        below: Of `classify`.
-        height: Of `classify`.
+        nodes: Byte and, above it, the characters of the longest text below; depth; end of the subtree; first
+            token; and what `classify` finds, in depth-first order; and a last row for the end of the tokens.
+            What is read of a node is half a cache line. Shape: (N + 1, 8).
+        below: The same as words of 64 bits. Shape: (N + 1, 4).
         tokens: Ids by node. Shape: (T,).
+        everything: The mask of all tokens. Shape: (ceil(V / 32),).
         max_depth: Of all nodes.
         roots: Positions of nodes.
-        mask: Gets a bit for each token.
-        found: Gets the number of tokens; the number of exits; the first 64 tokens; and for each exit, as
-            long as there is room, its position and its label.
+        mask: Gets a bit for each token, if they are more than 64.
+        found: Gets the number of tokens; the number of exits; the first 64 tokens, if there are no more; and
+            for each exit, as long as there is room, its position and its label.
     """
     states = np.empty(max_depth + 1, np.int32)
+    queue = np.empty((_MOST_STATES, 2), np.int32)
+    runs = np.empty((_MOST_RUNS, 2), np.int32)
+    num_runs = 0
+    is_marked = False
     num_tokens = 0
     num_exits = 0
+    _write_row(next_state, is_written, edges, edge_begin, state)
+    if num_kinds[state] == 0:
+        _find_kinds(edges, edge_begin, label, passes, following, num_kinds, state)
     for r in range(len(roots)):
         root = roots[r]
         end = nodes[root, 2]
         states[nodes[root, 1]] = state
         position = root + 1
+        begin = stop = nodes[position, 3]
         while position < end:
             depth = nodes[position, 1]
             behind = nodes[position, 2]
-            after = next_state[states[depth - 1], nodes[position, 0]]
+            byte = nodes[position, 0] & 255
+            after = _step(next_state, is_written, edges, edge_begin, states[depth - 1], byte)
             if after < 0 or not alive[after]:
                 position = behind
                 continue
-            states[depth] = after
             last = position + 1
-            if behind > last and label[after] < 0:
-                if following[after] == _UNKNOWN:
-                    _behind_most(next_state, label, after, passes, following)
-                # Most states say no here, which a call would take longer for.
-                if not below[position] & ~passes[after] and _all_pass(
-                    next_state, label, alive, passes, following, after, below[position], height[position]
-                ):
-                    last = behind
-            for t in range(nodes[position, 3], nodes[last, 3]):
-                token = tokens[t]
-                mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
-                if num_tokens < _FEW:
-                    found[2 + num_tokens] = token
-                num_tokens += 1
-            if label[after] >= 0 and behind > position + 1:
-                room = 2 + _FEW + 2 * num_exits
-                if room + 1 < len(found):
-                    found[room] = position
-                    found[room + 1] = label[after]
-                num_exits += 1
+            if behind > last:
+                states[depth] = after
+                if label[after] >= 0:
+                    room = 2 + _FEW + 2 * num_exits
+                    if room + 1 < len(found):
+                        found[room] = position
+                        found[room + 1] = label[after]
+                    num_exits += 1
+                elif num_kinds[after] != 0 or behind - position > _SMALL_TREE:
+                    if num_kinds[after] == 0:
+                        _find_kinds(edges, edge_begin, label, passes, following, num_kinds, after)
+                    at = after
+                    if byte >= 0xC2:
+                        # The whole character is written first; where it may not be, nothing is known.
+                        at = _behind(passes, following, num_kinds, states[depth - 1], byte)
+                        if at >= 0 and num_kinds[at] == 0:
+                            _find_kinds(edges, edge_begin, label, passes, following, num_kinds, at)
+                    low, high = below[position, _LOW], below[position, _HIGH]
+                    # Most states say no here, which a call would take longer for.
+                    if (
+                        at >= 0
+                        and not low & ~passes[at, _ANY, 0]
+                        and not high & ~passes[at, _ANY, 1]
+                        and _all_pass(
+                            edges,
+                            edge_begin,
+                            label,
+                            alive,
+                            passes,
+                            following,
+                            num_kinds,
+                            at,
+                            low,
+                            high,
+                            nodes[position, 0] >> 8,
+                            queue,
+                        )
+                    ):
+                        last = behind
+                if last != behind and behind - position > _SMALL_TREE:
+                    _write_row(next_state, is_written, edges, edge_begin, after)
+            if nodes[position, 3] != stop:
+                if stop > begin:
+                    if num_runs == _MOST_RUNS:
+                        _mark(tokens, runs, num_runs, mask)
+                        num_runs = 0
+                        is_marked = True
+                    runs[num_runs, 0] = begin
+                    runs[num_runs, 1] = stop
+                    num_runs += 1
+                    num_tokens += stop - begin
+                begin = nodes[position, 3]
+            stop = nodes[last, 3]
             position = last
+        if stop > begin:
+            if num_runs == _MOST_RUNS:
+                _mark(tokens, runs, num_runs, mask)
+                num_runs = 0
+                is_marked = True
+            runs[num_runs, 0] = begin
+            runs[num_runs, 1] = stop
+            num_runs += 1
+            num_tokens += stop - begin
     found[0] = num_tokens
     found[1] = num_exits
+    if num_tokens <= _FEW:
+        place = 2
+        for run in range(num_runs):
+            for t in range(runs[run, 0], runs[run, 1]):
+                found[place] = tokens[t]
+                place += 1
+    elif len(roots) == 1 and not is_marked and num_tokens > len(tokens) // 2:
+        # The tokens that do not pass are fewer.
+        mask[:] = everything
+        stop = 0
+        for run in range(num_runs + 1):
+            begin = runs[run, 0] if run < num_runs else len(tokens)
+            for t in range(stop, begin):
+                token = tokens[t]
+                mask[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
+            if run < num_runs:
+                stop = runs[run, 1]
+    else:
+        _mark(tokens, runs, num_runs, mask)
 
 
 @compiled
 def trace(
     next_state: Ints,
+    is_written: Flags,
+    edges: Ints,
+    edge_begin: Ints,
     state: int,
     nodes: Ints,
     max_depth: int,
@@ -286,10 +509,13 @@ def trace(
     except_byte: int,
     found: Ints,
 ) -> int:
-    """List the nodes below some that the table lets through.
+    """List the positions below some nodes that the table lets through.
 
     Args:
-        next_state: As of `walk`, like `state`, `nodes`, `max_depth` and `roots`.
+        next_state: As of `walk`.
+        is_written: As of `walk`.
+        edges: As of `walk`.
+        edge_begin: As of `walk`.
         state: As of `walk`.
         nodes: As of `walk`.
         max_depth: As of `walk`.
@@ -304,6 +530,7 @@ def trace(
     states = np.empty(max_depth + 1, np.int32)
     counts = np.zeros(max_depth + 1, np.int32)
     num_found = 0
+    _write_row(next_state, is_written, edges, edge_begin, state)
     for r in range(len(roots)):
         root = roots[r]
         end = nodes[root, 2]
@@ -313,11 +540,13 @@ def trace(
         while position < end:
             depth = nodes[position, 1]
             before = states[depth - 1]
-            byte = nodes[position, 0]
-            after = next_state[before, byte]
+            byte = nodes[position, 0] & 255
+            after = _step(next_state, is_written, edges, edge_begin, before, byte)
             if after < 0:
                 position = nodes[position, 2]
                 continue
+            if nodes[position, 2] - position > _SMALL_TREE:
+                _write_row(next_state, is_written, edges, edge_begin, after)
             states[depth] = after
             counts[depth] = counts[depth - 1] + (before == counted and byte != except_byte)
             found[0, num_found] = position

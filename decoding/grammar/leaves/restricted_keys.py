@@ -64,8 +64,8 @@ class LabelledKeys:
         octets = (allowed & ((1 << num_labels) - 1)).to_bytes(num_labels // 8, "little")
         alive = (words & np.frombuffer(octets, dtype="<u8")).any(axis=1)
         is_allowed = np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little").view(np.bool_)
-        labels = np.where((whole.label >= 0) & is_allowed[whole.label], whole.label, -1)
-        return Table.of(whole.next_state, labels, alive)
+        labels = np.where((whole.label >= 0) & is_allowed[whole.label], whole.label, np.int32(-1))
+        return whole.with_some(labels, alive)
 
 
 class RestrictedKeys:

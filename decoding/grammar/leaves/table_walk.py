@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -33,51 +32,100 @@ FEW_PLACES = 24
 class Table(NamedTuple):
     """An automaton as the walks read it.
 
+    Rows are written when a walk first needs them: automata of counted patterns have 100,000 states, of which
+    the tokens behind one meet some hundreds. What compiled loops find is kept in zeroed memory, which takes
+    none until it is written.
+
     Attributes:
-        next_state: By state and byte, -1 where there is none. Shape: (S, 256), int32, contiguous, read-only.
+        next_state: By state and byte, -1 where there is none, for states whose row is written. Shape:
+            (S, 256), int32.
+        is_written: By state, whether it is. Shape: (S,), uint8.
+        edges: First byte, last byte and next state, by state. Shape: (E, 3), int32, read-only.
+        edge_begin: Where those of each state begin. Shape: (S + 1,), int32, read-only.
         label: By state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
         alive: Whether a state may be reached. Shape: (S,), bool, read-only.
         passes: What the compiled loop has found of the characters that a state treats alike, as it keeps
-            them. Shape: (S,), uint64.
-        following: The state behind these; -2 where the loop has not been yet. Shape: (S,), int32.
+            them. Shape: (S, 5, 2), uint64.
+        following: The states behind these. Shape: (S, 4), int32.
+        num_kinds: How many kinds of them there are, plus one; 0 where the loop has not been yet. Shape: (S,),
+            uint8.
     """
 
     next_state: NDArray[np.int32]
+    is_written: NDArray[np.uint8]
+    edges: NDArray[np.int32]
+    edge_begin: NDArray[np.int32]
     label: NDArray[np.int32]
     alive: NDArray[np.bool_]
     passes: NDArray[np.uint64]
     following: NDArray[np.int32]
-
-    @staticmethod
-    def of(
-        next_state: NDArray[np.int32], label: NDArray[np.int32], alive: NDArray[np.bool_] | None = None
-    ) -> Table:
-        """Make the arrays what the compiled loop is compiled for; `alive` None: all states."""
-        num_states = len(label)
-        states = np.ascontiguousarray(next_state, dtype=np.int32).view()
-        labels = np.ascontiguousarray(label, dtype=np.int32).view()
-        living = np.ones(num_states, np.bool_) if alive is None else alive.view()
-        states.flags.writeable = labels.flags.writeable = living.flags.writeable = False
-        passes = np.zeros(num_states, dtype=np.uint64)
-        return Table(states, labels, living, passes, np.full(num_states, -2, dtype=np.int32))
+    num_kinds: NDArray[np.uint8]
 
     @staticmethod
     def of_automaton(automaton: ByteDfa) -> Table:
-        """Write out an automaton's edges."""
-        rows = automaton.rows
-        edges = np.fromiter(chain.from_iterable(chain.from_iterable(rows)), np.int32).reshape(-1, 3)
-        first, behind, target = edges[:, 0], edges[:, 1] + 1, edges[:, 2]
-        begin = 256 * np.repeat(np.arange(len(rows)), [len(row) for row in rows]) + first
-        length = behind - first
-        next_state = np.full(256 * len(rows), -1, dtype=np.int32)
-        places = np.repeat(begin - (np.cumsum(length) - length), length) + np.arange(length.sum())
-        next_state[places] = np.repeat(target, length)
-        return Table.of(next_state.reshape(-1, 256), np.array(automaton.ends, dtype=np.int32))
+        """The table of an automaton, nothing of which has been met."""
+        num_states = automaton.num_states
+        alive = np.ones(num_states, np.bool_)
+        alive.flags.writeable = False
+        return Table(
+            np.zeros((num_states, 256), np.int32),
+            np.zeros(num_states, np.uint8),
+            automaton.edges,
+            automaton.edge_begin,
+            automaton.labels,
+            alive,
+            *_nothing_known(num_states),
+        )
+
+    def with_some(self, label: NDArray[np.int32], alive: NDArray[np.bool_]) -> Table:
+        """The table of some of the texts; rows are shared.
+
+        Args:
+            label: As of the table.
+            alive: As of the table.
+        """
+        label.flags.writeable = alive.flags.writeable = False
+        rows = (self.next_state, self.is_written, self.edges, self.edge_begin)
+        return Table(*rows, label, alive, *_nothing_known(len(label)))
+
+    def written(self) -> NDArray[np.int32]:
+        """The next states of all states, whose rows are written now. Shape: (S, 256), int32."""
+        missing = np.flatnonzero(self.is_written == 0)
+        if len(missing):
+            count = np.diff(self.edge_begin)[missing]
+            row = np.repeat(np.arange(len(missing)), count)
+            runs = np.repeat(self.edge_begin[missing] - (np.cumsum(count) - count), count)
+            first, last, target = self.edges[runs + np.arange(len(row))].T
+            length = last - first + 1
+            places = np.repeat(256 * row + first - (np.cumsum(length) - length), length)
+            rows = np.full(256 * len(missing), -1, np.int32)
+            rows[places + np.arange(len(places))] = np.repeat(target, length)
+            self.next_state[missing] = rows.reshape(-1, 256)
+            self.is_written[missing] = 1
+        return self.next_state
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all arrays but the next states, which tables of fewer texts share."""
-        return self.label.nbytes + self.alive.nbytes + self.passes.nbytes + self.following.nbytes
+        """Memory of what is known by now, but for rows, which tables of fewer texts share."""
+        known = int(np.count_nonzero(self.num_kinds))
+        each = self.label.itemsize + self.alive.itemsize + self.num_kinds.itemsize
+        return int(len(self.label) * each + known * (self.passes[0].nbytes + self.following[0].nbytes))
+
+    @property
+    def num_row_bytes(self) -> int:
+        """Memory of the rows that are written by now, and of the edges."""
+        written = int(np.count_nonzero(self.is_written))
+        arrays = self.is_written.nbytes + self.edges.nbytes + self.edge_begin.nbytes
+        return int(arrays + written * self.next_state[0].nbytes)
+
+
+def _nothing_known(num_states: int) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint8]]:
+    """What loops keep of states they have not met."""
+    return (
+        np.zeros((num_states, 5, 2), np.uint64),
+        np.zeros((num_states, 4), np.int32),
+        np.zeros(num_states, np.uint8),
+    )
 
 
 class Steps(Protocol):
@@ -178,7 +226,7 @@ class TableWalker:
         self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
         """Trace with NumPy."""
-        return trace_by_levels(self.vocabulary.trie, table.next_state, table.alive, state, positions, begin)
+        return trace_by_levels(self.vocabulary.trie, table.written(), table.alive, state, positions, begin)
 
     def walk_nodes(self, leaf: Steps, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk in Python, without the table."""
@@ -211,7 +259,7 @@ class TableWalker:
     def walk_levels(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk with NumPy."""
         tokens, places, ended = walk_by_levels(
-            self.vocabulary.trie, table.next_state, table.label, table.alive, state, positions
+            self.vocabulary.trie, table.written(), table.label, table.alive, state, positions
         )
         exits: dict[int, list[int]] = {}
         for place, label in zip(places.tolist(), ended.tolist(), strict=True):

@@ -34,13 +34,16 @@ class ByteDfa:
         digest: Of the contents.
     """
 
-    __slots__ = ("_labels", "_table", "digest", "ends", "rows")
+    __slots__ = ("_edges", "_labels", "_table", "digest", "ends", "rows")
 
-    def __init__(self, rows: tuple[Row, ...], ends: tuple[int, ...], digest: bytes) -> None:
+    def __init__(
+        self, rows: tuple[Row, ...], ends: tuple[int, ...], digest: bytes, edges: array[int]
+    ) -> None:
         """Not to be called: the other constructors make what is given here minimal and canonical."""
         self.rows = rows
         self.ends = ends
         self.digest = digest
+        self._edges = edges
         self._table: NDArray[np.int32] | None = None
         self._labels: NDArray[np.int32] | None = None
 
@@ -67,6 +70,21 @@ class ByteDfa:
             labels.flags.writeable = False
             self._labels = labels
         return self._labels
+
+    @property
+    def edges(self) -> NDArray[np.int32]:
+        """First byte, last byte and next state, by state. Shape: (E, 3), int32, read-only."""
+        edges = np.frombuffer(self._edges, dtype=np.int32).reshape(-1, 3)
+        edges.flags.writeable = False
+        return edges
+
+    @property
+    def edge_begin(self) -> NDArray[np.int32]:
+        """Where the edges of each state begin, and where all end. Shape: (S + 1,), int32, read-only."""
+        begin = np.zeros(len(self.rows) + 1, dtype=np.int32)
+        np.cumsum(np.fromiter(map(len, self.rows), np.int32, len(self.rows)), out=begin[1:])
+        begin.flags.writeable = False
+        return begin
 
     @staticmethod
     def from_rows(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> ByteDfa:
@@ -172,7 +190,7 @@ class ByteDfa:
     @property
     def num_bytes(self) -> int:
         """Memory of its rows, about."""
-        return rows_bytes(self.rows)
+        return rows_bytes(self.rows) + self._edges.itemsize * len(self._edges)
 
     @property
     def is_empty(self) -> bool:
@@ -225,13 +243,16 @@ class ByteDfa:
 
 def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
     """From rows and labels that are minimal and canonical."""
-    digest = blake2b(array("i", [len(rows), *labels, *map(len, rows)]).tobytes(), digest_size=16)
+    sizes = array("i", [len(rows), *labels, *map(len, rows)])
+    digest = blake2b(sizes.tobytes(), digest_size=16)
+    edges = array("i")
     check_time = current_budget().check_time
     for begin in range(0, len(rows), _HASHED_AT_ONCE):
         check_time()
-        edges = chain.from_iterable(chain.from_iterable(rows[begin : begin + _HASHED_AT_ONCE]))
-        digest.update(array("i", edges).tobytes())
-    return ByteDfa(tuple(rows), tuple(labels), digest.digest())
+        part = array("i", chain.from_iterable(chain.from_iterable(rows[begin : begin + _HASHED_AT_ONCE])))
+        digest.update(part)
+        edges.extend(part)
+    return ByteDfa(tuple(rows), tuple(labels), digest.digest(), edges)
 
 
 def _first_label(left: int, right: int) -> int:
