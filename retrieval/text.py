@@ -178,9 +178,9 @@ class TextTokenizer:
         return self._behind(self._plain, self._plain_end(after), text)
 
     def encode_bytes(self, text: bytes) -> list[int] | None:
-        """Tokenise text as `encode_text` does, without context; None where it is not UTF-8."""
+        """Tokenise text that stands behind another, so that no blank is put before it; None if not UTF-8."""
         try:
-            return list(self._plain.encode(text.decode(), add_special_tokens=False).ids)
+            return self.encode_text(text.decode(), after="\n")
         except UnicodeDecodeError:
             return None
 

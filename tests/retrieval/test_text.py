@@ -57,6 +57,26 @@ def test_no_text_becomes_a_special_token_and_none_is_lost(text: str) -> None:
     assert TOKENIZER.encode_texts([text, "x", text]) == [ids, TOKENIZER.encode_text("x"), ids]
 
 
+def prefixed(add_prefix_space: bool) -> Tokenizer:
+    tokenizer = train_tokenizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    return tokenizer
+
+
+PREFIXED, UNPREFIXED = (TextTokenizer(prefixed(blank), END, "tiny") for blank in (True, False))
+
+
+@given(st.text('a{":} ü', min_size=1))
+def test_bytes_stand_behind_other_text(text: str) -> None:
+    """No blank is put before them, whatever the tokenizer puts before a text of its own."""
+    ids = PREFIXED.encode_bytes(text.encode())
+    assert ids is not None
+    assert PREFIXED.decode(ids) == text
+    if not text.startswith(" "):  # which would stand with the line break
+        assert ids == UNPREFIXED.encode_bytes(text.encode()) == UNPREFIXED.encode_text(text)
+    assert PREFIXED.encode_bytes(b"\xff") is None
+
+
 def test_markup_finds_special_tokens() -> None:
     assert TOKENIZER.encode_markup("<query>") == [SPECIAL_TOKENS.index("<query>")]
     assert TOKENIZER.encode_markup(f"Paris{TITLE}")[-1] == SPECIAL_TOKENS.index(TITLE)
