@@ -7,6 +7,11 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("untimed", parent=settings(), deadline=None)
+settings.load_profile("untimed")
 
 # Files of few tests that take half a minute and more, mostly waiting for processes: a worker that began one
 # of them last would keep the others waiting.
