@@ -113,7 +113,7 @@ def examples(tokenizer: TextTokenizer, config: CheckpointConfig) -> Iterator[Exa
             )
             document = {key: row[key] for key in ("title", "kind", "description")}
             text = json.dumps(document, ensure_ascii=False)
-            yield template.encode(tokenizer, asked), [*tokenizer.encode_text(text), end]
+            yield template.encode(tokenizer, asked), [*tokenizer.encode_text(text, after="\n"), end]
 
 
 def teach(

@@ -79,7 +79,8 @@ class ExampleEncoder:
             return self._encode_linked(example.linked, row[-1])
         if example.document is not None:
             template = self._answer
-            row = [*self._tokenizer.encode_text(example.document), row[-1]]
+            # As answers are written, behind a prompt: some tokenizers put a blank before what begins a text.
+            row = [*self._tokenizer.encode_text(example.document, after="\n"), row[-1]]
         limit = self._max_prompt_tokens
         room = self._limits.room(0)
         if room is not None and not self._limits.is_encoder_decoder:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.answers import with_answers
 from retrieval.training.catalogue import TrainingEntity
 from retrieval.training.dataset import (
     IGNORED_LABEL,
@@ -47,6 +50,17 @@ def test_tokens_are_those_of_serving(tokenizer: TextTokenizer) -> None:
     assert got.title_ids.count(tokenizer.token_id(END) or -1) == 1
     assert tokenizer.token_id(END) not in got.prompt_ids  # what a user types is never special
     assert tokenizer.decode(got.title_ids) == " Zürich"
+
+
+def test_a_document_is_taught_as_a_grammar_lets_it_be_written(tokenizer: TextTokenizer) -> None:
+    document = json.dumps({"title": "Zürich", "kind": "city"}, ensure_ascii=False)
+    example = Example("Zürich", "name", query="lake city", document=document)
+    got = ExampleEncoder(tokenizer, with_answers(scratch_config()), 96).encode(example)
+    assert got is not None
+    # This tokenizer puts a blank before whatever begins a text, and no document begins with one.
+    assert tokenizer.decode(tokenizer.encode_text(document)) != document
+    assert tokenizer.decode(got.title_ids[:-1]) == document
+    assert list(got.title_ids[:-1]) == tokenizer.encode_bytes(document.encode())
 
 
 def test_mentions_use_the_mention_template(tokenizer: TextTokenizer) -> None:
