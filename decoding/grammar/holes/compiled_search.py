@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,15 +18,18 @@ from decoding.grammar.leaves.leaf import FEW_TOKENS
 from decoding.kernels.compiling import keep_nothing
 
 if TYPE_CHECKING:
+    from decoding.grammar.vocabulary.flat_trie import FlatTrie
     from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
+# The columns of the trie's nodes, as the loop has them.
+_BYTE, _CHILDREN, _TOKEN, _POSITION = range(4)
 # Where what the loop finds begins: behind its two counts, and behind the tokens.
 _TOKENS = 2
 _EXITS = _TOKENS + FEW_TOKENS
 _ROOM = 1024
-_LEVEL = 8
+_LEVEL = 10
 
 
 class CompiledSearch:
@@ -36,9 +41,9 @@ class CompiledSearch:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
-        # One array instead of four: what a call costs is the arrays it takes, and a node is one cache line.
-        nodes = np.stack([trie.byte, trie.depth, trie.end, trie.token_begin[:-1]], axis=1, dtype=np.int32)
-        self._nodes = np.concatenate([nodes, [[0, 0, 0, len(trie.tokens)]]], dtype=np.int32)
+        self._nodes, self._begins = _by_depth(trie)
+        self._positions = self._nodes[:, _POSITION].data
+        self._depths = trie.depth_view
         self._tokens = trie.tokens
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
@@ -64,7 +69,7 @@ class CompiledSearch:
     def walk(self, texts: SortedTexts, place: Place, positions: tuple[int, ...]) -> Walked:
         """Find the tokens below some positions of the trie that go on with some text."""
         mask: NDArray[np.uint32] = np.zeros(self._num_words, dtype=np.uint32)
-        roots = np.array(positions, dtype=np.int32)
+        roots = np.array([self._node(position) for position in positions], dtype=np.int32)
         levels = np.empty((self._depth + 1, _LEVEL), dtype=np.int64)
         room = _ROOM
         while True:
@@ -91,6 +96,33 @@ class CompiledSearch:
         mask.flags.writeable = False
         return Walked(None, mask, exits)
 
+    def _node(self, position: int) -> int:
+        """The row of a position of the trie; those of one depth are in the trie's order."""
+        depth = self._depths[position]
+        return bisect_left(self._positions, position, self._begins[depth], self._begins[depth + 1])
+
     def _warm_up(self, texts: SortedTexts, place: Place) -> None:
         self.narrow(texts, place, 0)
         self.walk(texts, place, (0,))
+
+
+def _by_depth(trie: FlatTrie) -> tuple[NDArray[np.int32], list[int]]:
+    """Return the nodes as `search_loops.walk` takes them, and where each depth begins and the last ends.
+
+    Children side by side share cache lines, and one array is a cheaper argument than four.
+    """
+    positions = np.argsort(trie.depth, kind="stable")
+    begins = np.searchsorted(trie.depth[positions], np.arange(trie.max_depth + 2)).tolist()
+    nodes = np.zeros((len(positions) + 1, 4), dtype=np.int32)
+    nodes[-1, _CHILDREN] = len(positions)
+    first = trie.token_begin[positions]
+    counts = trie.token_begin[positions + 1] - first
+    nodes[:-1, _BYTE] = trie.byte[positions] + (counts << 8)
+    nodes[:-1, _POSITION] = positions
+    nodes[:-1, _TOKEN] = first
+    only = np.flatnonzero(counts == 1)
+    nodes[only, _TOKEN] = trie.tokens[first[only]]
+    levels = [positions[begin:end] for begin, end in pairwise(begins)]
+    for end, level, below in zip(begins[1:], levels, [*levels[1:], levels[0][:0]], strict=True):
+        nodes[end - len(level) : end, _CHILDREN] = end + np.searchsorted(below, level)
+    return nodes, begins

@@ -6,6 +6,9 @@ Texts lie in pieces of the file that is mapped, so they come as addresses. Argum
     batches: Per batch the addresses of its offsets, int32, and of its bytes. Shape: (b, 2), int64.
     shift: A batch holds 1 << shift texts.
 
+Among each other the loops hand on the addresses of both arrays: an array as an argument is seven words that
+are copied in every call.
+
 Modes of places are numbered as in `decoding.grammar.holes.place`.
 """
 
@@ -23,24 +26,27 @@ _PLAIN, _ESCAPE, _UNICODE, _ZERO, _ZEROS, _LOW, _HIGH, _FINAL, _START = range(9)
 _FEW = 64  # decoding.grammar.leaves.leaf.FEW_TOKENS
 _NONE = 256  # beyond every byte
 # The columns of a level of a walk.
-_BEGIN, _END, _DEPTH, _MODE, _ENDED, _CURSOR, _NEXT, _LAST = range(8)
+_BEGIN, _END, _DEPTH, _MODE, _ENDED, _CURSOR, _NEXT, _LAST, _CHILD, _STOP = range(10)
+# The columns of the trie's nodes: the first holds the byte, and above it how many tokens end at the node.
+_BYTE, _CHILDREN, _TOKEN, _POSITION = range(4)
 
 
 @compiled
-def _byte(order: Ints, batches: Longs, shift: int, position: int, depth: int) -> int:
+def _byte(order: int, batches: int, shift: int, position: int, depth: int) -> int:
     """Return a byte of the text at a position of the order, -1 behind its end."""
-    number = np.int64(order[position])
+    number = np.int64(numba.carray(pointer(order), (position + 1,), np.int32)[position])
     batch = number >> shift
     row = number - (batch << shift)
-    offsets = numba.carray(pointer(batches[batch, 0]), ((1 << shift) + 1,), np.int32)
+    places = numba.carray(pointer(batches), (batch + 1, 2), np.int64)
+    offsets = numba.carray(pointer(places[batch, 0]), ((1 << shift) + 1,), np.int32)
     at = np.int64(offsets[row]) + depth
     if at >= offsets[row + 1]:
         return -1
-    return int(numba.carray(pointer(batches[batch, 1]), (at + 1,), np.uint8)[at])
+    return int(numba.carray(pointer(places[batch, 1]), (at + 1,), np.uint8)[at])
 
 
 @compiled
-def _lower(order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int, byte: int) -> int:
+def _lower(order: int, batches: int, shift: int, begin: int, end: int, depth: int, byte: int) -> int:
     """Return the first text of a run that goes on with this byte or a greater one."""
     at, step = begin, 1
     while at < end and _byte(order, batches, shift, at, depth) < byte:
@@ -58,7 +64,7 @@ def _lower(order: Ints, batches: Longs, shift: int, begin: int, end: int, depth:
 
 
 @compiled
-def _has(order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int, byte: int) -> bool:
+def _has(order: int, batches: int, shift: int, begin: int, end: int, depth: int, byte: int) -> bool:
     """Return whether a text of a run goes on with a byte."""
     at = _lower(order, batches, shift, begin, end, depth, byte)
     return at < end and _byte(order, batches, shift, at, depth) == byte
@@ -71,7 +77,7 @@ def _is_long(byte: int) -> bool:
 
 
 @compiled
-def _has_long(order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int, above: int) -> bool:
+def _has_long(order: int, batches: int, shift: int, begin: int, end: int, depth: int, above: int) -> bool:
     """Return whether a text goes on with a control character of `above` << 4 … without a short escape.
 
     `above` -1: with any such.
@@ -84,7 +90,7 @@ def _has_long(order: Ints, batches: Longs, shift: int, begin: int, end: int, dep
 
 
 @compiled
-def _has_escape(order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int) -> bool:
+def _has_escape(order: int, batches: int, shift: int, begin: int, end: int, depth: int) -> bool:
     """Return whether a text of a run goes on with a byte that is escaped."""
     at = _lower(order, batches, shift, begin, end, depth, 0)
     if at == end:
@@ -124,7 +130,7 @@ def _escape_of(mode: int, byte: int) -> int:
 
 @compiled
 def _within_escape(
-    order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
+    order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
 ) -> int:
     """Return the mode behind a byte that an escape goes on with but does not end, -1 for none."""
     following, above = -1, -1
@@ -144,8 +150,8 @@ def _within_escape(
 
 
 @compiled
-def narrow(
-    order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
+def _narrow(
+    order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
 ) -> tuple[int, int, int, int]:
     """Return the place behind a byte of JSON; its mode is -1 where there is none."""
     if mode == _FINAL or (mode == _START and byte != 34):
@@ -176,62 +182,76 @@ def narrow(
 
 @compiled
 def _enter(
-    order: Ints, batches: Longs, shift: int, level: Longs, begin: int, end: int, depth: int, mode: int
+    order: int, batches: int, shift: int, levels: Longs, n: int, begin: int, end: int, depth: int, mode: int
 ) -> None:
-    """Fill in a level of the walk: the run, and what its texts go on with."""
-    level[_BEGIN], level[_END], level[_DEPTH], level[_MODE] = begin, end, depth, mode
+    """Fill in level n of the walk: the run, and what its texts go on with."""
+    levels[n, _BEGIN], levels[n, _END], levels[n, _DEPTH], levels[n, _MODE] = begin, end, depth, mode
     if mode != _PLAIN:
         return
     first = _byte(order, batches, shift, begin, depth)
-    level[_ENDED] = 1 if first < 0 else 0
+    levels[n, _ENDED] = 1 if first < 0 else 0
     if first < 0:
         begin = _lower(order, batches, shift, begin, end, depth, 0)
         first = _byte(order, batches, shift, begin, depth) if begin < end else _NONE
-    level[_CURSOR], level[_NEXT] = begin, first
-    level[_LAST] = -1 if first == _NONE else _byte(order, batches, shift, end - 1, depth)
+    levels[n, _CURSOR], levels[n, _NEXT] = begin, first
+    levels[n, _LAST] = -1 if first == _NONE else _byte(order, batches, shift, end - 1, depth)
 
 
 @compiled
-def _move(order: Ints, batches: Longs, shift: int, level: Longs, cursor: int) -> None:
-    """Go on to a text of the level's run, or behind it, which only a damaged order does."""
-    level[_CURSOR] = cursor
-    level[_NEXT] = _NONE
-    if cursor < level[_END]:
-        level[_NEXT] = _byte(order, batches, shift, cursor, level[_DEPTH])
+def _move(order: int, batches: int, shift: int, levels: Longs, n: int, cursor: int) -> None:
+    """Go on to a text of level n's run, or behind it, which only a damaged order does."""
+    levels[n, _CURSOR] = cursor
+    levels[n, _NEXT] = _NONE
+    if cursor < levels[n, _END]:
+        levels[n, _NEXT] = _byte(order, batches, shift, cursor, levels[n, _DEPTH])
 
 
 @compiled
-def _descend(
-    order: Ints, batches: Longs, shift: int, level: Longs, below: Longs, byte: int, is_last: bool
-) -> int:
-    """Go from a level to the one below by a byte of JSON; return the mode there, -1 for none.
+def _descend(order: int, batches: int, shift: int, levels: Longs, n: int, byte: int, is_last: bool) -> int:
+    """Go from level n to the one below by a byte of JSON; return the mode there, -1 for none.
 
     Asked with ascending bytes, so that what texts go on with is looked for from the last place on. Where
     nothing follows in the trie (`is_last`), the level below is not filled in.
     """
-    begin, end, depth, mode = level[_BEGIN], level[_END], level[_DEPTH], level[_MODE]
+    end, depth, mode = levels[n, _END], levels[n, _DEPTH], levels[n, _MODE]
     if mode != _PLAIN or byte == 92:
-        first, behind, after, following = narrow(order, batches, shift, begin, end, depth, mode, byte)
+        begin = levels[n, _BEGIN]
+        first, behind, after, following = _narrow(order, batches, shift, begin, end, depth, mode, byte)
         if following >= 0 and not is_last:
-            _enter(order, batches, shift, below, first, behind, after, following)
+            _enter(order, batches, shift, levels, n + 1, first, behind, after, following)
         return following
     if byte == 34:
-        return _FINAL if level[_ENDED] else -1
-    if byte < 32 or byte > level[_LAST]:
+        return _FINAL if levels[n, _ENDED] else -1
+    if byte < 32 or byte > levels[n, _LAST]:
         return -1
-    if level[_NEXT] < byte:
-        _move(order, batches, shift, level, _lower(order, batches, shift, level[_CURSOR], end, depth, byte))
-    if level[_NEXT] != byte:
+    if levels[n, _NEXT] < byte:
+        cursor = _lower(order, batches, shift, levels[n, _CURSOR], end, depth, byte)
+        _move(order, batches, shift, levels, n, cursor)
+    if levels[n, _NEXT] != byte:
         return -1
     if is_last:
         return _PLAIN
-    first = level[_CURSOR]
+    first = levels[n, _CURSOR]
     behind = end
-    if byte != level[_LAST]:
+    if byte != levels[n, _LAST]:
         behind = _lower(order, batches, shift, first, end, depth, byte + 1)
-        _move(order, batches, shift, level, behind)
-    _enter(order, batches, shift, below, first, behind, depth + 1, _PLAIN)
+        _move(order, batches, shift, levels, n, behind)
+    _enter(order, batches, shift, levels, n + 1, first, behind, depth + 1, _PLAIN)
     return _PLAIN
+
+
+@compiled
+def _children(nodes: Ints, levels: Longs, n: int, node: int) -> None:
+    """Let level n of the walk go through the children of a node."""
+    levels[n, _CHILD], levels[n, _STOP] = nodes[node, _CHILDREN], nodes[node + 1, _CHILDREN]
+
+
+@compiled
+def narrow(
+    order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
+) -> tuple[int, int, int, int]:
+    """Return the place behind a byte of JSON; its mode is -1 where there is none."""
+    return _narrow(order.ctypes.data, batches.ctypes.data, shift, begin, end, depth, mode, byte)
 
 
 @compiled
@@ -252,45 +272,48 @@ def walk(
 ) -> None:
     """Find the tokens below some positions of a trie that go on with some text.
 
-    `nodes` are (byte, depth, end of the subtree, first token) in depth-first order and a last row for the end
-    of the tokens, of shape (N + 1, 4); `tokens` ids by node, (T,); `roots` positions where to begin. `levels`
-    is room for the walk, (the trie's depth + 1, 8). `mask` gets a bit for each token. `found` gets the number
-    of tokens, that of exits, the first 64 tokens, and as many positions where a text has ended within a token
+    `nodes` are (byte and, from bit 8 on, number of tokens; first child; token; position in the trie) by
+    depth, so that the children of a node lie side by side, and a last row for where the children end, of
+    shape (N + 1, 4). The third column is the token itself where there is one, and where there are more the
+    place of the first in `tokens`, ids by node, (T,). `levels` is room for the walk, (the trie's depth + 1,
+    10). `roots` are the nodes where to begin. `mask` gets a bit for each token. `found` gets the number of
+    tokens, that of exits, the first 64 tokens, and as many positions where a text has ended within a token
     as there is room for.
     """
+    order_at, batches_at = order.ctypes.data, batches.ctypes.data
     num_tokens, num_exits = 0, 0
     for root in roots:
-        top = nodes[root, 1]
-        _enter(order, batches, shift, levels[0], begin, end, depth, mode)
-        position, stop = root + 1, nodes[root, 2]
-        while position < stop:
-            level = nodes[position, 1] - top
-            behind = nodes[position, 2]
-            following = _descend(
-                order,
-                batches,
-                shift,
-                levels[level - 1],
-                levels[level],
-                nodes[position, 0],
-                behind == position + 1,
-            )
-            if following < 0:
-                position = behind
+        n = 0
+        _enter(order_at, batches_at, shift, levels, n, begin, end, depth, mode)
+        _children(nodes, levels, n, root)
+        while n >= 0:
+            node = levels[n, _CHILD]
+            if node == levels[n, _STOP]:
+                n -= 1
                 continue
-            for at in range(nodes[position, 3], nodes[position + 1, 3]):
-                token = tokens[at]
+            levels[n, _CHILD] = node + 1
+            is_last = nodes[node, _CHILDREN] == nodes[node + 1, _CHILDREN]
+            byte = nodes[node, _BYTE] & 255
+            following = _descend(order_at, batches_at, shift, levels, n, byte, is_last)
+            if following < 0:
+                continue
+            count = nodes[node, _BYTE] >> 8
+            for number in range(count):
+                token = nodes[node, _TOKEN]
+                if count > 1:
+                    token = tokens[token + number]
                 mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
                 if num_tokens < _FEW:
                     found[2 + num_tokens] = token
                 num_tokens += 1
-            if following != _FINAL:
-                position += 1
+            if is_last:
                 continue
-            if behind > position + 1:
+            if following == _FINAL:
                 if 2 + _FEW + num_exits < len(found):
-                    found[2 + _FEW + num_exits] = position
+                    found[2 + _FEW + num_exits] = nodes[node, _POSITION]
                 num_exits += 1
-            position = behind
+                continue
+            n += 1
+            _children(nodes, levels, n, node)
     found[0] = num_tokens
     found[1] = num_exits
