@@ -22,6 +22,8 @@ def standing(values: Iterable[HoleValue], text: bytes) -> list[HoleValue]:
         text: The document.
     """
     last: dict[tuple[str, HoleName], HoleValue] = {(value.pointer, value.name): value for value in values}
+    if not last:
+        return []
     found = dict(_strings(json.loads(text)))
     return [
         value
