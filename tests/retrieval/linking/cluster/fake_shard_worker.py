@@ -56,6 +56,11 @@ def parts_of(folder: Path) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in (folder / "out").glob("part-*"))
 
 
+def finished_in(folder: Path) -> list[int]:
+    """Return the shards whose records are there, which comes after their parts."""
+    return sorted(int(path.stem) for path in record_at(folder, 0).parent.glob("[0-9]*.json"))
+
+
 class FakeShardWorker:
     """Does what the file `fake.json` in the index says."""
 
@@ -82,6 +87,7 @@ class FakeShardWorker:
         hidden = self._out / f".{stamp}"
         hidden.write_text(str(shard.number), encoding="utf-8")
         hidden.rename(part)
+        time.sleep(self._settings.get("seconds_before_record", 0.0))
         size = part.stat().st_size
         record = ShardRecord(shard.number, self._job.key, shard.digest, part.name, size, counts)
         write_record(record_file(self._out, shard.number), record)

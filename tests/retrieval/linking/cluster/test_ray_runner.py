@@ -23,7 +23,7 @@ from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.options import WorkerOptions
 from retrieval.linking.run import OutputOptions, link_corpus
 from tests.retrieval.linking.cluster.cluster_scripts import HERE, script_environment
-from tests.retrieval.linking.cluster.fake_shard_worker import a_job, parts_of, runs_of
+from tests.retrieval.linking.cluster.fake_shard_worker import a_job, finished_in, parts_of, runs_of
 from tests.sample_index import build_sample_index
 
 pytest.importorskip("ray")
@@ -191,14 +191,16 @@ def test_a_killed_worker_loses_nothing(cluster: tuple[str, dict[str, str]], tmp_
 def test_a_killed_driver_is_followed_by_one_that_does_the_rest(
     cluster: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
-    a_job(tmp_path, seconds=0.5)
+    a_job(tmp_path, seconds=0.4, seconds_before_record=0.1)  # killed behind a part, some have no record
     driver = start(cluster, str(tmp_path), "8")
-    wait_for(lambda: len(parts_of(tmp_path)) >= 3, driver)
+    finished = wait_for(lambda: len(done := finished_in(tmp_path)) >= 3 and done, driver)
     driver.kill()
     driver.communicate()
     (done,) = outcome(start(cluster, str(tmp_path), "8"))
-    assert parts_of(tmp_path) == list(range(8))
-    assert len(done["shards"]) <= 5
+    assert parts_of(tmp_path) == finished_in(tmp_path) == list(range(8))
+    assert finished
+    assert not set(finished) & set(done["shards"])
+    assert all(runs_of(tmp_path).count(shard) == 1 for shard in finished)
     assert len(runs_of(tmp_path)) <= 10  # at most one shard per worker was begun again
 
 
