@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens
 from decoding.grammar.leaves.numpy_walk import Ints, trace_by_levels, walk_by_levels
+from decoding.grammar.leaves.sparse_memory import sparse_zeros
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.vocabulary.token_node import TokenNode
 
@@ -68,7 +69,7 @@ class Table(NamedTuple):
         alive = np.ones(num_states, np.bool_)
         alive.flags.writeable = False
         return Table(
-            np.zeros((num_states, 256), np.int32),
+            sparse_zeros((num_states, 256), np.int32),
             np.zeros(num_states, np.uint8),
             automaton.edges,
             automaton.edge_begin,
@@ -122,8 +123,8 @@ class Table(NamedTuple):
 def _nothing_known(num_states: int) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint8]]:
     """What loops keep of states they have not met."""
     return (
-        np.zeros((num_states, 5, 2), np.uint64),
-        np.zeros((num_states, 4), np.int32),
+        sparse_zeros((num_states, 5, 2), np.uint64),
+        sparse_zeros((num_states, 4), np.int32),
         np.zeros(num_states, np.uint8),
     )
 

@@ -34,18 +34,24 @@ class ByteDfa:
         digest: Of the contents.
     """
 
-    __slots__ = ("_edges", "_labels", "_table", "digest", "ends", "rows")
+    __slots__ = ("_edges", "_sizes", "_table", "digest", "ends", "rows")
 
     def __init__(
-        self, rows: tuple[Row, ...], ends: tuple[int, ...], digest: bytes, edges: array[int]
+        self,
+        rows: tuple[Row, ...],
+        ends: tuple[int, ...],
+        digest: bytes,
+        sizes: array[int],
+        edges: array[int],
     ) -> None:
         """Not to be called: the other constructors make what is given here minimal and canonical."""
         self.rows = rows
         self.ends = ends
         self.digest = digest
+        # What the digest is of: the number of states, their labels, and how many edges each has; and the edges.
+        self._sizes = sizes
         self._edges = edges
         self._table: NDArray[np.int32] | None = None
-        self._labels: NDArray[np.int32] | None = None
 
     @property
     def table(self) -> NDArray[np.int32]:
@@ -65,11 +71,9 @@ class ByteDfa:
     @property
     def labels(self) -> NDArray[np.int32]:
         """Label of the text that ends in a state, -1 where none does. Shape: (S,), int32, read-only."""
-        if self._labels is None:
-            labels = np.array(self.ends, dtype=np.int32)
-            labels.flags.writeable = False
-            self._labels = labels
-        return self._labels
+        labels = np.frombuffer(self._sizes, dtype=np.int32)[1 : 1 + len(self.rows)]
+        labels.flags.writeable = False
+        return labels
 
     @property
     def edges(self) -> NDArray[np.int32]:
@@ -82,7 +86,7 @@ class ByteDfa:
     def edge_begin(self) -> NDArray[np.int32]:
         """Where the edges of each state begin, and where all end. Shape: (S + 1,), int32, read-only."""
         begin = np.zeros(len(self.rows) + 1, dtype=np.int32)
-        np.cumsum(np.fromiter(map(len, self.rows), np.int32, len(self.rows)), out=begin[1:])
+        np.cumsum(np.frombuffer(self._sizes, dtype=np.int32)[1 + len(self.rows) :], out=begin[1:])
         begin.flags.writeable = False
         return begin
 
@@ -190,7 +194,7 @@ class ByteDfa:
     @property
     def num_bytes(self) -> int:
         """Memory of its rows, about."""
-        return rows_bytes(self.rows) + self._edges.itemsize * len(self._edges)
+        return rows_bytes(self.rows) + self._edges.itemsize * (len(self._sizes) + len(self._edges))
 
     @property
     def is_empty(self) -> bool:
@@ -252,7 +256,7 @@ def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
         part = array("i", chain.from_iterable(chain.from_iterable(rows[begin : begin + _HASHED_AT_ONCE])))
         digest.update(part)
         edges.extend(part)
-    return ByteDfa(tuple(rows), tuple(labels), digest.digest(), edges)
+    return ByteDfa(tuple(rows), tuple(labels), digest.digest(), sizes, edges)
 
 
 def _first_label(left: int, right: int) -> int:
