@@ -3,6 +3,9 @@
 A large automaton has far more states than a walk meets, so the table's rows are written as loops come by and
 would read them more than a few times.
 
+A call counts references to every array it hands on, which takes longer than a step. So what is done at every
+node stands in the loops themselves.
+
 Most states of strings treat nearly all characters alike: few states come behind them, often the state itself
 among these. From there whole subtrees of the trie pass without being walked, if all that they write are
 characters of such kinds. What a subtree writes is kept as *classes*, one bit each: every printable character
@@ -24,21 +27,27 @@ Classes = npt.NDArray[np.uint64]
 _FEW = 64
 if _FEW != FEW_TOKENS:
     raise ImportError(f"the compiled loop has room for {_FEW} tokens, leaves call {FEW_TOKENS} tokens few")
-# Kinds of characters, by the state behind them, that are told apart; the row before theirs is all of them.
-KINDS = 4
-_ANY = KINDS
+# Kinds of characters, by the state behind them, that are told apart. Behind their rows are one of them all and
+# one of those that keep passing.
+KINDS = 8
+NUM_ROWS = KINDS + 2
+_ANY, _KEEP = KINDS, KINDS + 1
 # Below smaller subtrees a state is read as it is: writing its row, or telling characters apart, takes longer.
 _SMALL_TREE = 24
 # Runs of tokens that are kept before they are marked.
 _MOST_RUNS = 4096
 # States that are looked at before a subtree is walked all the same.
 _MOST_STATES = 48
+# Characters of the longest text below nearly every node; and where such a number is in a word of classes.
+_SHORT = 11
+_LENGTH = np.uint64(24)
+_MOST_LENGTH = np.uint64(15)
 
 # Where a node's classes are among its words of 64 bits.
 _LOW, _HIGH = 2, 3
 
 _ONE = np.uint64(1)
-_CONTROL, _NO_CHARACTER, _LATIN, _TWO, _FOUR = [_ONE << np.uint64(place) for place in range(5)]
+_CONTROL, _NO_CHARACTER, _LATIN, _TWO, _FOUR, _IS_KNOWN = [_ONE << np.uint64(place) for place in range(6)]
 # Of three bytes, by the first: some of these have single characters that are treated in another way.
 _THREE = np.array([1 << place for place in range(8, 24)], np.uint64)
 
@@ -141,10 +150,8 @@ def _write_row(next_state: Ints, is_written: Flags, edges: Ints, edge_begin: Int
 
 
 @compiled
-def _step(next_state: Ints, is_written: Flags, edges: Ints, edge_begin: Ints, state: int, byte: int) -> int:
-    """The state behind a byte, -1 where there is none."""
-    if is_written[state]:
-        return int(next_state[state, byte])
+def _searched(edges: Ints, edge_begin: Ints, state: int, byte: int) -> int:
+    """The state behind a byte, -1 where there is none, of a state whose row is not written."""
     low, high = edge_begin[state], edge_begin[state + 1]
     while low < high:
         middle = (low + high) // 2
@@ -220,7 +227,7 @@ def _find_kinds(
         edge_begin: As of `walk`.
         label: As of `walk`.
         passes: Gets the classes by state and kind, none where a text may end behind the characters; and
-            last those of all kinds. Shape: (S, KINDS + 1, 2).
+            behind them those of all kinds. Shape: (S, NUM_ROWS, 2).
         following: Gets the states, the commonest first. Shape: (S, KINDS).
         num_kinds: Gets one more than there are. Shape: (S,).
         state: Whose.
@@ -276,6 +283,114 @@ def _behind(passes: Classes, following: Ints, num_kinds: Flags, state: int, firs
         if passes[state, kind, 0] & _CLASS[first, 0]:
             return int(following[state, kind])
     return -1
+
+
+@compiled
+def _count(low: np.uint64, high: np.uint64) -> int:
+    """How many classes there are."""
+    number = 0
+    while low != 0:
+        low &= low - _ONE
+        number += 1
+    while high != 0:
+        high &= high - _ONE
+        number += 1
+    return number
+
+
+@compiled
+def _keeping(
+    edges: Ints,
+    edge_begin: Ints,
+    label: Ints,
+    alive: npt.NDArray[np.bool_],
+    passes: Classes,
+    following: Ints,
+    num_kinds: Flags,
+    state: int,
+    widest: int,
+    length: int,
+    queue: Ints,
+) -> tuple[np.uint64, np.uint64]:
+    """Find classes, among those of a kind, of which all texts of so many characters pass from a state on.
+
+    They are not always all there are, and none where more states would have to be looked at than `queue`, which
+    is as of `_all_pass`, has room for.
+    """
+    low, high = passes[state, widest, 0], passes[state, widest, 1]
+    is_narrower = True
+    while is_narrower and (low != 0 or high != 0):
+        kept_low, kept_high = low, high
+        queue[0, 0] = state
+        queue[0, 1] = length
+        num_met = 1
+        n = 0
+        while n < num_met and queue[n, 1] > 0:
+            at, left = queue[n, 0], queue[n, 1]
+            n += 1
+            for kind in range(int(num_kinds[at]) - 1):
+                by_low, by_high = low & passes[at, kind, 0], high & passes[at, kind, 1]
+                if by_low == 0 and by_high == 0:
+                    continue
+                after = following[at, kind]
+                if num_kinds[after] == 0:
+                    _find_kinds(edges, edge_begin, label, passes, following, num_kinds, after)
+                lost_low = lost_high = np.uint64(0)
+                if left > 1:
+                    lost_low, lost_high = low & ~passes[after, _ANY, 0], high & ~passes[after, _ANY, 1]
+                if not alive[after]:
+                    lost_low, lost_high = by_low, by_high
+                elif _count(by_low, by_high) <= _count(lost_low, lost_high):
+                    # Less is given up than where they lead to would not let through.
+                    lost_low, lost_high = by_low, by_high
+                if lost_low != 0 or lost_high != 0:
+                    kept_low &= ~lost_low
+                    kept_high &= ~lost_high
+                    continue
+                m = 0
+                while m < num_met and queue[m, 0] != after:
+                    m += 1
+                if m == _MOST_STATES:
+                    return np.uint64(0), np.uint64(0)
+                if m == num_met:
+                    queue[m, 0] = after
+                    queue[m, 1] = left - 1
+                    num_met += 1
+        is_narrower = kept_low != low or kept_high != high
+        low, high = kept_low, kept_high
+    return low, high
+
+
+@compiled
+def _find_keeping(
+    edges: Ints,
+    edge_begin: Ints,
+    label: Ints,
+    alive: npt.NDArray[np.bool_],
+    passes: Classes,
+    following: Ints,
+    num_kinds: Flags,
+    state: int,
+    queue: Ints,
+) -> None:
+    """Find classes of which all short texts pass from a state on, of all its kinds or of the commonest alone.
+
+    Nearly every subtree is asked about in one of a few states, and these answer for most. `queue` is as of
+    `_all_pass`.
+    """
+    table = (edges, edge_begin, label, alive, passes, following, num_kinds)
+    low = high = np.uint64(0)
+    length = _SHORT
+    while length > 0:
+        low, high = _keeping(*table, state, _ANY, length, queue)
+        if low == 0 and high == 0:
+            low, high = _keeping(*table, state, 0, length, queue)
+        if low != 0 or high != 0:
+            break
+        length -= 1
+    passes[state, _KEEP, 1] = high
+    # Last: whoever reads it finds the rest, too.
+    passes[state, _KEEP, 0] = low | _IS_KNOWN | np.uint64(length) << _LENGTH
 
 
 @compiled
@@ -404,7 +519,11 @@ def walk(
             depth = nodes[position, 1]
             behind = nodes[position, 2]
             byte = nodes[position, 0] & 255
-            after = _step(next_state, is_written, edges, edge_begin, states[depth - 1], byte)
+            before = states[depth - 1]
+            if is_written[before]:
+                after = next_state[before, byte]
+            else:
+                after = _searched(edges, edge_begin, before, byte)
             if after < 0 or not alive[after]:
                 position = behind
                 continue
@@ -423,32 +542,42 @@ def walk(
                     at = after
                     if byte >= 0xC2:
                         # The whole character is written first; where it may not be, nothing is known.
-                        at = _behind(passes, following, num_kinds, states[depth - 1], byte)
+                        at = _behind(passes, following, num_kinds, before, byte)
                         if at >= 0 and num_kinds[at] == 0:
                             _find_kinds(edges, edge_begin, label, passes, following, num_kinds, at)
                     low, high = below[position, _LOW], below[position, _HIGH]
+                    length = nodes[position, 0] >> 8
                     # Most states say no here, which a call would take longer for.
-                    if (
-                        at >= 0
-                        and not low & ~passes[at, _ANY, 0]
-                        and not high & ~passes[at, _ANY, 1]
-                        and _all_pass(
-                            edges,
-                            edge_begin,
-                            label,
-                            alive,
-                            passes,
-                            following,
-                            num_kinds,
-                            at,
-                            low,
-                            high,
-                            nodes[position, 0] >> 8,
-                            queue,
-                        )
-                    ):
-                        last = behind
-                if last != behind and behind - position > _SMALL_TREE:
+                    if at >= 0 and not low & ~passes[at, _ANY, 0] and not high & ~passes[at, _ANY, 1]:
+                        kept = passes[at, _KEEP, 0]
+                        if kept == 0:
+                            _find_keeping(
+                                edges, edge_begin, label, alive, passes, following, num_kinds, at, queue
+                            )
+                            kept = passes[at, _KEEP, 0]
+                        if (
+                            not low & ~kept
+                            and not high & ~passes[at, _KEEP, 1]
+                            and length <= int(kept >> _LENGTH & _MOST_LENGTH)
+                        ) or (
+                            behind - position > _SMALL_TREE
+                            and _all_pass(
+                                edges,
+                                edge_begin,
+                                label,
+                                alive,
+                                passes,
+                                following,
+                                num_kinds,
+                                at,
+                                low,
+                                high,
+                                length,
+                                queue,
+                            )
+                        ):
+                            last = behind
+                if last != behind and behind - position > _SMALL_TREE and not is_written[after]:
                     _write_row(next_state, is_written, edges, edge_begin, after)
             if nodes[position, 3] != stop:
                 if stop > begin:
@@ -541,11 +670,14 @@ def trace(
             depth = nodes[position, 1]
             before = states[depth - 1]
             byte = nodes[position, 0] & 255
-            after = _step(next_state, is_written, edges, edge_begin, before, byte)
+            if is_written[before]:
+                after = next_state[before, byte]
+            else:
+                after = _searched(edges, edge_begin, before, byte)
             if after < 0:
                 position = nodes[position, 2]
                 continue
-            if nodes[position, 2] - position > _SMALL_TREE:
+            if nodes[position, 2] - position > _SMALL_TREE and not is_written[after]:
                 _write_row(next_state, is_written, edges, edge_begin, after)
             states[depth] = after
             counts[depth] = counts[depth - 1] + (before == counted and byte != except_byte)

@@ -46,8 +46,8 @@ class Table(NamedTuple):
         label: By state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
         alive: Whether a state may be reached. Shape: (S,), bool, read-only.
         passes: What the compiled loop has found of the characters that a state treats alike, as it keeps
-            them. Shape: (S, 5, 2), uint64.
-        following: The states behind these. Shape: (S, 4), int32.
+            them. Shape: (S, 10, 2), uint64.
+        following: The states behind these. Shape: (S, 8), int32.
         num_kinds: How many kinds of them there are, plus one; 0 where the loop has not been yet. Shape: (S,),
             uint8.
     """
@@ -123,8 +123,8 @@ class Table(NamedTuple):
 def _nothing_known(num_states: int) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint8]]:
     """What loops keep of states they have not met."""
     return (
-        sparse_zeros((num_states, 5, 2), np.uint64),
-        sparse_zeros((num_states, 4), np.int32),
+        sparse_zeros((num_states, 10, 2), np.uint64),
+        sparse_zeros((num_states, 8), np.int32),
         np.zeros(num_states, np.uint8),
     )
 

@@ -48,7 +48,7 @@ class ByteDfa:
         self.rows = rows
         self.ends = ends
         self.digest = digest
-        # What the digest is of: the number of states, their labels, and how many edges each has; and the edges.
+        # What the digest is of: the number of states, their labels, their numbers of edges; and the edges.
         self._sizes = sizes
         self._edges = edges
         self._table: NDArray[np.int32] | None = None

@@ -16,8 +16,10 @@ from decoding.grammar.leaves.sparse_memory import sparse_zeros
 @pytest.mark.parametrize("dtype", [np.int32, np.uint64, np.uint8])
 def test_sparse_memory_is_an_array_of_zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> None:
     made = sparse_zeros(shape, dtype)
-    assert made.shape == shape and made.dtype == dtype
-    assert made.flags.c_contiguous and made.flags.writeable
+    assert made.shape == shape
+    assert made.dtype == dtype
+    assert made.flags.c_contiguous
+    assert made.flags.writeable
     assert not made.any()
     made[...] = 1
     assert (made == 1).all()
