@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 from retrieval.errors import InputError
 from retrieval.prompts import PromptTemplate
 from retrieval.text import TextTokenizer
 
+_MOST_KEPT, _LONGEST_KEPT = 256, 2000  # prompts, characters of their queries
+
 
 class PromptEncoder:
-    """Encodes prompts for one model.
+    """Encodes prompts for one model. Can be used from several threads.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -21,6 +25,8 @@ class PromptEncoder:
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
         self._num_shared: dict[PromptTemplate, int] = {}
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[PromptTemplate, str], list[int]] = {}
 
     def num_shared(self, template: PromptTemplate) -> int:
         """Return how many tokens the prompts of a template have in common, at their beginning."""
@@ -34,6 +40,10 @@ class PromptEncoder:
         Raises:
             InputError: there are none, too many, or one that the model does not know; its field is "query".
         """
+        with self._lock:
+            kept = self._kept.pop((template, query), None) if self._kept else None
+        if kept is not None:
+            return kept
         prompt = template.encode(self._tokenizer, query)
         if not prompt:
             raise InputError("query", "gives no tokens with this prompt template")
@@ -51,3 +61,16 @@ class PromptEncoder:
                 f"the model takes at most {self._max_tokens}",
             )
         return prompt
+
+    def keep(self, template: PromptTemplate, query: str, prompt: list[int]) -> None:
+        """Keep a prompt for the next `encode` of the same query, to which it is handed.
+
+        A server counts a prompt's tokens when its query comes, and needs them when the batch begins. The oldest
+        is dropped where too many were never asked for, as calls were refused.
+        """
+        if len(query) > _LONGEST_KEPT:
+            return
+        with self._lock:
+            self._kept[template, query] = prompt
+            if len(self._kept) > _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]

@@ -297,7 +297,9 @@ class Retriever(Questions):
                 fit the index.
             GenretError: the method needs vectors that the index does not have; see `check_method`.
         """
-        return len(self._job(request).prompt)
+        prompt = self._job(request).prompt
+        self._prompts.keep(self.config.prompt(request.prompt), request.query, prompt)
+        return len(prompt)
 
     def warm_up(self) -> None:
         """Answer one query by each method, so that the first real one finds everything in place.

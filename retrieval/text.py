@@ -26,6 +26,9 @@ _CHECKPOINT_CONFIG = "genret.json"
 # End-of-sequence names tried, in order, when a bare tokenizer.json says nothing about its special tokens.
 _COMMON_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
 
+# Tokens of so many texts of templates are remembered, none of them longer than so many characters.
+_MAX_REMEMBERED, _LONGEST_REMEMBERED = 64, 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
@@ -104,6 +107,7 @@ class TextTokenizer:
             voice.no_padding()
             voice.no_truncation()
         self._plain.encode_special_tokens = True
+        self._remembered: dict[tuple[bool, str], list[int]] = {}
         added = self._markup.get_added_tokens_decoder().values()
         self._special_tokens = tuple(token.content for token in added if token.special)
         self.frame = self._find_frame()  # special tokens the tokenizer itself puts before and behind a text
@@ -175,7 +179,10 @@ class TextTokenizer:
             after: Template text it stands behind. What follows the last special token of it is taken as
                 context, so that no mark of a text's beginning appears in the middle of a prompt.
         """
-        return self._behind(self._plain, self._plain_end(after), text)
+        context = self._plain_end(after)
+        if not context:
+            return self._ids(self._plain, text)
+        return self._behind(self._plain, context, self._ids_of_template(self._plain, context), text)
 
     def encode_bytes(self, text: bytes) -> list[int] | None:
         """Tokenise text that stands behind another, so that no blank is put before it; None if not UTF-8."""
@@ -196,9 +203,9 @@ class TextTokenizer:
             text: The template's text.
             after: User text it stands behind; context, as in `encode_text`.
         """
-        if text.startswith(self._special_tokens):
-            after = ""  # nothing merges across a special token
-        return self._behind(self._markup, after, text)
+        if not after or text.startswith(self._special_tokens):  # nothing merges across a special token
+            return list(self._ids_of_template(self._markup, text))
+        return self._behind(self._markup, after, self._ids(self._markup, after), text)
 
     def _find_frame(self) -> tuple[list[int], list[int]]:
         encoding = self._markup.encode("a", add_special_tokens=True)
@@ -206,14 +213,29 @@ class TextTokenizer:
         ids = list(encoding.ids)
         return (ids[: text[0]], ids[text[-1] + 1 :]) if text else ([], [])
 
-    def _behind(self, voice: Tokenizer, context: str, text: str) -> list[int]:
-        if context:
-            before = list(voice.encode(context, add_special_tokens=False).ids)
-            ids = list(voice.encode(context + text, add_special_tokens=False).ids)
-            if ids[: len(before)] == before:
-                return ids[len(before) :]
-        # No context, or the text merges with it: then the parts are told apart, as the template wrote them.
+    def _behind(self, voice: Tokenizer, context: str, before: list[int], text: str) -> list[int]:
+        """Return the tokens of a text behind another, given that one's own."""
+        ids = self._ids(voice, context + text)
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+        # The text merges with its context: then the parts are told apart, as the template wrote them.
+        return self._ids(voice, text)
+
+    @staticmethod
+    def _ids(voice: Tokenizer, text: str) -> list[int]:
         return list(voice.encode(text, add_special_tokens=False).ids)
+
+    def _ids_of_template(self, voice: Tokenizer, text: str) -> list[int]:
+        """Return the tokens of a text that comes back with every query. Not to be changed."""
+        key = (voice is self._plain, text)
+        ids = self._remembered.get(key)
+        if ids is None:
+            ids = self._ids(voice, text)
+            if len(text) <= _LONGEST_REMEMBERED:
+                if len(self._remembered) >= _MAX_REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[key] = ids
+        return ids
 
     def _plain_end(self, template: str) -> str:
         """Return what follows the last special token of a template's text."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from retrieval.errors import InputError, ModelError
+from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import (
     ANNOTATE,
     BUILT_IN,
@@ -285,3 +286,47 @@ def test_texts_with_links_have_a_template_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "genret.json").write_text('{"format_version": 1, "annotate_prompt": "x"}')
     with pytest.raises(ModelError, match="annotate_prompt: unknown template 'x'"):
         CheckpointConfig.load(tmp_path)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(["paris", "Nile", " ", "<title>", "a" * 2001]))))
+def test_prompts_that_are_kept_are_those_of_a_new_encoder(asked: list[tuple[bool, str]]) -> None:
+    keeping = PromptEncoder(TOKENIZER, TOKENIZER.vocab_size, None)
+    for keeps, query in asked:
+        for template in (SPECIAL, FEW_SHOT, PLAIN):
+            prompt = keeping.encode(template, query)
+            assert prompt == template.encode(TOKENIZER, query)
+            if keeps:
+                keeping.keep(template, query, prompt)
+            else:
+                prompt.append(-1)  # the caller's own
+
+
+def test_a_prompt_is_kept_for_one_and_the_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = PromptEncoder(TOKENIZER, TOKENIZER.vocab_size, None)
+    for number in range(300):
+        encoder.keep(SPECIAL, f"query {number}", [number])
+    encoder.keep(SPECIAL, "a" * 2001, [0])
+    assert encoder.encode(SPECIAL, "query 299") == [299]
+    assert encoder.encode(SPECIAL, "query 299") == SPECIAL.encode(TOKENIZER, "query 299")
+    for gone in ("query 0", "a" * 2001):
+        assert encoder.encode(SPECIAL, gone) == SPECIAL.encode(TOKENIZER, gone)
+    monkeypatch.setattr(PromptTemplate, "encode", lambda *_: pytest.fail("was encoded again"))
+    assert [encoder.encode(SPECIAL, f"query {number}") for number in range(44, 299)] == [
+        [number] for number in range(44, 299)
+    ]
+
+
+def test_a_prompt_that_is_too_long_stays_so() -> None:
+    encoder = PromptEncoder(TOKENIZER, TOKENIZER.vocab_size, 4)
+    for _ in range(2):
+        with pytest.raises(InputError, match="too long: the prompt has"):
+            encoder.encode(SPECIAL, "a query of many words")
+
+
+def test_texts_of_many_templates_are_remembered_up_to_a_bound() -> None:
+    tokenizer = TextTokenizer(train_tokenizer(), END, "many")
+    for number in range(200):
+        text = f"Query {number}: "
+        assert tokenizer.encode_markup(text) == tokenizer.encode_markup(text) == TOKENIZER.encode_markup(text)
+        behind = tokenizer.encode_text("paris", after=text)
+        assert behind == TOKENIZER.encode_text("paris", after=text)
