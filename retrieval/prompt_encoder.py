@@ -65,7 +65,7 @@ class PromptEncoder:
     def keep(self, template: PromptTemplate, query: str, prompt: list[int]) -> None:
         """Keep a prompt for the next `encode` of the same query, to which it is handed.
 
-        A server counts a prompt's tokens when its query comes, and needs them when the batch begins. The oldest
+        A server counts the tokens when a query comes, and needs them when its batch begins. The oldest
         is dropped where too many were never asked for, as calls were refused.
         """
         if len(query) > _LONGEST_KEPT:
