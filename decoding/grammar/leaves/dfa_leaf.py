@@ -166,7 +166,9 @@ class DfaLeaf:
     @cached_property
     def models(self) -> StateModels:
         """Which of its states treat nearly all texts as others do."""
-        return StateModels(self.automaton.rows, self._labels.__getitem__, _is_alive, self._walker.vocabulary)
+        automaton, vocabulary = self.automaton, self._walker.vocabulary
+        label = self._labels.__getitem__
+        return StateModels(automaton.rows, label, _is_alive, vocabulary, overlay=automaton.overlay)
 
     @cached_property
     def _string_labels(self) -> dict[int, int]:

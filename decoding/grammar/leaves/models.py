@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import Exit, LeafTokens
+from decoding.grammar.regular.byte_dfa import Overlay
 from decoding.grammar.regular.minimise import Row
 from decoding.grammar.regular.product import together
 from decoding.grammar.vocabulary.token_node import TokenNode
@@ -38,6 +39,7 @@ class StateModels:
         vocabulary: Whose tokens.
         others: Of the same rows, whatever labels and states they have left; what they know of the rows is
             known here, too.
+        overlay: Of the automaton, where it is known.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class StateModels:
         is_alive: Callable[[int], bool],
         vocabulary: Vocabulary,
         others: StateModels | None = None,
+        overlay: Overlay | None = None,
     ) -> None:
         self._rows = rows
         self._label = label
         self._is_alive = is_alive
         self._vocabulary = vocabulary
+        self._overlay: Overlay | None = overlay if others is None else others._overlay
         self._models: dict[int, int] = {} if others is None else others._models
         self._differences: dict[tuple[int, int], list[_Difference] | None] = (
             {} if others is None else others._differences
@@ -111,6 +115,10 @@ class StateModels:
         key = (left, right)
         if key in self._differences:
             return self._differences[key]
+        overlay = self._overlay
+        if overlay is not None and overlay.below.get(left, -1) == right:
+            children, below = overlay.children[left], overlay.below
+            return [(byte, child, below[child]) for byte, child in children.items()]
         found: list[_Difference] = []
         is_alike = True
         for first, last, (after, expected) in together(self._rows[left], self._rows[right], True, True):

@@ -27,7 +27,7 @@ Classes = npt.NDArray[np.uint64]
 _FEW = 64
 if _FEW != FEW_TOKENS:
     raise ImportError(f"the compiled loop has room for {_FEW} tokens, leaves call {FEW_TOKENS} tokens few")
-# Kinds of characters, by the state behind them, that are told apart. Behind their rows are one of them all and
+# Kinds of characters, by the state behind them, that are told apart. Behind their rows are one of all and
 # one of those that keep passing.
 KINDS = 8
 NUM_ROWS = KINDS + 2
@@ -314,8 +314,8 @@ def _keeping(
 ) -> tuple[np.uint64, np.uint64]:
     """Find classes, among those of a kind, of which all texts of so many characters pass from a state on.
 
-    They are not always all there are, and none where more states would have to be looked at than `queue`, which
-    is as of `_all_pass`, has room for.
+    They are not always all there are, and none where more states would have to be looked at than `queue`, as
+    of `_all_pass`, has room for.
     """
     low, high = passes[state, widest, 0], passes[state, widest, 1]
     is_narrower = True

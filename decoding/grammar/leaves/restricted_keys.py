@@ -33,18 +33,27 @@ class LabelledKeys:
         rows, ends = leaf.automaton.rows, leaf.automaton.ends
         # By state, bit n stands for label n.
         self.reachable = reachable = [1 << label if label >= 0 else 0 for label in ends]
-        targets = [{target for _, _, target in row} for row in rows]
-        changes = True
+        overlay = leaf.automaton.overlay
+        trie = overlay.below if overlay is not None else {}
         # States are numbered by their distance from the start, so that few rounds settle everything.
+        backwards = [state for state in range(len(rows) - 1, -1, -1) if state not in trie]
+        targets = [{target for _, _, target in rows[state]} for state in backwards]
+        changes = True
         while changes:
             changes = False
-            for state in range(len(rows) - 1, -1, -1):
+            for state, following in zip(backwards, targets, strict=True):
                 labels = reachable[state]
-                for target in targets[state]:
+                for target in following:
                     labels |= reachable[target]
                 if labels != reachable[state]:
                     reachable[state] = labels
                     changes = True
+        # A trie leads to states of it behind these, and to others, which are settled.
+        for state in sorted(trie, reverse=True):
+            labels = reachable[state]
+            for _, _, target in rows[state]:
+                labels |= reachable[target]
+            reachable[state] = labels
 
     @cached_property
     def _words(self) -> NDArray[np.uint64]:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,20 @@ from decoding.grammar.regular.product import product
 _Label = Callable[[int, int], int]
 # Rows whose edges are read between two looks at the clock.
 _HASHED_AT_ONCE = 1024
+# A state of an overlay: a dictionary of a byte, and its entries, measured with tracemalloc.
+_OVERLAY_BYTES = 400
+
+
+class Overlay(NamedTuple):
+    """How a trie of texts lies over other states of an automaton.
+
+    Attributes:
+        below: By state of the trie, the state that goes on where the trie does not; -1: none does.
+        children: By state of the trie, the bytes that lead on in it, and where.
+    """
+
+    below: dict[int, int]
+    children: dict[int, dict[int, int]]
 
 
 class ByteDfa:
@@ -32,9 +47,10 @@ class ByteDfa:
         rows: By state, edges (first byte, last byte, next state), sorted, none that could be joined.
         ends: By state, the label of the text that ends there, -1 where none does.
         digest: Of the contents.
+        overlay: Of some of its states over others, where it was made that way and that is known.
     """
 
-    __slots__ = ("_edges", "_sizes", "_table", "digest", "ends", "rows")
+    __slots__ = ("_edges", "_sizes", "_table", "digest", "ends", "overlay", "rows")
 
     def __init__(
         self,
@@ -48,6 +64,7 @@ class ByteDfa:
         self.rows = rows
         self.ends = ends
         self.digest = digest
+        self.overlay: Overlay | None = None
         # What the digest is of: the number of states, their labels, their numbers of edges; and the edges.
         self._sizes = sizes
         self._edges = edges
@@ -112,6 +129,19 @@ class ByteDfa:
             trimmed: Whether it is known that every state can reach the end of a text.
         """
         return _made(*renumbered(rows, labels, trimmed=trimmed))
+
+    @staticmethod
+    def from_canonical_rows(rows: Sequence[Row], labels: Sequence[int], overlay: Overlay) -> ByteDfa:
+        """An automaton that is trimmed, minimal and numbered already.
+
+        Args:
+            rows: As of `from_rows`, in the order of a breadth-first walk that takes low bytes first.
+            labels: As there.
+            overlay: How some of its states lie over others.
+        """
+        made = _made(rows, labels)
+        made.overlay = overlay
+        return made
 
     @staticmethod
     def from_table(table: NDArray[np.int32], labels: Sequence[int]) -> ByteDfa:
@@ -194,7 +224,8 @@ class ByteDfa:
     @property
     def num_bytes(self) -> int:
         """Memory of its rows, about."""
-        return rows_bytes(self.rows) + self._edges.itemsize * (len(self._sizes) + len(self._edges))
+        laid = 0 if self.overlay is None else _OVERLAY_BYTES * len(self.overlay.below)
+        return laid + rows_bytes(self.rows) + self._edges.itemsize * (len(self._sizes) + len(self._edges))
 
     @property
     def is_empty(self) -> bool:

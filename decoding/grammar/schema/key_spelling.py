@@ -5,13 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.budget import current_budget
+from decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.minimise import Edge
 from decoding.grammar.regular.remembered import Remembered
 from decoding.grammar.regular.spelling import spell_labelled
 
 Row = list[tuple[int, int, int]]
 _BEHIND_ALL_BYTES = 256
+# One place of 256 looks at the clock.
+_CHECKED_BITS = 255
 
 
 def spelled_classes(classes: tuple[Dfa, ...]) -> ByteDfa:
@@ -54,20 +58,77 @@ def spelled_keys(names: Sequence[bytes], classes: ByteDfa) -> ByteDfa:
                 below.append(classes.step(below[place], byte) if below[place] >= 0 else -1)
             place = after
         labels[place] = label
-    base = len(children)
-    shifted: dict[int, Row] = {-1: []}
-    rows: list[Row] = []
-    for place, state in enumerate(below):
-        row = shifted.get(state)
+    return _numbered(children, below, labels, classes)
+
+
+def _numbered(
+    children: list[dict[int, int]], below: list[int], labels: list[int], classes: ByteDfa
+) -> ByteDfa:
+    """Number the states of a trie over classes as automata are numbered, but for those that are not reached.
+
+    Nearly all places lie over few states of the classes. The edges of these are numbered once, and only what
+    is laid over them is looked at.
+
+    Args:
+        children: Of every place of the trie.
+        below: The state of the classes below it, -1 where there is none.
+        labels: Of the names that end there, -1 where none does.
+        classes: As of `spelled_keys`.
+    """
+    base, num_names = len(children), 1 + max(labels)
+    check_time = current_budget().check_time
+    # Of places, and behind them of the classes' states.
+    numbers = [0] + [-1] * (base + len(classes.rows) - 1)
+    order = [0]
+    settled: dict[int, Row] = {-1: []}
+    rows: list[tuple[Edge, ...]] = []
+    for place in order:
+        if not len(rows) & _CHECKED_BITS:
+            check_time()
+        state = below[place] if place < base else place - base
+        row = settled.get(state)
         if row is None:
-            row = shifted[state] = [
-                (first, last, target + base) for first, last, target in classes.rows[state]
-            ]
-        rows.append(_laid_over(children[place], row))
-    rows.extend([(first, last, target + base) for first, last, target in row] for row in classes.rows)
-    labels.extend(label if label < 0 else label + len(names) for label in classes.ends)
+            row = [(first, last, target + base) for first, last, target in classes.rows[state]]
+            if place < base:
+                row = _laid_over(children[place], row)
+            for _, _, target in row:
+                if numbers[target] < 0:
+                    numbers[target] = len(order)
+                    order.append(target)
+            row = [(first, last, numbers[target]) for first, last, target in row]
+            targets = [numbers[target + base] for _, _, target in classes.rows[state]]
+            if -1 not in targets:
+                edges = zip(classes.rows[state], targets, strict=True)
+                settled[state] = [(first, last, number) for (first, last, _), number in edges]
+        elif place < base:
+            over: dict[int, int] = {}
+            for byte in sorted(children[place]):
+                over[byte] = numbers[children[place][byte]] = len(order)
+                order.append(children[place][byte])
+            row = _laid_over(over, row)
+        rows.append(tuple(row))
+    ends = [
+        labels[place] if place < base else _above(classes.ends[place - base], num_names) for place in order
+    ]
     # Every place leads to a name, and every state of the classes to a text of theirs.
-    return ByteDfa.from_minimal_rows(rows, labels, trimmed=not classes.is_empty)
+    return ByteDfa.from_canonical_rows(rows, ends, _overlay(children, below, numbers))
+
+
+def _above(label: int, num_names: int) -> int:
+    """The label of a class's text above those of the names."""
+    return label if label < 0 else label + num_names
+
+
+def _overlay(children: list[dict[int, int]], below: list[int], numbers: list[int]) -> Overlay:
+    """What was laid over what, by the final numbers."""
+    base = len(children)
+    return Overlay(
+        {numbers[place]: -1 if state < 0 else numbers[base + state] for place, state in enumerate(below)},
+        {
+            numbers[place]: {byte: numbers[child] for byte, child in following.items()}
+            for place, following in enumerate(children)
+        },
+    )
 
 
 def _laid_over(children: dict[int, int], row: Row) -> Row:
