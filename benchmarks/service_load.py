@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from harness.bare_grpc import bare_overhead_ms
 from harness.load_generator import Load, Percentiles, closed_loop, open_loop, probe_health
 from harness.report import announce, command_line, environment, write_json
 from harness.served_process import ServedProcess, sample_queries, serving
@@ -31,6 +33,7 @@ from service.client import AsyncRetrievalClient
 PARTS = ("overhead", "clients", "health", "overload")
 _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 _CLIENTS = (1, 4, 16, 64)
+_BARE_CALLS = 150
 _LIMIT_BATCHES, _LIMIT_REQUESTS = 12, 48  # at least
 
 
@@ -87,7 +90,7 @@ def busy_process(share: float) -> Iterator[None]:
 async def measure_overhead(
     client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest]
 ) -> dict[str, Any]:
-    """One client, one call at a time: what a reply takes beyond the model's time."""
+    """One client, one call at a time: what a reply takes beyond the model's time, and what gRPC does."""
     load = await closed_loop(client, requests, 1, 20)
     calls = load.with_code("OK")
     parts = {
@@ -97,6 +100,8 @@ async def measure_overhead(
         "server": [call.server_ms - call.queue_ms - call.model_ms for call in calls],
         "wire": [call.seconds * 1000 - call.server_ms for call in calls],
     }
+    model_ms = statistics.median(call.model_ms for call in calls)
+    parts["bare gRPC"] = await bare_overhead_ms(model_ms, _BARE_CALLS)
     figures = {name: Percentiles.of(values) for name, values in parts.items()}
     for name, figure in figures.items():
         click.echo(f"  {name:9} ms p50 / p99: {figure.text(2)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.bare_grpc import bare_overhead_ms
 from benchmarks.harness.load_generator import (
     Percentiles,
     arrivals,
@@ -79,6 +80,14 @@ def test_refusals_are_counted_with_their_hints() -> None:
             assert len(times) > 1
 
     asyncio.run(scenario())
+
+
+def test_a_bare_call_takes_little_beyond_the_time_its_server_is_busy() -> None:
+    begun = time.monotonic()
+    times_ms = asyncio.run(bare_overhead_ms(busy_ms=20, num_calls=10))
+    assert len(times_ms) == 10
+    assert min(times_ms) > 0
+    assert sum(times_ms) / 1000 + 11 * 0.02 <= time.monotonic() - begun
 
 
 def test_the_sample_queries_are_read_without_their_header(tmp_path: Path) -> None:
