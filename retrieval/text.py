@@ -26,8 +26,7 @@ _CHECKPOINT_CONFIG = "genret.json"
 # End-of-sequence names tried, in order, when a bare tokenizer.json says nothing about its special tokens.
 _COMMON_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
 
-# Tokens of so many texts of templates are remembered, none of them longer than so many characters.
-_MAX_REMEMBERED, _LONGEST_REMEMBERED = 64, 10_000
+_MAX_REMEMBERED = 64  # texts of templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +230,9 @@ class TextTokenizer:
         ids = self._remembered.get(key)
         if ids is None:
             ids = self._ids(voice, text)
-            if len(text) <= _LONGEST_REMEMBERED:
-                if len(self._remembered) >= _MAX_REMEMBERED:
-                    self._remembered.clear()
-                self._remembered[key] = ids
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = ids
         return ids
 
     def _plain_end(self, template: str) -> str:

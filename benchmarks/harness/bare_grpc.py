@@ -1,7 +1,7 @@
 """What gRPC takes of a call by itself: of a server that does nothing but be busy as long as a model would be.
 
 A thread of its own computes, as the model's does, and leaves as little of the loop's code and data in the
-processor's caches: a server that sleeps in place of it answers in half the time.
+processor's caches.
 
     python benchmarks/harness/bare_grpc.py 80
 """
@@ -71,6 +71,8 @@ async def bare_channel(busy_ms: float) -> AsyncIterator[Any]:
         try:
             assert process.stdout is not None  # a pipe was asked for
             port = await asyncio.to_thread(process.stdout.readline)
+            if not port:
+                raise RuntimeError("the bare server did not start")
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port.strip()}") as channel:
                 yield channel
         finally:

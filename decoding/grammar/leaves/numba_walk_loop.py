@@ -299,6 +299,22 @@ def _count(low: np.uint64, high: np.uint64) -> int:
 
 
 @compiled
+def _met(queue: Ints, num_met: int, state: int, left: int) -> int:
+    """Put a state into a queue that it is not in, with the characters left there, and return how many are in.
+
+    -1 where there is no room. `queue` is as of `_all_pass`.
+    """
+    for n in range(num_met):
+        if queue[n, 0] == state:
+            return num_met
+    if num_met == _MOST_STATES:
+        return -1
+    queue[num_met, 0] = state
+    queue[num_met, 1] = left
+    return num_met + 1
+
+
+@compiled
 def _keeping(
     edges: Ints,
     edge_begin: Ints,
@@ -347,15 +363,9 @@ def _keeping(
                     kept_low &= ~lost_low
                     kept_high &= ~lost_high
                     continue
-                m = 0
-                while m < num_met and queue[m, 0] != after:
-                    m += 1
-                if m == _MOST_STATES:
+                num_met = _met(queue, num_met, after, left - 1)
+                if num_met < 0:
                     return np.uint64(0), np.uint64(0)
-                if m == num_met:
-                    queue[m, 0] = after
-                    queue[m, 1] = left - 1
-                    num_met += 1
         is_narrower = kept_low != low or kept_high != high
         low, high = kept_low, kept_high
     return low, high
@@ -432,15 +442,9 @@ def _all_pass(
             after = following[state, kind]
             if not alive[after]:
                 return False
-            m = 0
-            while m < num_met and queue[m, 0] != after:
-                m += 1
-            if m == num_met:
-                if m == _MOST_STATES:
-                    return False
-                queue[m, 0] = after
-                queue[m, 1] = left - 1
-                num_met += 1
+            num_met = _met(queue, num_met, after, left - 1)
+            if num_met < 0:
+                return False
     return True
 
 

@@ -93,7 +93,7 @@ class MentionGenerator:
         self._tokenizer = retriever.tokenizer
         self._prefixes = retriever.prefixes
         self._vocabulary = retriever.answerer.engine.vocabulary
-        self._speller = Speller(self._spell, self._vocabulary)
+        self._speller = Speller(self._tokenizer.encode_bytes, self._vocabulary)
         self._template = retriever.config.annotate_template(self.options.prompt)
         self._limits = Limits.of(retriever.model)
         self._num_shared = len(self._template.shared_tokens(self._tokenizer))
@@ -218,7 +218,7 @@ class MentionGenerator:
         budget = most if room is None else min(most, room)
         if grammar.tokens_to_finish(grammar.start) > budget:
             return None
-        copy = self._spell(grammar.copy) or []
+        copy = self._tokenizer.encode_bytes(grammar.copy) or []
         return WindowJob(prompt, grammar, budget, self._seed(text), tuple(copy))
 
     def _write(self, batch: Sequence[_Window]) -> None:
@@ -245,13 +245,6 @@ class MentionGenerator:
             return 0
         said = hashlib.blake2b(f"{self.options.seed} {text}".encode(), digest_size=8).digest()
         return int.from_bytes(said, "big", signed=True)
-
-    def _spell(self, text: bytes) -> list[int] | None:
-        """The tokens of a text that stands behind another, so that no blank is put before it."""
-        try:
-            return self._tokenizer.encode_text(text.decode(), after="\n")
-        except UnicodeDecodeError:
-            return None
 
     def _count_tokens(self, pieces: Sequence[str]) -> list[int]:
         """Tokens of pieces as they are copied."""
