@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import tracemalloc
 
 import pytest
 
@@ -22,6 +21,7 @@ from tests.grammar_shapes import (
     unpacked,
     zoo,
 )
+from tests.own_process import TracedMemory, alone
 
 MAKER = Maker(byte_vocabulary(JSON_PIECES, seed=3, random_pieces=300))
 VALUES = zoo(MAKER)
@@ -41,18 +41,20 @@ def explore(grammar: Grammar, steps: int, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("name", ["anything", "tree", "union", "nested"])
 def test_what_is_counted_is_what_is_held(name: str) -> None:
+    counted, held = alone(counted_and_held, name)
+    assert 0.6 * held < counted < 1.6 * held
+
+
+def counted_and_held(name: str) -> tuple[int, int]:
+    """Bytes of a grammar that has met some states, its leaves' not among them."""
     explore(Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE), 400)  # leaves and the trie's nodes are made
     gc.collect()
-    tracemalloc.start()
-    try:
+    with TracedMemory() as memory:
         grammar = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
         explore(grammar, 400)
         gc.collect()
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     own_leaves = sum(leaf.num_bytes for leaf in grammar._frames.own_leaves.values())
-    assert 0.6 * held < grammar.num_bytes - own_leaves < 1.6 * held
+    return grammar.num_bytes - own_leaves, memory.held
 
 
 @pytest.mark.parametrize("name", ["tree", "nested", "union"])
@@ -101,17 +103,20 @@ def test_counting_does_not_go_down_on_its_own() -> None:
 @pytest.mark.parametrize("name", ["anything", "tree", "nested"])
 def test_what_was_found_goes_with_the_grammar(name: str) -> None:
     """At once, though levels, nodes and frames know each other."""
+    gone, configurations = alone(gone_with_a_grammar, name)
+    assert gone > 2 * configurations
+
+
+def gone_with_a_grammar(name: str) -> tuple[int, int]:
+    """Objects that go without the collector, and the configurations that there were."""
     grammar = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
     explore(grammar, 100)
     gc.collect()
     gc.disable()
-    try:
-        held = len(gc.get_objects())
-        configurations = len(grammar._configurations._known)
-        del grammar
-        assert held - len(gc.get_objects()) > 2 * configurations
-    finally:
-        gc.enable()
+    held = len(gc.get_objects())
+    configurations = len(grammar._configurations._known)
+    del grammar
+    return held - len(gc.get_objects()), configurations
 
 
 def test_a_grammar_that_could_not_be_made_goes_too() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import tracemalloc
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
 from decoding.grammar.options import CompileLimits
 from decoding.grammar.schema.document import canonical_text, parse_document, pointer_step
+from tests.own_process import TracedMemory, alone
 
 LIMITS = CompileLimits()
 JSON = st.recursive(
@@ -151,16 +151,15 @@ def test_a_key_that_comes_twice_among_very_many_is_found_at_once() -> None:
 
 
 def test_half_a_surrogate_is_looked_for_without_writing_all_pointers() -> None:
+    assert alone(peak_of_half_a_surrogate) < 8 * 2**20  # the pointers would take 60 MB
+
+
+def peak_of_half_a_surrogate() -> int:
     text = '{"\\u0061":1,"' + "k" * 30_000 + '":[' + "0," * 2_000 + '"\\ud800"]}'
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidSchemaError) as caught:
-            parse_document(text, LIMITS)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    with TracedMemory() as memory, pytest.raises(InvalidSchemaError) as caught:
+        parse_document(text, LIMITS)
     assert caught.value.pointer == "#/" + "k" * 30_000 + "/2000"
-    assert peak < 8 * 2**20  # the pointers would take 60 MB
+    return memory.peak
 
 
 def test_long_names_above_very_many_values_are_refused() -> None:

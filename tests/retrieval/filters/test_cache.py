@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +10,10 @@ import pytest
 
 from decoding.row_filter import RowFilter
 from retrieval.errors import InputError
-from retrieval.filters.cache import FilterCache, kept_bytes
+from retrieval.filters.cache import FilterCache, FilterCacheStats, kept_bytes
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.filters.restriction import FilterKey
+from tests.own_process import TracedMemory, alone
 
 ROWS = 9
 
@@ -40,17 +40,17 @@ def test_bytes_are_those_of_mask_and_counts() -> None:
 
 def test_over_a_small_index_the_bound_holds_for_what_is_around_the_counts() -> None:
     """A predicate may be a thousand times as long as its counts."""
-    tracemalloc.start()
-    try:
-        cache = FilterCache(2**20)
-        before, _ = tracemalloc.get_traced_memory()
+    held, stats = alone(held_by_many_predicates)
+    assert held < stats.num_bytes <= 2**20
+    assert stats.evictions + stats.num_filters == 2000
+
+
+def held_by_many_predicates() -> tuple[int, FilterCacheStats]:
+    cache = FilterCache(2**20)
+    with TracedMemory() as memory:
         for number in range(2000):
             cache.get(key(f"{number} " + "x" * 10_000), some_filter)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert after - before < cache.stats.num_bytes <= 2**20
-    assert cache.stats.evictions + cache.stats.num_filters == 2000
+    return memory.held, cache.stats
 
 
 def test_what_is_kept_is_not_made_again() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from retrieval.linking.documents import content, part_documents, text_files
 from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus, read_shard
 from retrieval.linking.documents.document import BadDocument, Document, Span
 from retrieval.linking.documents.parts import cut_text
+from tests.own_process import TracedMemory, alone
 
 PARAGRAPH = "Caf\u0301e \U0001f469\u200d\U0001f680 Zürich, \u4e2d\u6587.\r\nThe Nile flows.\r\n\r\n"
 
@@ -183,9 +183,11 @@ def test_a_text_of_50_megabytes_is_read_by_the_part(tmp_path: Path, pack: Callab
     text = line * (50_000_000 // len(line.encode()))
     file = tmp_path / "t.txt"
     file.write_bytes(pack(text.encode()))
-    options = CorpusOptions((str(file),))
-    tracemalloc.start()
-    try:
+    assert alone(peak_of_parts, CorpusOptions((str(file),)), text) < 12_000_000
+
+
+def peak_of_parts(options: CorpusOptions, text: str) -> int:
+    with TracedMemory() as memory:
         plan = plan_corpus(options)
         assert len(plan.shards) == -(-len(text) // options.shard_chars) == 49
         for shard in (plan.shards[0], plan.shards[25], plan.shards[-1]):
@@ -193,10 +195,7 @@ def test_a_text_of_50_megabytes_is_read_by_the_part(tmp_path: Path, pack: Callab
             assert isinstance(part, Document)
             assert part.text == text[part.offset : part.offset + len(part.text)]
             assert part.offset * 33 // 32 - 40 < part.byte_offset <= part.offset * 33 // 32 + 1
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 12_000_000
+    return memory.peak
 
 
 def test_a_line_of_50_megabytes(tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""Measuring in a process of its own: what threads of other tests do there cannot be measured with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def alone(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """What a function of a test's module returns or raises in a new process, which imports that module."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        return processes.submit(function, *args, **kwargs).result()
+
+
+class TracedMemory:
+    """Python's memory that is allocated within the `with`, by all threads of this process; see `alone`.
+
+    Attributes:
+        held: Bytes that were still in use when it ended.
+        peak: The most that were in use.
+    """
+
+    held: int
+    peak: int
+
+    def __enter__(self) -> TracedMemory:
+        tracemalloc.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.held, self.peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
