@@ -6,7 +6,8 @@
 The shipped model, and a Llama with random weights and the same tokenizer, answer the sample queries:
 greedily, by sampling at several temperatures, by beam search and by DISC, in several styles, with budgets
 from the smallest there is. Every answer is validated by `jsonschema`, and its titles are looked up in the
-sample catalogue. Anything but 100 % is an error.
+sample catalogue. Anything but 100 % is an error. Ctrl-C ends a run early: what was counted is printed, and
+missing answers count as not given.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from harness.report import announce, command_line, environment, write_json
 from harness.titles import JSON
 from harness.validity import ValidityRun
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from transformers import AutoConfig
 
@@ -92,17 +94,30 @@ def main(
             config = CheckpointConfig.load(_MODEL)
             answerer = Answerer(model, tokenizer, config, PrefixStore(model), engine)
             run = ValidityRun(answerer, SCHEMAS, titles, _queries())
-            run.run(number, batch_size)
+            _run(run, name, number, batch_size)
             figures[name] = run.figures()
             _print(name, figures[name])
     write_json(json_file, command_line(), facts, figures)
-    wrong = {
-        name: {**found["invalid"], **found["refused"]}
-        for name, found in figures.items()
-        if found["valid"] != number
-    }
+    wrong = [_wrong(name, found, number) for name, found in figures.items() if found["valid"] != number]
     if wrong:
-        raise click.ClickException(f"answers that are not valid, or were not given: {wrong}")
+        raise click.ClickException("; ".join(wrong))
+
+
+def _wrong(name: str, found: dict[str, Any], number: int) -> str:
+    """What is wrong with the answers of one model."""
+    causes = [str(causes) for causes in (found["invalid"], found["refused"]) if causes]
+    return " ".join([f"{name}: {found['valid']:,} of {number:,} answers are there and valid", *causes])
+
+
+def _run(run: ValidityRun, name: str, number: int, batch_size: int) -> None:
+    """Answer until all are answered, or the user has seen enough."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=number)
+        try:
+            run.run(number, batch_size, lambda count: progress.advance(task, count))
+        except KeyboardInterrupt:
+            progress.console.print("stopped; what was counted follows")
 
 
 @contextmanager

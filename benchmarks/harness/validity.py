@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,8 +97,8 @@ class ValidityRun:
         self.by_method: dict[str, Tally] = {name: Tally() for name in METHODS}
         self.seconds = 0.0
 
-    def run(self, number: int, batch_size: int) -> None:
-        """Answer so many requests."""
+    def run(self, number: int, batch_size: int, on_answers: Callable[[int], None]) -> None:
+        """Answer so many requests, and say after every batch how many it had."""
         waiting = self._requests(number)
         while batch := [asked for _, asked in zip(range(batch_size), waiting, strict=False)]:
             begun = time.perf_counter()
@@ -107,6 +107,7 @@ class ValidityRun:
             self.seconds += time.perf_counter() - begun
             for (schema, method, is_smallest, _), reply in zip(batch, replies, strict=True):
                 self._count(schema, self.by_method[method], is_smallest, reply)
+            on_answers(len(batch))
 
     def figures(self) -> dict[str, Any]:
         """What came of it all, by method and together."""

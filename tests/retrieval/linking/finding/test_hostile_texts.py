@@ -16,7 +16,11 @@ MILLION = 1_000_000
 NAMES = [["New York"], ["a a a b"], ["東京"], ["e\u0301".upper()], ["..."], ["x " * 400 + "y"], ["'" * 20]]
 
 
-@pytest.fixture(scope="module", name="finder")
+@pytest.fixture(scope="module")
+def finder() -> MentionFinder:
+    return make_finder()
+
+
 def make_finder() -> MentionFinder:
     index = NameIndex(NAMES)
     return MentionFinder(build_table(index), index, FindOptions(case="insensitive"))  # type: ignore[arg-type]
