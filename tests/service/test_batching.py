@@ -23,6 +23,7 @@ from service.serving.batching import Answer, Batcher
 from service.serving.executor import DeviceExecutor
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import until
+from tests.service.turned_clock import TurnedClock
 
 
 @asynccontextmanager
@@ -49,26 +50,36 @@ def submit(
     return asyncio.create_task(call)
 
 
-def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long() -> None:
+def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = TurnedClock(monkeypatch, stopped=True)
+
     async def scenario() -> None:
         async with batching(max_delay_ms=150, max_size=3) as (batcher, _):
             fake = FakeRetriever()
             await asyncio.gather(submit(batcher, fake, "a"), submit(batcher, fake, "b"))
             first = submit(batcher, fake, "c")
-            await asyncio.sleep(0.02)
-            started = time.monotonic()
-            answers = await asyncio.gather(first, submit(batcher, fake, "d"))
-            assert time.monotonic() - started < 0.1, "as many have come as before: nobody else is expected"
-            assert fake.batches == [["a", "b"], ["c", "d"]]
-            assert answers[0].queue_ms >= 19 > answers[1].queue_ms - 20
-            alone = await submit(batcher, fake, "e")
-            assert alone.queue_ms >= 140, "the other one may come yet"
-            assert (await submit(batcher, fake, "f")).queue_ms < 100, "a single client never waits"
+            await clock.until(lambda: batcher.num_waiting == 1)
+            clock.forward(0.02)
+            answers = await asyncio.gather(first, submit(batcher, fake, "d"))  # on a clock that stands still
+            assert fake.batches == [["a", "b"], ["c", "d"]], "as many as before: nobody else is expected"
+            assert [answer.queue_ms for answer in answers] == [pytest.approx(20), 0]
+            alone = submit(batcher, fake, "e")
+            await clock.until(lambda: batcher.num_waiting == 1)
+            clock.forward(0.14)
+            await asyncio.to_thread(time.sleep, 0.01)
+            assert batcher.num_waiting == 1, "the other one may come yet"
+            clock.forward(0.02)
+            assert (await alone).queue_ms == pytest.approx(160)
+            assert (await submit(batcher, fake, "f")).queue_ms == 0, "a single client never waits"
 
     asyncio.run(scenario())
 
 
-def test_a_full_batch_does_not_wait() -> None:
+def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    TurnedClock(monkeypatch, stopped=True)
+
     async def scenario() -> None:
         async with batching(max_delay_ms=5000, max_size=3) as (batcher, _):
             fake = FakeRetriever()
@@ -76,7 +87,7 @@ def test_a_full_batch_does_not_wait() -> None:
                 await asyncio.gather(*(submit(batcher, fake, query) for query in queries))
             assert [len(batch) for batch in fake.batches] == [3, 3, 3]
 
-    asyncio.run(asyncio.wait_for(scenario(), 4))
+    asyncio.run(scenario())
 
 
 def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
@@ -98,7 +109,9 @@ def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
     asyncio.run(scenario())
 
 
-def test_who_left_the_queue_never_runs() -> None:
+def test_who_left_the_queue_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = TurnedClock(monkeypatch)
+
     async def scenario() -> None:
         async with batching(max_delay_ms=0) as (batcher, admission):
             fake = FakeRetriever()
@@ -107,13 +120,13 @@ def test_who_left_the_queue_never_runs() -> None:
             await until(fake.running.is_set)
             leaving, late, staying = (
                 submit(batcher, fake, "leaving"),
-                submit(batcher, fake, "late", seconds=0.05),
+                submit(batcher, fake, "late", seconds=600),
                 submit(batcher, fake, "staying"),
             )
             await until(lambda: batcher.num_waiting == 3)
             leaving.cancel()
-            await asyncio.sleep(0.1)
-            assert batcher.num_waiting == 1
+            clock.forward(600)
+            await until(lambda: batcher.num_waiting == 1)
             assert admission.num_requests == 2, "their places are free at once"
             with pytest.raises(DeadlineExceededError, match="in the queue"):
                 await late
@@ -150,7 +163,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
             await until(fake.running.is_set)
             with pytest.raises(DeadlineExceededError, match="the work ahead takes about 10"):
                 await submit(batcher, fake, "hopeless", seconds=2)
-            patient = submit(batcher, fake, "patient", seconds=20)
+            patient = submit(batcher, fake, "patient", seconds=600)
             fake.hold.set()
             await asyncio.gather(first, patient)
 
@@ -233,28 +246,30 @@ class HungRetriever(FakeRetriever):
 
     def respond(self, requests: Any, cancel: Any = None) -> Any:
         self.running.set()
-        self.hold.wait(20)
+        self.hold.wait(60)
         return super().respond(requests, cancel)
 
 
-def test_deadlines_hold_while_a_device_hangs() -> None:
+def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = TurnedClock(monkeypatch)
+
     async def check() -> None:
         retriever = HungRetriever()
         retriever.hold.clear()
         async with batching(max_size=1) as (batcher, admission):
             try:
                 begun = time.monotonic()
-                tokens = [CancelToken(begun + 0.2), CancelToken(begun + 0.4), CancelToken(math.inf)]
+                tokens = [CancelToken(begun + 600), CancelToken(begun + 1200), CancelToken(math.inf)]
                 calls = [
                     asyncio.create_task(batcher.submit(retriever, RetrieveRequest(f"q{i}"), 5, token))
                     for i, token in enumerate(tokens)
                 ]
-                ended = await asyncio.wait_for(asyncio.gather(*calls[:2], return_exceptions=True), 5)
-                assert [str(error) for error in ended] == [
-                    "the deadline passed during decoding",
-                    "the deadline passed in the queue",
-                ]
-                assert all(isinstance(error, DeadlineExceededError) for error in ended)
+                await until(lambda: retriever.running.is_set() and batcher.num_waiting == 2)
+                for call, where in zip(calls, ("during decoding", "in the queue"), strict=False):
+                    assert not call.done()
+                    clock.forward(600)
+                    with pytest.raises(DeadlineExceededError, match=f"^the deadline passed {where}$"):
+                        await asyncio.wait_for(call, 60)
                 # What runs on a device that hangs counts until it ends, what waited for it does not.
                 assert admission.num_requests == 2
             finally:

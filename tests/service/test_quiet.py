@@ -3,56 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+
+import pytest
 
 from service.serving.quiet import Quiet
 from tests.service.asynchronous import asynchronous
+from tests.service.turned_clock import TurnedClock
 
 
-async def taken(quiet: Quiet, sooner: asyncio.Event) -> float:
-    """How long quiet took to come, seconds."""
-    begun = time.monotonic()
-    await asyncio.wait_for(quiet.come(sooner), 20)
-    return time.monotonic() - begun
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
+    return TurnedClock(monkeypatch, stopped=True)
+
+
+async def pass_by(clock: TurnedClock, seconds: float) -> None:
+    """Turn the clock forward, and let whoever waited for that go on."""
+    clock.forward(seconds)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def coming(quiet: Quiet, hurry: asyncio.Event | None = None) -> asyncio.Task[None]:
+    return asyncio.create_task(quiet.come(hurry or asyncio.Event()))
 
 
 @asynchronous
-async def test_where_nothing_comes_it_is_quiet_soon() -> None:
-    assert 0.04 < await taken(Quiet(), asyncio.Event()) < 1.0
+async def test_where_nothing_comes_it_is_quiet_soon(clock: TurnedClock) -> None:
+    waiting = coming(Quiet())
+    await pass_by(clock, 0.04)
+    assert not waiting.done()
+    await pass_by(clock, 0.02)
+    assert waiting.done()
 
 
 @asynchronous
-async def test_what_never_ends_is_not_waited_for() -> None:
+async def test_what_comes_is_waited_out(clock: TurnedClock) -> None:
     quiet = Quiet()
-    async with knocking_at(quiet):
-        assert await taken(quiet, asyncio.Event()) > 0.9
+    waiting = coming(quiet)
+    await pass_by(clock, 0.04)
+    quiet.broken()
+    await pass_by(clock, 0.04)
+    assert not waiting.done()
+    await pass_by(clock, 0.02)
+    assert waiting.done()
 
 
 @asynchronous
-async def test_who_is_in_a_hurry_does_not_wait() -> None:
-    quiet, hurry = Quiet(), asyncio.Event()
-    async with knocking_at(quiet):
-        waiting = asyncio.create_task(taken(quiet, hurry))
-        await asyncio.sleep(0.1)
+async def test_what_never_ends_is_not_waited_for(clock: TurnedClock) -> None:
+    quiet = Quiet()
+    waiting = coming(quiet)
+    for _ in range(24):
+        await pass_by(clock, 0.04)
         assert not waiting.done()
-        hurry.set()
-        assert await waiting < 0.9
-        assert await taken(Quiet(), hurry) < 0.9
+        quiet.broken()
+    await pass_by(clock, 0.05)
+    assert waiting.done()
 
 
-@asynccontextmanager
-async def knocking_at(quiet: Quiet) -> AsyncIterator[None]:
-    """Break the quiet again and again."""
-
-    async def knock() -> None:
-        while True:
-            quiet.broken()
-            await asyncio.sleep(0)
-
-    knocking = asyncio.create_task(knock())
-    try:
-        yield
-    finally:
-        knocking.cancel()
+@asynchronous
+async def test_who_is_in_a_hurry_does_not_wait(clock: TurnedClock) -> None:
+    hurry = asyncio.Event()
+    waiting = coming(Quiet(), hurry)
+    await pass_by(clock, 0.04)
+    assert not waiting.done()
+    hurry.set()
+    await pass_by(clock, 0)
+    assert waiting.done()
+    another = coming(Quiet(), hurry)
+    await pass_by(clock, 0)
+    assert another.done()
