@@ -216,7 +216,7 @@ def version(number: int, retriever: FakeRetriever | None = None, name: str = "fa
     return ServedIndex(replace(index.description, version=f"v{number}"), index.retriever)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Block until `condition` holds; for threads, not for the event loop."""
     end = time.monotonic() + seconds
     while not condition():

@@ -59,7 +59,7 @@ class HeldModel:
         number, self.passes = self.passes, self.passes + 1
         if number == self._stop_at:
             self.reached.set()
-            if not self._go.wait(30):
+            if not self._go.wait(60):
                 raise TimeoutError("nobody let the model go on")
 
 

@@ -105,7 +105,7 @@ async def http_client(*retrievers: FakeRetriever, **options: Any) -> AsyncIterat
     async with (
         gateway(*(retrievers or (FakeRetriever(),)), **options) as face,
         listening(face.app) as server,
-        httpx.AsyncClient(base_url=f"http://{server.address}", timeout=20, trust_env=False) as client,
+        httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60, trust_env=False) as client,
     ):
         yield client
 
@@ -149,7 +149,7 @@ def serving_in_a_thread(*retrievers: FakeRetriever, **options: Any) -> Iterator[
     thread = threading.Thread(target=run, name="test-gateway")
     thread.start()
     try:
-        yield ready.result(timeout=30)
+        yield ready.result(timeout=60)
     finally:
         loop.call_soon_threadsafe(done.set)
-        thread.join(timeout=30)
+        thread.join(timeout=60)

@@ -33,7 +33,7 @@ class Observed:
     metrics: Metrics
     kind: str
 
-    def call(self, *queries: str, timeout: float = 20, **options: Any) -> Any:
+    def call(self, *queries: str, timeout: float = 60, **options: Any) -> Any:
         """Start a call of Retrieve with one message, or a stream of them."""
         multicallable = getattr(self.channel, self.kind)(
             f"/{SERVICE}/Retrieve",

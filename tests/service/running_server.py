@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from google.rpc import error_details_pb2
@@ -25,6 +25,7 @@ from service.serving.served import ServedIndex
 from service.serving.server import Server
 from tests.service.fake_retriever import FakeRetriever, served
 
+T = TypeVar("T")
 DETAIL_TYPES = (
     error_details_pb2.BadRequest,
     error_details_pb2.ResourceInfo,
@@ -47,11 +48,11 @@ class Running:
         return sum(lane.batcher.num_waiting for lane in self.server.lanes.all())
 
     def retrieve(self, query: str = "hamlet", **fields: Any) -> Any:
-        timeout = fields.pop("timeout", 20)
+        timeout = fields.pop("timeout", 60)
         return self.stub.Retrieve(pb.RetrieveRequest(query=query, **fields), timeout=timeout)
 
     def batch(self, *requests: pb.RetrieveRequest) -> Any:
-        return self.stub.BatchRetrieve(pb.BatchRetrieveRequest(requests=requests), timeout=20)
+        return self.stub.BatchRetrieve(pb.BatchRetrieveRequest(requests=requests), timeout=60)
 
 
 def make_config(*names: str, **options: Any) -> ServerConfig:
@@ -75,7 +76,7 @@ class TableOpener:
 
     def open(self, spec: IndexSpec) -> ServedIndex:
         self.opened.append(self._look(spec))
-        if not self.hold.wait(20):
+        if not self.hold.wait(60):
             raise TimeoutError("nobody let the opener go on")
         return self.opened[-1]
 
@@ -156,7 +157,22 @@ class Synchronous:
         self.details = error.details
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def overtaken(ask: Callable[[float], Awaitable[T]], reached: Callable[[], bool]) -> T:
+    """Call with longer and longer deadlines, until one passes when the call has come as far as is wanted.
+
+    Args:
+        ask: Makes a call with this deadline, seconds, and returns how it ended.
+        reached: Whether a call has come so far.
+    """
+    seconds = 0.3
+    while True:
+        ended = await ask(seconds)
+        if reached():
+            return ended
+        seconds *= 2
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)

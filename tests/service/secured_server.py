@@ -42,7 +42,7 @@ class Secured:
     async def echo(
         self, channel: grpc.aio.Channel, *metadata: tuple[str, str], method: str = READ_METHOD
     ) -> bytes:
-        reply: bytes = await channel.unary_unary(method)(b"echo", metadata=metadata, timeout=10)
+        reply: bytes = await channel.unary_unary(method)(b"echo", metadata=metadata, timeout=60)
         return reply
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import Any
 
 import grpc
@@ -21,11 +20,11 @@ UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 def watch(s: Running, service: str = "genret.v1.RetrievalService") -> Any:
     stub: Any = health_pb2_grpc.HealthStub(s.channel)
-    return stub.Watch(health_pb2.HealthCheckRequest(service=service), timeout=30)
+    return stub.Watch(health_pb2.HealthCheckRequest(service=service), timeout=60)
 
 
 async def next_status(watching: Any) -> int:
-    status: int = (await asyncio.wait_for(watching.read(), 10)).status
+    status: int = (await asyncio.wait_for(watching.read(), 60)).status
     return status
 
 
@@ -47,16 +46,14 @@ async def test_a_watcher_that_leaves_takes_no_other_with_it() -> None:
 
 @asynchronous
 async def test_watchers_hear_of_a_drain_and_do_not_hold_it_up() -> None:
-    async with running(FakeRetriever(), drain_seconds=30) as s:
+    async with running(FakeRetriever(), drain_seconds=600) as s:
         watching, liveness = watch(s), watch(s, "")
         assert await next_status(watching) == SERVING
         assert await next_status(liveness) == SERVING
-        begun = time.monotonic()
         draining = asyncio.create_task(s.server.drain())
         assert await next_status(watching) == NOT_SERVING
         for w in (watching, liveness):
             with contextlib.suppress(grpc.aio.AioRpcError):
-                assert await asyncio.wait_for(w.read(), 10) is grpc.aio.EOF
+                assert await asyncio.wait_for(w.read(), 60) is grpc.aio.EOF
             assert await w.code() is grpc.StatusCode.UNAVAILABLE
-        await draining
-        assert time.monotonic() - begun < 10
+        await asyncio.wait_for(draining, 60)

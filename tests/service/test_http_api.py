@@ -22,6 +22,7 @@ from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import gateway, http_client, listening
 from tests.service.running_server import until
+from tests.service.turned_clock import TurnedClock
 
 SECRET = "s3cret-" + "x" * 40
 ADMIN = "adm1n-" + "y" * 40
@@ -244,16 +245,19 @@ async def test_a_full_queue_says_when_to_come_again_and_lets_go_of_clients_that_
 
 
 @asynchronous
-async def test_a_deadline_ends_a_call_and_frees_its_place() -> None:
+async def test_a_deadline_ends_a_call_and_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = TurnedClock(monkeypatch)
     fake = FakeRetriever()
     fake.hold.clear()
     async with gateway(fake) as face, listening(face.app) as server:
         url = f"http://{server.address}"
-        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client:
-            late = await client.post(
-                "/v1/retrieve", json={"query": "x"}, headers={"x-request-timeout-seconds": "0.05"}
+        async with httpx.AsyncClient(base_url=url, timeout=600, trust_env=False) as client:
+            late = asyncio.create_task(
+                client.post("/v1/retrieve", json={"query": "x"}, headers={"x-request-timeout-seconds": "60"})
             )
-            assert code_of(late) == (504, "DEADLINE_EXCEEDED")
+            await until(fake.running.is_set)
+            clock.forward(60)
+            assert code_of(await late) == (504, "DEADLINE_EXCEEDED")
             await until(lambda: bool(fake.stopped_by))
 
 

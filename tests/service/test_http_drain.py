@@ -6,8 +6,10 @@ import asyncio
 from collections import Counter
 
 import httpx
+import pytest
 
 from service.configuration.sections import HttpConfig
+from service.serving import quiet
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running, until
@@ -23,7 +25,7 @@ def url(api: Running) -> str:
 @asynchronous
 async def test_replies_of_a_lame_duck_end_their_connection() -> None:
     async with running(FakeRetriever(), http=HttpConfig(port=0), lame_duck_seconds=600.0) as api:
-        async with httpx.AsyncClient(base_url=url(api)) as client:
+        async with httpx.AsyncClient(base_url=url(api), timeout=60) as client:
             kept = await client.post("/v1/retrieve", json=_QUERY)
             assert "connection" not in kept.headers
             hurry = asyncio.Event()
@@ -37,14 +39,17 @@ async def test_replies_of_a_lame_duck_end_their_connection() -> None:
 
 
 @asynchronous
-async def test_clients_that_ask_on_are_answered_or_refused_or_find_nobody() -> None:
+async def test_clients_that_ask_on_are_answered_or_refused_or_find_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quiet, "_QUIET_S", quiet._MAX_S)  # time for clients that take theirs
     # Those who stop when they are refused always learn it; who knocks again at once may do so just as the
     # listener closes, and is reset. Nobody is left waiting.
     seen: Counter[int] = Counter()
     async with running(FakeRetriever(), http=HttpConfig(port=0)) as api:
 
         async def ask_on(gives_up: bool) -> None:
-            async with httpx.AsyncClient(base_url=url(api), timeout=20) as client:
+            async with httpx.AsyncClient(base_url=url(api), timeout=60) as client:
                 code = 200
                 while code == 200 or not gives_up:
                     try:

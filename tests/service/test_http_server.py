@@ -23,6 +23,7 @@ from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import gateway, listening, raw_connection
 from tests.service.running_server import until
+from tests.service.turned_clock import TurnedClock
 
 QUERY = json.dumps({"query": "x"}).encode()
 REQUEST = (
@@ -34,13 +35,13 @@ REQUEST = (
 async def rest(reader: asyncio.StreamReader) -> bytes:
     """What comes until the other side hangs up, which it must."""
     try:
-        return await asyncio.wait_for(reader.read(-1), timeout=10)
+        return await asyncio.wait_for(reader.read(-1), timeout=60)
     except ConnectionResetError:
         return b""
 
 
 def client_of(server: HttpServer) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"http://{server.address}", timeout=20, trust_env=False)
+    return httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60, trust_env=False)
 
 
 @asynchronous
@@ -80,7 +81,7 @@ async def test_signals_are_left_to_the_server() -> None:
 
 @asynchronous
 async def test_half_sent_requests_hold_up_nobody_and_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_HEADER_SECONDS", 0.3)
+    clock = TurnedClock(monkeypatch)
     async with (
         gateway(FakeRetriever()) as face,
         listening(face.app) as server,
@@ -91,13 +92,23 @@ async def test_half_sent_requests_hold_up_nobody_and_are_cut_off(monkeypatch: py
         for _, writer in streams[1:]:
             writer.write(REQUEST[:20])
         assert (await client.get("/v1/indexes")).status_code == 200
+        await until(lambda: server.num_connections == 21)
+        clock.forward(http_server._HEADER_SECONDS)
         for reader, _ in streams:
             assert await rest(reader) == b""
 
 
 @asynchronous
 async def test_a_second_request_that_comes_half_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_HEADER_SECONDS", 0.3)
+    received = asyncio.Queue[bytes]()
+    receive = http_server._Protocol.data_received
+
+    def noting(protocol: http_server._Protocol, data: bytes) -> None:
+        receive(protocol, data)
+        received.put_nowait(data)
+
+    monkeypatch.setattr(http_server._Protocol, "data_received", noting)
+    clock = TurnedClock(monkeypatch)
     async with (
         gateway(FakeRetriever()) as face,
         listening(face.app) as server,
@@ -106,6 +117,9 @@ async def test_a_second_request_that_comes_half_is_cut_off_too(monkeypatch: pyte
         writer.write(REQUEST)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.write(REQUEST[:20])
+        while await received.get() != REQUEST[:20]:
+            pass
+        clock.forward(http_server._HEADER_SECONDS)
         assert b"HTTP/1.1" not in await rest(reader)
 
 
@@ -113,11 +127,16 @@ async def test_a_second_request_that_comes_half_is_cut_off_too(monkeypatch: pyte
 async def test_a_request_that_runs_long_is_not_taken_for_a_half_sent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_server, "_HEADER_SECONDS", 0.1)
+    clock = TurnedClock(monkeypatch)
     fake = FakeRetriever()
-    fake.seconds = 0.4
+    fake.hold.clear()
     async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
-        assert (await client.post("/v1/retrieve", json={"query": "x"})).status_code == 200
+        running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
+        await until(fake.running.is_set)
+        clock.forward(2 * http_server._HEADER_SECONDS)
+        await asyncio.sleep(0.01)
+        fake.hold.set()
+        assert (await running).status_code == 200
 
 
 @asynchronous
@@ -182,7 +201,7 @@ async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
         for sent, until_then in ((refused, b"415"), (answered, b'"response"')):
             async with raw_connection(server.port) as (reader, writer):
                 writer.write(sent)
-                await asyncio.wait_for(reader.readuntil(until_then), timeout=10)
+                await asyncio.wait_for(reader.readuntil(until_then), timeout=60)
                 writer.write(b"no chunk\r\n")
                 await rest(reader)
         async with client_of(server) as client:
@@ -197,7 +216,7 @@ async def test_stopping_waits_for_what_is_in_flight_and_takes_nothing_new() -> N
     async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
-        stopping = asyncio.create_task(server.stop(20))
+        stopping = asyncio.create_task(server.stop(600))
         await until(lambda: not connects(server.port))
         assert not running.done()
         fake.hold.set()
@@ -207,7 +226,7 @@ async def test_stopping_waits_for_what_is_in_flight_and_takes_nothing_new() -> N
 
 def connects(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
     except ConnectionError:
         return False
     return True
@@ -220,7 +239,7 @@ async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
     async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await server.stop(0.05)
         reply = await running
         assert reply.status_code == 503
@@ -238,7 +257,7 @@ async def test_stopping_again_hurries() -> None:
         await until(fake.running.is_set)
         stopping = asyncio.create_task(server.stop(600))
         await until(lambda: not connects(server.port))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await server.stop(None)
             await stopping
         assert (await running).status_code == 503
@@ -248,8 +267,8 @@ async def test_stopping_again_hurries() -> None:
 async def test_idle_connections_do_not_keep_the_server_up() -> None:
     async with gateway(FakeRetriever()) as face, listening(face.app) as server, client_of(server) as client:
         assert (await client.get("/livez")).status_code == 200
-        async with raw_connection(server.port), asyncio.timeout(10):
-            await server.stop(60)
+        async with raw_connection(server.port), asyncio.timeout(60):
+            await server.stop(600)
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ async def clients(api: Running) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.
     assert listeners.monitoring is not None
     urls = [f"http://{server.address}" for server in (listeners.http, listeners.monitoring)]
     async with (
-        httpx.AsyncClient(base_url=urls[0], timeout=20) as http,
-        httpx.AsyncClient(base_url=urls[1], timeout=20) as watch,
+        httpx.AsyncClient(base_url=urls[0], timeout=60) as http,
+        httpx.AsyncClient(base_url=urls[1], timeout=60) as watch,
     ):
         yield http, watch
 
@@ -72,7 +72,7 @@ async def test_draining_answers_what_is_in_flight_on_every_listener_and_watching
         over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
         await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
         draining = asyncio.ensure_future(api.server.drain())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await watch.get("/readyz")).status_code != 503:
                 await asyncio.sleep(0.002)
         assert (await watch.get("/metrics")).status_code == 200
@@ -84,7 +84,7 @@ async def test_draining_answers_what_is_in_flight_on_every_listener_and_watching
             with pytest.raises(httpx.TransportError):
                 await client.get("/livez")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await api.retrieve(timeout=2)
+            await api.retrieve()
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -98,7 +98,7 @@ async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
         hurry = asyncio.Event()
         draining = asyncio.ensure_future(api.server.drain(hurry))
         hurry.set()
-        await asyncio.wait_for(draining, 20)
+        await asyncio.wait_for(draining, 60)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await over_grpc
         assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)

@@ -81,7 +81,7 @@ def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCaptureFixtur
     async def scenario() -> None:
         async with (
             running(FakeRetriever(), load=False, **options) as server,
-            httpx.AsyncClient(trust_env=False) as client,
+            httpx.AsyncClient(timeout=60, trust_env=False) as client,
         ):
             monitoring, http = server.server.listeners.monitoring, server.server.listeners.http
             assert monitoring is not None
@@ -96,7 +96,10 @@ def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCaptureFixtur
             await failure(server.retrieve(index="nope"))
             assert (await client.post(f"{api}/v1/retrieve", json={"query": "secret"})).status_code == 200
             await _reloads(server)
-            text = (await client.get(f"{watched}/metrics")).text
+            text, counted = "", '{code="NOT_FOUND",method="Retrieve"} 1.0'
+            async with asyncio.timeout(60):  # who is refused hears of it before it is counted
+                while counted not in text or 'genret_requests_in_flight{method="Retrieve"} 0.0' not in text:
+                    text = (await client.get(f"{watched}/metrics")).text
             assert (await client.get(f"{api}/metrics")).status_code == 200
         for code, count in (("OK", 2), ("NOT_FOUND", 1), ("UNAVAILABLE", 1)):
             assert scraped(text, "genret_requests_total", method="Retrieve", code=code) == count
@@ -131,7 +134,7 @@ def test_a_draining_server_still_tells_how_it_stands() -> None:
         fake = FakeRetriever()
         async with (
             running(fake, metrics=MetricsConfig(port=0)) as server,
-            httpx.AsyncClient(trust_env=False) as client,
+            httpx.AsyncClient(timeout=60, trust_env=False) as client,
         ):
             monitoring = server.server.listeners.monitoring
             assert monitoring is not None

@@ -50,12 +50,12 @@ class SlowToWarm(FakeRetriever):
         self.begun += 1
         if self.error is not None:
             raise self.error
-        if not self.gate.acquire(timeout=20):
+        if not self.gate.acquire(timeout=60):
             raise TimeoutError("nobody let the warm-up go on")
         self.num_warm_ups += 1
 
 
-def reload(api: Running, name: str = "", force: bool = False, timeout: float = 20) -> Any:
+def reload(api: Running, name: str = "", force: bool = False, timeout: float = 60) -> Any:
     stub: Any = pb_grpc.IndexServiceStub  # generated, so untyped
     return stub(api.channel).ReloadIndex(pb.ReloadIndexRequest(name=name, force=force), timeout=timeout)
 
@@ -258,7 +258,7 @@ async def test_a_hangup_reloads_what_changed_and_calls_the_hooks() -> None:
         api.opener.table["fake2"] = version(2, name="fake2")
         api.server.hang_up()
         assert called == ["hook"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await served_version(api, "fake2") != "v2":
                 await asyncio.sleep(0.002)
         assert [await served_version(api, name) for name in ("fake", "fake1")] == ["v1", "v1"]

@@ -27,7 +27,7 @@ class Threaded:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the server's event loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
 
 @contextmanager
@@ -52,11 +52,11 @@ def threaded(*retrievers: FakeRetriever, **options: Any) -> Iterator[Threaded]:
 
     thread = threading.Thread(target=run, name="test-server")
     thread.start()
-    ready.wait(30)
+    ready.wait(60)
     if not started:
         raise AssertionError("the server did not start; its thread says why")
     try:
         yield started[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(60)
