@@ -45,7 +45,7 @@ class TextGrammar:
     finished = 1
 
     def __init__(self, vocabulary: Pieces | Vocabulary, texts: Iterable[bytes]) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._tokens: dict[bytes, list[int]] = {}
         for token in range(vocabulary.vocab_size):
             if piece := vocabulary.bytes_of(token):
@@ -68,7 +68,7 @@ class TextGrammar:
 
     @property
     def vocab_size(self) -> int:
-        return self._vocabulary.vocab_size
+        return self.vocabulary.vocab_size
 
     @cache  # noqa: B019
     def allowed(self, state: int) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class TextGrammar:
         return np.array(fitting, dtype=np.int64)
 
     def mask(self, state: int) -> NDArray[np.uint32]:
-        return self._vocabulary.packed(self.allowed(state))
+        return self.vocabulary.packed(self.allowed(state))
 
     def advance(self, state: int, token: int) -> int:
         prefix = self._prefixes[state]
@@ -99,7 +99,7 @@ class TextGrammar:
             return -1
         if token == END:
             return self.finished if prefix in self._all else -1
-        piece = self._vocabulary.bytes_of(token)
+        piece = self.vocabulary.bytes_of(token)
         behind = None if piece is None else prefix + piece
         return self._states[behind] if behind in self._shortest else -1
 
@@ -124,7 +124,7 @@ class TextGrammar:
         return 0 if prefix is None else self._shortest[prefix]
 
     def text(self, token_ids: Sequence[int]) -> bytes:
-        return b"".join(self._vocabulary.bytes_of(token) or b"" for token in token_ids)
+        return b"".join(self.vocabulary.bytes_of(token) or b"" for token in token_ids)
 
     def rows(self, budget: int = 99) -> list[tuple[int, ...]]:
         """Every way to write a text in at most so many tokens, end token included."""
@@ -148,7 +148,7 @@ class TextGrammar:
 
     def _pieces(self, prefix: bytes) -> set[bytes]:
         """What tokens could write next."""
-        longest = range(1, self._vocabulary.longest_token + 1)
+        longest = range(1, self.vocabulary.longest_token + 1)
         coming = {text[len(prefix) : len(prefix) + n] for text in self._live(prefix) for n in longest}
         return coming & self._tokens.keys()
 

@@ -6,8 +6,6 @@ import threading
 from collections import OrderedDict
 from weakref import ref
 
-import numpy as np
-
 from decoding.answering.choice_points import PackedMask
 from decoding.grammar.token_grammar import TokenGrammar
 
@@ -54,7 +52,8 @@ class AffordableMasks:
             if known is not None:
                 self._kept.move_to_end(key)
                 return known
-        made = _packed(grammar, state, left)
+        made = grammar.vocabulary.packed(grammar.fitting_tokens(state, left))  # looks at every allowed token
+        made.flags.writeable = False
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = made
@@ -63,12 +62,3 @@ class AffordableMasks:
                 _, oldest = self._kept.popitem(last=False)
                 self._num_bytes -= oldest.nbytes + _ENTRY_BYTES
         return made
-
-
-def _packed(grammar: TokenGrammar, state: int, left: int) -> PackedMask:
-    """Looks at every allowed token."""
-    bits = np.zeros(len(grammar.mask(state)) * 32, dtype=np.uint8)
-    bits[grammar.fitting_tokens(state, left)] = 1
-    mask = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
-    mask.flags.writeable = False
-    return mask

@@ -12,6 +12,7 @@ from typing import Any
 
 from decoding.grammar.grammar import HoleValue
 from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.schema.document import escaped_step
 
 
 def standing(values: Iterable[HoleValue], text: bytes) -> list[HoleValue]:
@@ -42,4 +43,4 @@ def _strings(document: Any) -> Iterator[tuple[str, str]]:
         elif isinstance(now, list):
             waiting += [(f"{at}/{place}", inner) for place, inner in enumerate(now)]
         elif isinstance(now, dict):
-            waiting += [(f"{at}/{name.replace('~', '~0').replace('/', '~1')}", now[name]) for name in now]
+            waiting += [(f"{at}/{escaped_step(name)}", now[name]) for name in now]

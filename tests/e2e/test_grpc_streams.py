@@ -15,9 +15,11 @@ from service.configuration.config import BatchLimits, QueueLimits
 from service.methods.streams import MAX_HELD_BYTES, MAX_IN_FLIGHT
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.serving import quiet
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.running_server import Running, failure, running, unpack, until
+from tests.service.running_server import Running, failure, overtaken, running, unpack, until
+from tests.service.turned_clock import TurnedClock
 
 # What gRPC and the kernel take of a connection whose client does not read.
 _CONNECTION_BYTES = 8 * 1024 * 1024
@@ -44,7 +46,7 @@ def in_flight(api: Running) -> int:
 async def test_every_query_is_answered_under_its_id() -> None:
     async with running(FakeRetriever()) as api:
         names = [f"n{i}" for i in range(200)]
-        call = api.stub.RetrieveStream(iter([item(n, f"query {n}") for n in names]), timeout=20)
+        call = api.stub.RetrieveStream(iter([item(n, f"query {n}") for n in names]), timeout=60)
         answers = await collect(call)
         assert set(answers) == set(names)
         for name, answer in answers.items():
@@ -57,9 +59,9 @@ async def test_answers_come_as_they_are_ready() -> None:
     slow, fast = FakeRetriever(), FakeRetriever()
     slow.hold.clear()
     async with running(slow, fast, batch=BatchLimits(max_delay_ms=0)) as api:
-        call = api.stub.RetrieveStream(timeout=20)
+        call = api.stub.RetrieveStream(timeout=60)
         await call.write(item("slow", index="fake"))
-        await asyncio.to_thread(slow.running.wait, 10)
+        await asyncio.to_thread(slow.running.wait, 60)
         await call.write(item("bad", ""))
         refused = await call.read()
         assert (refused.id, refused.error.code) == ("bad", grpc.StatusCode.INVALID_ARGUMENT.value[0])
@@ -85,7 +87,7 @@ async def test_what_fails_alone_is_an_answer_with_a_status() -> None:
             item("k" * 257),
             item("é" * 129),
         ]
-        answers = await collect(api.stub.RetrieveStream(iter(queries), timeout=20))
+        answers = await collect(api.stub.RetrieveStream(iter(queries), timeout=60))
         codes = {name: answer.error.code for name, answer in answers.items()}
         code = grpc.StatusCode
         assert codes == {
@@ -106,7 +108,7 @@ async def test_what_fails_alone_is_an_answer_with_a_status() -> None:
 @asynchronous
 async def test_an_empty_stream_ends() -> None:
     async with running(FakeRetriever()) as api:
-        assert await collect(api.stub.RetrieveStream(iter([]), timeout=20)) == {}
+        assert await collect(api.stub.RetrieveStream(iter([]), timeout=60)) == {}
 
 
 @asynchronous
@@ -114,7 +116,7 @@ async def test_half_closing_finishes_what_is_in_flight() -> None:
     fake = FakeRetriever()
     fake.hold.clear()
     async with running(fake) as api:
-        call = api.stub.RetrieveStream(timeout=20)
+        call = api.stub.RetrieveStream(timeout=60)
         for i in range(5):
             await call.write(item(str(i)))
         await call.done_writing()
@@ -128,7 +130,7 @@ async def test_so_many_queries_of_a_stream_are_in_flight_and_no_more() -> None:
     fake = FakeRetriever()
     fake.hold.clear()
     async with running(fake) as api:
-        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(3 * MAX_IN_FLIGHT)]), timeout=30)
+        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(3 * MAX_IN_FLIGHT)]), timeout=60)
         await until(lambda: in_flight(api) == MAX_IN_FLIGHT)
         await asyncio.sleep(0.1)
         assert in_flight(api) == MAX_IN_FLIGHT
@@ -163,15 +165,15 @@ async def test_a_client_that_never_reads_holds_up_only_itself() -> None:
                 # Others work as if it were not there.
                 assert (await api.retrieve("other")).candidates
                 assert (
-                    await stub.Retrieve(pb.RetrieveRequest(query="same connection"), timeout=20)
+                    await stub.Retrieve(pb.RetrieveRequest(query="same connection"), timeout=60)
                 ).candidates
-                others = await collect(api.stub.RetrieveStream(iter([item("a"), item("b")]), timeout=20))
+                others = await collect(api.stub.RetrieveStream(iter([item("a"), item("b")]), timeout=60))
                 assert set(others) == {"a", "b"}
                 await asyncio.sleep(0.05)
         assert not writing.done(), "it cannot go on writing either"
         held = answered() * 2 * len(big)  # an answer of the fake has its query in two titles
         assert held <= MAX_HELD_BYTES + _CONNECTION_BYTES
-        assert in_flight(api) == 0, "answers that nobody reads hold no place in the queue"
+        await until(lambda: in_flight(api) == 0)  # answers that nobody reads hold no place in the queue
         writing.cancel()
         deaf.cancel()
         assert (await api.retrieve("afterwards")).candidates
@@ -184,7 +186,7 @@ async def test_a_full_queue_makes_a_stream_wait() -> None:
     options = {"queue": QueueLimits(max_requests=4), "batch": BatchLimits(max_size=2)}
     async with running(fake, **options) as api:
         names = [str(i) for i in range(60)]
-        answers = await collect(api.stub.RetrieveStream(iter([item(n) for n in names]), timeout=30))
+        answers = await collect(api.stub.RetrieveStream(iter([item(n) for n in names]), timeout=60))
         assert set(answers) == set(names)
         assert all(answer.WhichOneof("outcome") == "response" for answer in answers.values())
 
@@ -194,7 +196,7 @@ async def test_streams_leave_room_for_single_calls() -> None:
     fake = FakeRetriever()
     fake.hold.clear()
     async with running(fake, queue=QueueLimits(max_requests=4)) as api:
-        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=30)
+        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
         await until(lambda: in_flight(api) == 2)
         single = asyncio.ensure_future(api.retrieve("single"))
         await until(lambda: in_flight(api) == 3)
@@ -209,12 +211,12 @@ async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
     fake.hold.clear()
     options = {"queue": QueueLimits(max_requests=8), "batch": BatchLimits(max_size=2)}
     async with running(fake, **options) as api:
-        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=30)
+        call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
         lane = (await lanes_of(api))[0]
         await until(lambda: fake.running.is_set() and lane.patience.num_waiting > 0)
         call.cancel()
         await until(lambda: in_flight(api) == 0 and lane.patience.num_waiting == 0)
-        assert fake.stopped_by, "decoding noticed"
+        await until(lambda: bool(fake.stopped_by))  # decoding noticed
         assert api.waiting == 0
         fake.hold.set()
         assert (await api.retrieve()).candidates
@@ -230,9 +232,12 @@ async def test_the_deadline_of_the_stream_ends_it() -> None:
     fake = FakeRetriever()
     fake.hold.clear()
     async with running(fake) as api:
-        call = api.stub.RetrieveStream(timeout=0.3)
-        await call.write(item("a"))
-        error, _ = await failure(refused_at_the_end(call))
+
+        def asked(seconds: float) -> Any:
+            call = api.stub.RetrieveStream(iter([item("a")]), timeout=seconds)
+            return failure(refused_at_the_end(call))
+
+        error, _ = await overtaken(asked, fake.running.is_set)
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         await until(lambda: in_flight(api) == 0)
 
@@ -244,16 +249,20 @@ async def refused_at_the_end(call: Any) -> None:
 
 
 @asynchronous
-async def test_the_limit_on_time_is_that_of_a_query() -> None:
+async def test_the_limit_on_time_is_that_of_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = TurnedClock(monkeypatch)
     fake = FakeRetriever()
-    async with running(fake, max_request_seconds=0.4) as api:
-        call = api.stub.RetrieveStream(timeout=20)
+    async with running(fake, max_request_seconds=60) as api:
+        call = api.stub.RetrieveStream(timeout=3600)
         for i in range(4):  # longer than the limit in the sum
             await call.write(item(str(i)))
             assert (await call.read()).response.candidates
-            await asyncio.sleep(0.15)
+            clock.forward(25)
         fake.hold.clear()
+        fake.running.clear()
         await call.write(item("late"))
+        await until(fake.running.is_set)
+        clock.forward(60)
         late = await call.read()
         assert late.error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
         fake.hold.set()
@@ -267,7 +276,7 @@ async def test_the_limit_on_time_is_that_of_a_query() -> None:
 async def test_garbage_ends_the_stream_behind_what_was_asked_before_it() -> None:
     async with running(FakeRetriever()) as api:
         good = item("good").SerializeToString()
-        call = api.channel.stream_stream(METHOD)(iter([good, b"\xff\xff\xff"]), timeout=20)
+        call = api.channel.stream_stream(METHOD)(iter([good, b"\xff\xff\xff"]), timeout=60)
         answers = []
 
         async def read() -> None:
@@ -285,7 +294,7 @@ async def test_garbage_ends_the_stream_behind_what_was_asked_before_it() -> None
 async def test_a_server_that_is_warming_up_refuses_a_stream() -> None:
     async with running(FakeRetriever(), load=False) as api:
         # Nothing is sent: a call that writes while its server ends it may be told INTERNAL by its own side.
-        error, details = await failure(refused_at_the_end(api.stub.RetrieveStream(timeout=20)))
+        error, details = await failure(refused_at_the_end(api.stub.RetrieveStream(timeout=60)))
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert "RetryInfo" in details
 
@@ -295,7 +304,7 @@ async def test_draining_answers_what_a_stream_has_in_flight_and_ends_it() -> Non
     fake = FakeRetriever()
     fake.hold.clear()
     async with running(fake) as api:
-        call = api.stub.RetrieveStream(timeout=20)
+        call = api.stub.RetrieveStream(timeout=60)
         for i in range(3):
             await call.write(item(str(i)))
         await until(lambda: in_flight(api) == 3)
@@ -311,14 +320,17 @@ async def test_draining_answers_what_a_stream_has_in_flight_and_ends_it() -> Non
 
 
 @asynchronous
-async def test_draining_ends_streams_whose_clients_send_on_as_unavailable() -> None:
+async def test_draining_ends_streams_whose_clients_send_on_as_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quiet, "_QUIET_S", quiet._MAX_S)  # time for clients that take theirs
     async with running(FakeRetriever()) as api:
         num_answers = 0
 
         async def ask_on() -> grpc.StatusCode:
             nonlocal num_answers
-            call = api.stub.RetrieveStream(timeout=20)
-            with contextlib.suppress(grpc.aio.AioRpcError):
+            call = api.stub.RetrieveStream(timeout=60)
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it has ended already
                 await call.write(item("first"))
                 while await call.read() is not grpc.aio.EOF:
                     num_answers += 1
@@ -333,11 +345,13 @@ async def test_draining_ends_streams_whose_clients_send_on_as_unavailable() -> N
 
 
 @asynchronous
-async def test_a_stream_that_has_sent_all_before_a_drain_ends_well() -> None:
+async def test_a_stream_that_has_sent_all_before_a_drain_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_QUIET_S", "_MAX_S"):  # that it has sent all may come later than what it has sent
+        monkeypatch.setattr(quiet, limit, 60.0)
     fake = FakeRetriever()
     fake.hold.clear()
     async with running(fake) as api:
-        call = api.stub.RetrieveStream(iter([item("a"), item("b")]), timeout=20)
+        call = api.stub.RetrieveStream(iter([item("a"), item("b")]), timeout=60)
         await until(lambda: in_flight(api) == 2)
         draining = asyncio.create_task(api.server.drain())
         await asyncio.sleep(0.1)
@@ -354,10 +368,10 @@ async def test_idle_streams_are_so_many_a_connection_and_hold_up_nobody() -> Non
         most = 1024
         assert (await api.retrieve()).candidates  # from here on the client knows the limit
         idle = [api.stub.RetrieveStream() for _ in range(most + 50)]
-        await until(lambda: len(streams) >= most, 30)
+        await until(lambda: len(streams) >= most)
         async with grpc.aio.insecure_channel(api.server.address, options=_OWN_CONNECTION) as channel:
             stub: Any = pb_grpc.RetrievalServiceStub(channel)  # generated, so untyped
-            assert (await stub.Retrieve(pb.RetrieveRequest(query="other"), timeout=20)).candidates
+            assert (await stub.Retrieve(pb.RetrieveRequest(query="other"), timeout=60)).candidates
             await idle[0].write(item("late"))
             assert (await idle[0].read()).id == "late"
             assert len(streams) == most
@@ -379,5 +393,5 @@ async def test_ids_need_not_be_unique(names: Iterable[str]) -> None:
             for name in names:
                 yield item(name)
 
-        answers = [answer async for answer in api.stub.RetrieveStream(queries(), timeout=20)]
+        answers = [answer async for answer in api.stub.RetrieveStream(queries(), timeout=60)]
         assert [answer.id for answer in answers] == list(names)

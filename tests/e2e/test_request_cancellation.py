@@ -43,6 +43,7 @@ from tests.service.fuzzed_server import held_for_requests
 from tests.service.held_model import HeldModel, watch_sessions
 from tests.service.method_calls import statuses
 from tests.service.running_server import Running, open_all, retriever_of, running, until
+from tests.service.turned_clock import TurnedClock
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 _BEAM = pb.RETRIEVAL_METHOD_BEAM
@@ -86,7 +87,7 @@ FORMS |= {form: ("Retrieve", message, 1) for form, message in PROPOSED.items()}
 UNARY = [form for form in FORMS if form != "stream"]
 Transport = Literal["grpc", "http"]
 TRANSPORTS: tuple[Transport, ...] = ("grpc", "http")
-DEADLINE_S = 0.6
+DEADLINE_S = 30.0
 CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -123,7 +124,7 @@ class Api:
 
     async def _over_grpc(self, method: str, message: Message, deadline_s: float | None) -> str:
         start = getattr(self.running.stub, method)
-        timeout = deadline_s or 30
+        timeout = deadline_s or 60
         try:
             if method == "RetrieveStream":
                 answers = [answer async for answer in start(iter([message]), timeout=timeout)]
@@ -174,7 +175,7 @@ async def serving(tiny: ServedIndex, sessions: WeakSet[TreeSession]) -> AsyncIte
         listener = api.server.listeners.http
         assert listener is not None
         base_url = f"http://{listener.address}"
-        async with httpx.AsyncClient(base_url=base_url, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=base_url, timeout=600, trust_env=False) as client:
             with HeldModel(tiny).attached() as model:
                 yield Api(api, client, model, sessions)
 
@@ -186,9 +187,14 @@ async def gone(call: asyncio.Task[Any]) -> None:
     assert call.cancelled()
 
 
-async def late(call: asyncio.Task[Any]) -> None:
-    """Wait until the deadline is over."""
-    assert await call == "DEADLINE_EXCEEDED"
+def lets_its_deadline_pass(clock: TurnedClock) -> Callable[[asyncio.Task[Any]], Awaitable[None]]:
+    """Stay, as long as the server takes for the rest of the deadline."""
+
+    async def late(call: asyncio.Task[Any]) -> None:
+        clock.forward(DEADLINE_S)
+        assert await call == "DEADLINE_EXCEEDED"
+
+    return late
 
 
 async def leave_the_queue(
@@ -286,8 +292,14 @@ async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
 )
 @asynchronous
 async def test_the_deadline_passes_in_the_model(
-    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, transport: Transport, at: int
+    tiny: ServedIndex,
+    sessions: WeakSet[TreeSession],
+    form: str,
+    transport: Transport,
+    at: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    late = lets_its_deadline_pass(TurnedClock(monkeypatch))
     async with serving(tiny, sessions) as api:
         before = api.ended("deadline_exceeded", "running")
         await leave_the_model(api, transport, form, at, late, DEADLINE_S)
@@ -299,8 +311,13 @@ async def test_the_deadline_passes_in_the_model(
 )
 @asynchronous
 async def test_the_deadline_passes_in_the_queue(
-    tiny: ServedIndex, sessions: WeakSet[TreeSession], form: str, transport: Transport
+    tiny: ServedIndex,
+    sessions: WeakSet[TreeSession],
+    form: str,
+    transport: Transport,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    late = lets_its_deadline_pass(TurnedClock(monkeypatch))
     async with serving(tiny, sessions) as api:
         before = api.ended("deadline_exceeded", "queue")
         await leave_the_queue(api, transport, form, late, DEADLINE_S)
@@ -317,12 +334,13 @@ async def test_a_client_leaves_while_vectors_are_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(tiny, sessions) as api:
+        late = lets_its_deadline_pass(TurnedClock(monkeypatch))
         propose = Shortlister.propose
         asked, go = threading.Event(), threading.Event()
 
         def held(*arguments: Any) -> Any:
             asked.set()
-            assert go.wait(30)
+            assert go.wait(60)
             return propose(*arguments)
 
         monkeypatch.setattr(Shortlister, "propose", held)

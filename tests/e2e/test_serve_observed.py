@@ -67,7 +67,7 @@ def test_a_watched_server_says_json_and_counts(tmp_path: Path) -> None:
             stub.Retrieve(pb.RetrieveRequest(query="secret"), metadata=((REQUEST_ID_KEY, "one"),), timeout=30)
             with pytest.raises(grpc.RpcError):
                 stub.Retrieve(pb.RetrieveRequest(query="secret", k=5000), timeout=30)
-            text = httpx.get(f"http://{watched}/metrics", trust_env=False).text
+            text = httpx.get(f"http://{watched}/metrics", timeout=60, trust_env=False).text
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -110,7 +110,9 @@ async def test_a_client_that_leaves_takes_its_queries_along() -> None:
     fake.hold.clear()
     body = lines_of(*(ask(str(i), f"q{i}") for i in range(100)))
     async with gateway(fake) as face, listening(face.app) as server:
-        async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://{server.address}", timeout=60, trust_env=False
+        ) as client:
             sending = asyncio.create_task(client.post("/v1/retrieveStream", content=body, headers=HEADERS))
             await until(fake.running.is_set)
             sending.cancel()

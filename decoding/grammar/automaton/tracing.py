@@ -14,6 +14,7 @@ from typing import NamedTuple
 from decoding.grammar.automaton.containers import INSIDE_KEY, ArrayFrame, DocumentFrame, Frames
 from decoding.grammar.automaton.nodes import LeafFrame, Node
 from decoding.grammar.leaves.hole import HoleLeaf
+from decoding.grammar.schema.document import escaped_step
 from decoding.grammar.shapes import ValueNode
 
 
@@ -217,8 +218,7 @@ class Tracer:
             for parent in vertex.parents:
                 self._reach(behind, parent.node.after(label), parent.parents, (parent, vertex))
         if below.vertices[0].node.phase == INSIDE_KEY:
-            key = str(json.loads(self._text[level.begin : end]))
-            below.step = key.replace("~", "~0").replace("/", "~1")
+            below.step = escaped_step(str(json.loads(self._text[level.begin : end])))
         below.vertices = list(behind.values())
 
     def _alive(self, ends: list[_Vertex]) -> Iterator[_Vertex]:

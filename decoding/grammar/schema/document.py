@@ -45,11 +45,16 @@ def _refuse_constant(name: str) -> Json:
 _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_object)
 
 
+def escaped_step(name: str) -> str:
+    """One step of a JSON pointer, without its slash (RFC 6901, section 3)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
 def pointer_step(name: str) -> str:
     """One step of a JSON pointer in a URI fragment, without its slash."""
     if name.isalnum() and name.isascii():
         return name
-    name = name.replace("~", "~0").replace("/", "~1")
+    name = escaped_step(name)
     if _PLAIN.fullmatch(name):
         return name
     return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in _utf8(c)) for c in name)
