@@ -1,11 +1,9 @@
 """A server under load: what it adds to the model's time, many clients, and four times more than it can do.
 
-    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,health,overload]
+    python benchmarks/service_load.py --index sample.index [--parts overhead,clients,turns,health,overload]
 
-The server is a process of its own, asked by the project's client from this one. The model's own limit is
-measured by the library in this process behind it, with the same queries in batches of the same sizes: alone,
-and in turn beside a process that is as busy as the client and the server's event loop were. Served, the model
-shares its cores with both.
+The server is a process of its own, asked by the project's client from this one. What is compared is measured
+in turn: a shared machine may be half as fast again a minute later.
 """
 
 from __future__ import annotations
@@ -13,95 +11,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from harness.bare_grpc import bare_overhead_ms
-from harness.load_generator import Load, Percentiles, closed_loop, open_loop, probe_health
+from harness.load_generator import Ended, Load, Percentiles, closed_loop, open_loop, probe_health
 from harness.report import announce, command_line, environment, write_json
 from harness.served_process import ServedProcess, sample_queries, serving
+from harness.service_turns import measure_turns
 
 from retrieval.request_checks import METHODS
 from retrieval.types import RetrieveRequest
 from service.client import AsyncRetrievalClient
 
-PARTS = ("overhead", "clients", "health", "overload")
+PARTS = ("overhead", "clients", "turns", "health", "overload")
 _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 _CLIENTS = (1, 4, 16, 64)
 _BARE_CALLS = 150
-_LIMIT_BATCHES, _LIMIT_REQUESTS = 12, 48  # at least
-
-
-def model_limit(
-    index: Path, requests: Sequence[RetrieveRequest], sizes: Sequence[int], busy_share: float
-) -> dict[str, dict[int, float]]:
-    """Return the requests per second that the library answers in batches of each size, in this process.
-
-    Args:
-        index: The index.
-        requests: What is asked.
-        sizes: Of batches.
-        busy_share: Of a core, taken by the process beside it.
-
-    Returns:
-        By size, "alone" and "beside" the other process.
-    """
-    from retrieval.retriever import Retriever
-
-    seconds = {"alone": dict.fromkeys(sizes, 0.0), "beside": dict.fromkeys(sizes, 0.0)}
-    asked = dict.fromkeys(sizes, 0)
-    with Retriever.open(index, num_threads=1) as retriever:
-        retriever.warm_up()
-        for size in sizes:
-            number = min(max(_LIMIT_BATCHES, _LIMIT_REQUESTS // size), len(requests) // size)
-            batches = [list(requests[at : at + size]) for at in range(0, number * size, size)]
-            for batch in batches:
-                asked[size] += size
-                for beside in seconds:
-                    with busy_process(busy_share) if beside == "beside" else contextlib.nullcontext():
-                        started = time.perf_counter()
-                        retriever.retrieve_batch(batch)
-                        seconds[beside][size] += time.perf_counter() - started
-    return {beside: {size: asked[size] / taken[size] for size in sizes} for beside, taken in seconds.items()}
-
-
-@contextlib.contextmanager
-def busy_process(share: float) -> Iterator[None]:
-    """Let another process use a share of a core during the block, a millisecond at a time."""
-    code = (
-        "import time\nprint(flush=True)\nwhile True:\n"
-        "    end = time.thread_time() + 0.001\n    while time.thread_time() < end: pass\n"
-        f"    time.sleep({0.001 * (1 - share) / share!r})"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        try:
-            if process.stdout is not None:
-                process.stdout.readline()  # it runs
-            yield
-        finally:
-            process.kill()
+_TURNS = 5
+_BUSY_SHARE = 0.2  # of a core: what client and event loop took with 64 clients, where that was not measured
 
 
 async def measure_overhead(
     client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest]
 ) -> dict[str, Any]:
     """One client, one call at a time: what a reply takes beyond the model's time, and what gRPC does."""
-    load = await closed_loop(client, requests, 1, 20)
-    calls = load.with_code("OK")
+    calls: list[Ended] = []
+    bare_ms: list[float] = []
+    for _ in range(_TURNS):
+        calls += (await closed_loop(client, requests, 1, 6)).with_code("OK")
+        model_ms = statistics.median(call.model_ms for call in calls)
+        bare_ms += await bare_overhead_ms(model_ms, _BARE_CALLS // _TURNS)
     parts = {
         "total": [call.seconds * 1000 for call in calls],
         "overhead": [call.seconds * 1000 - call.model_ms for call in calls],
         "queue": [call.queue_ms for call in calls],
         "server": [call.server_ms - call.queue_ms - call.model_ms for call in calls],
         "wire": [call.seconds * 1000 - call.server_ms for call in calls],
+        "bare gRPC": bare_ms,
     }
-    model_ms = statistics.median(call.model_ms for call in calls)
-    parts["bare gRPC"] = await bare_overhead_ms(model_ms, _BARE_CALLS)
     figures = {name: Percentiles.of(values) for name, values in parts.items()}
     for name, figure in figures.items():
         click.echo(f"  {name:9} ms p50 / p99: {figure.text(2)}")
@@ -135,26 +86,15 @@ async def measure_clients(
             f"of a core, the server's other threads take {shares['server_others']:.1%}, "
             f"the client {shares['client']:.1%}"
         )
-    alone, many = figures["1"]["per_second"], figures[str(_CLIENTS[-1])]["per_second"]
-    click.echo(f"  {_CLIENTS[-1]} clients against one: {many / alone:.2f}x")
     return figures
 
 
-def measure_limit(
-    index: Path, requests: Sequence[RetrieveRequest], clients: dict[str, Any]
-) -> dict[str, Any]:
-    """What the library does in batches as large as the server's, against many clients."""
-    many = clients[str(_CLIENTS[-1])]
-    busy = many["shares"]["server_others"] + many["shares"]["client"]
-    limits = model_limit(index, requests, (1, 16, 32, 64), busy)
-    click.echo(f"the library, alone / beside a process that uses {busy:.1%} of a core as client and loop do")
-    for size, alone in limits["alone"].items():
-        click.echo(f"  batches of {size:2}: {alone:.1f} / {limits['beside'][size]:.1f} answers/s")
-    reached = {name: many["per_second"] / speeds[32] for name, speeds in limits.items()}
-    click.echo(
-        f"  {_CLIENTS[-1]} clients reach {reached['alone']:.1%} / {reached['beside']:.1%} of batches of 32"
-    )
-    return {"busy_share": busy, "per_second": limits, "reached": reached}
+def busy_share(figures: dict[str, Any]) -> float:
+    """Return what client and event loop took of a core with the most clients, where that was measured."""
+    if "clients" not in figures:
+        return _BUSY_SHARE
+    shares = figures["clients"][str(_CLIENTS[-1])]["shares"]
+    return float(shares["server_others"] + shares["client"])
 
 
 async def measure_health(
@@ -174,7 +114,7 @@ async def measure_health(
 async def measure_overload(
     client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], seconds: float, served: ServedProcess
 ) -> dict[str, Any]:
-    """Calls that come four times as fast as the server can answer them, after as many as it can."""
+    """Calls that come four times as fast as the server can answer them, between as many as it can."""
     capacity = (await closed_loop(client, requests, 64, 20)).per_second
     usual = await open_loop(client, requests, 0.8 * capacity, seconds / 2, seed=1)
     before = served.footprint()
@@ -182,13 +122,21 @@ async def measure_overload(
     async with probing(client, times_ms):
         load = await open_loop(client, requests, 4 * capacity, seconds, seed=2)
     after = served.footprint()
+    later = await open_loop(client, requests, 0.8 * capacity, seconds / 2, seed=3)
+    usual = Load(usual.seconds + later.seconds, usual.calls + later.calls)
+    later_capacity = (await closed_loop(client, requests, 64, 20)).per_second
     refused = load.with_code("RESOURCE_EXHAUSTED")
     with_hint = sum(call.retry_after_s is not None for call in refused)
     late = Percentiles.of([call.late_seconds * 1000 for call in load.calls])
     answered = load.milliseconds("OK")
     ratio = answered.p99 / usual.milliseconds("OK").p99
-    click.echo(f"  capacity {capacity:.1f}/s; at 0.8 of it: {said(usual)}")
-    click.echo(f"  at 4 times: {load.per_second:.1f} answers/s; {said(load)}; p99 {ratio:.2f}x of the usual")
+    kept = 2 * load.per_second / (capacity + later_capacity)
+    click.echo(f"  capacity before and after {capacity:.1f}, {later_capacity:.1f}/s")
+    click.echo(f"  at 0.8 of it, before and after: {usual.per_second:.1f} answers/s; {said(usual)}")
+    click.echo(
+        f"  at 4 times: {load.per_second:.1f} answers/s, {kept:.2f} of the capacity; {said(load)}; "
+        f"p99 {ratio:.2f}x of the usual"
+    )
     click.echo(
         f"  refused ms p50 / p99 / worst: {load.milliseconds('RESOURCE_EXHAUSTED').text()} / "
         f"{load.milliseconds('RESOURCE_EXHAUSTED').worst:.1f}; with RetryInfo {with_hint} of {len(refused)}"
@@ -201,7 +149,8 @@ async def measure_overload(
         f"fds {before.num_fds} -> {after.num_fds}; threads {before.num_threads} -> {after.num_threads}"
     )
     return {
-        "capacity": capacity,
+        "capacity": [capacity, later_capacity],
+        "capacity_kept": kept,
         "usual": figures_of(usual),
         "overloaded": figures_of(load),
         "refused_ms": vars_of(load.milliseconds("RESOURCE_EXHAUSTED")),
@@ -275,6 +224,7 @@ def main(
         measures: dict[str, Callable[[AsyncRetrievalClient], Awaitable[dict[str, Any]]]] = {
             "overhead": lambda client: measure_overhead(client, requests),
             "clients": lambda client: measure_clients(client, requests, 15, served),
+            "turns": lambda client: measure_turns(client, requests, index, busy_share(figures), _TURNS),
             "health": lambda client: measure_health(client, requests, 20),
             "overload": lambda client: measure_overload(client, requests, seconds, served),
         }
@@ -287,8 +237,6 @@ def main(
                     figures[part] = await measures[part](client)
 
         asyncio.run(run())
-    if "clients" in wanted:
-        figures["model"] = measure_limit(index, requests, figures["clients"])
     write_json(json_file, command_line(), facts, figures)
 
 

@@ -28,7 +28,7 @@ QUERY = pb.RetrieveStreamRequest(id="a", request=pb.RetrieveRequest(query="a")).
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Fuzzed]:
-    with fuzzed([FakeRetriever()]) as found:
+    with fuzzed([FakeRetriever()], max_request_seconds=60) as found:
         yield found
         found.check_idle()
 
@@ -38,7 +38,7 @@ def test_every_service_that_is_offered_is_tried(server: Fuzzed) -> None:
     method = METHODS["ServerReflectionInfo"]
     answers = server.channel.stream_stream(
         path_of(method), response_deserializer=GetMessageClass(method.output_type).FromString
-    )(iter([request]), timeout=20)
+    )(iter([request]), timeout=60)
     offered = {s.name for answer in answers for s in answer.list_services_response.service}
     assert offered == set(SERVICES)
     assert len(METHODS) == len(methods()), "methods share a name"
@@ -92,7 +92,7 @@ def give_up(server: Fuzzed, name: str, budget: settings) -> None:
         after = data.draw(st.none() | st.integers(0, 3))
         if after is None and name in ENDLESS:
             after = 1
-        timeout = data.draw(st.sampled_from([20.0, 20.0, 0.02, 0.001, 0.0, -1.0]))
+        timeout = data.draw(st.sampled_from([CLIENT_DEADLINE_S, CLIENT_DEADLINE_S, 0.02, 0.001, 0.0, -1.0]))
         outcome = server.send(name, *raws, cancel_after=after, timeout=timeout)
         assert outcome.code in LEGAL, outcome
 
@@ -181,7 +181,7 @@ def decorate(server: Fuzzed, budget: settings) -> None:
             # Of the answer alone; a client that sends it takes it for the server's.
             lambda found: not any(name in ("grpc-status", "grpc-message") for name, _ in found)
         ),
-        st.sampled_from([20.0, 20.0, 20.0, 0.0, -1.0, 1e-9, 1e9]),
+        st.sampled_from([*[CLIENT_DEADLINE_S] * 3, 0.0, -1.0, 1e-9, 1e9]),
     )
     def send(metadata: list[tuple[str, str | bytes]], timeout: float) -> None:
         outcome = server.send("Retrieve", query, metadata=metadata, timeout=timeout)

@@ -109,7 +109,7 @@ def test_mixed_filters_share_a_batch_and_agree_with_themselves_alone(tiny: Serve
         async with running(indexes={"tiny": tiny}) as api:
             together = (await api.batch(*requests)).results
             for request, result in zip(requests, together, strict=True):
-                alone = await api.stub.Retrieve(request, timeout=30)
+                alone = await api.stub.Retrieve(request, timeout=60)
                 got = {c.entity_id: c.probability for c in result.response.candidates}
                 assert list(got) == [c.entity_id for c in alone.candidates]
                 assert got == pytest.approx({c.entity_id: c.probability for c in alone.candidates}, rel=1e-4)

@@ -34,7 +34,7 @@ CASES = int(os.environ.get("GENRET_FUZZ_CASES", "150"))
 
 async def call(api: Running, method: str, raw: bytes) -> grpc.StatusCode:
     try:
-        await api.channel.unary_unary(method)(raw, timeout=10)
+        await api.channel.unary_unary(method)(raw, timeout=60)
     except grpc.aio.AioRpcError as error:
         return error.code()
     return grpc.StatusCode.OK
@@ -42,7 +42,7 @@ async def call(api: Running, method: str, raw: bytes) -> grpc.StatusCode:
 
 async def call_stream(api: Running, method: str, *raws: bytes) -> grpc.StatusCode:
     try:
-        async for raw in api.channel.stream_stream(method)(iter(raws), timeout=10):
+        async for raw in api.channel.stream_stream(method)(iter(raws), timeout=60):
             if method == STREAM:
                 failed = pb.RetrieveStreamResponse.FromString(raw).error.code
                 assert failed not in [code.value[0] for code in NEVER]

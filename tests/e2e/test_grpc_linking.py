@@ -17,7 +17,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
 def link(api: Running, *mentions: pb.Mention, **fields: Any) -> Any:
-    return api.stub.Link(pb.LinkRequest(mentions=mentions, **fields), timeout=20)
+    return api.stub.Link(pb.LinkRequest(mentions=mentions, **fields), timeout=60)
 
 
 def violation(status: Any) -> tuple[str, str]:

@@ -100,7 +100,7 @@ def test_the_service_says_what_the_library_says(tiny: ServedIndex, retriever: Re
 
     async def scenario() -> None:
         async with running(indexes={"tiny": tiny}) as api:
-            message = await api.stub.Retrieve(request_to_proto(request), timeout=30)
+            message = await api.stub.Retrieve(request_to_proto(request), timeout=60)
             reply = reply_from_proto(request.query, message)
             assert reply.result.candidates == expected.candidates
             assert (reply.result.mass, reply.result.seed) == (expected.mass, expected.seed)
@@ -130,7 +130,7 @@ def test_scores_and_proofs_of_the_service_are_those_of_the_library(
     async def scenario() -> None:
         async with running(indexes={"tiny": tiny}) as api:
             request = RetrieveRequest("who wrote hamlet", k=4, **options)
-            message = await api.stub.Retrieve(request_to_proto(request), timeout=30)
+            message = await api.stub.Retrieve(request_to_proto(request), timeout=60)
             result = reply_from_proto(request.query, message).result
             assert replace(result, timings=expected.timings) == expected
             assert result.num_nodes > 0
@@ -160,7 +160,7 @@ def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tin
         async with running(indexes={"tiny": tiny}) as api:
             together = (await api.batch(*requests)).results
             for request, result in zip(requests, together, strict=True):
-                alone = await api.stub.Retrieve(request, timeout=30)
+                alone = await api.stub.Retrieve(request, timeout=60)
                 got = {c.entity_id: c.probability for c in result.response.candidates}
                 assert list(got) == [c.entity_id for c in alone.candidates]
                 # Shares of samples are equal, those of what was scored up to rounding.

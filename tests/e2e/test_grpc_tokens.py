@@ -124,7 +124,7 @@ def consume(port: int, kind: str, metadata: tuple[tuple[str, str], ...]) -> list
     with grpc.insecure_channel(f"localhost:{port}") as channel:
         multicallable = getattr(channel, kind)(KINDS[kind])
         request = iter([b"one", b"two"]) if kind.startswith("stream") else b"one"
-        reply = multicallable(request, metadata=(*metadata, ("x-request-id", "of-the-client")), timeout=10)
+        reply = multicallable(request, metadata=(*metadata, ("x-request-id", "of-the-client")), timeout=60)
         return list(reply) if kind.endswith("stream") else [reply]
 
 

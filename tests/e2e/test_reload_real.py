@@ -46,15 +46,15 @@ class Api:
     indexes: Any
 
     def reload(self, name: str = "a", force: bool = False) -> Any:
-        return self.indexes.ReloadIndex(index_pb.ReloadIndexRequest(name=name, force=force), timeout=30)
+        return self.indexes.ReloadIndex(index_pb.ReloadIndexRequest(name=name, force=force), timeout=60)
 
     async def titles(self, index: str = "a", query: str = "which") -> set[str]:
         request = pb.RetrieveRequest(query=query, index=index, k=100)
-        return {c.title for c in (await self.retrieval.Retrieve(request, timeout=30)).candidates}
+        return {c.title for c in (await self.retrieval.Retrieve(request, timeout=60)).candidates}
 
     async def answer(self, schema: dict[str, Any], index: str = "a", query: str = "which") -> Any:
         request = pb.AnswerRequest(query=query, index=index, schema_json=json.dumps(schema))
-        return await self.retrieval.Answer(request, timeout=30)
+        return await self.retrieval.Answer(request, timeout=60)
 
     def retriever(self, name: str) -> Retriever:
         return retriever_of(self.server.indexes.resolve(name))
@@ -179,7 +179,7 @@ async def test_grammars_over_a_replaced_version_are_forgotten_and_others_are_kep
 async def test_twenty_reloads_leave_one_version(a: ChangingIndex, b: ChangingIndex) -> None:
     """Also the first one, which was frozen; without a collection of what is frozen."""
     async with serving(a, b) as api:
-        await api.retrieval.Retrieve(pb.RetrieveRequest(query="x", filter="title = 'Nile'"), timeout=30)
+        await api.retrieval.Retrieve(pb.RetrieveRequest(query="x", filter="title = 'Nile'"), timeout=60)
         prefixes = api.retriever("b").prefixes
         num_prefixes = len(prefixes)
         assert num_prefixes > 0
@@ -259,7 +259,7 @@ async def test_a_version_that_a_named_schema_does_not_fit_is_refused(
         assert error.code() is StatusCode.FAILED_PRECONDITION
         assert "the schema 'city' cannot be used with the index 'typed'" in error.details()
         request = pb.AnswerRequest(query="x", schema_name="city")
-        assert (await api.retrieval.Answer(request, timeout=30)).json == '"Paris"'
+        assert (await api.retrieval.Answer(request, timeout=60)).json == '"Paris"'
 
 
 @asynchronous
@@ -277,9 +277,9 @@ async def test_several_models_answer_for_their_own_indexes(a: ChangingIndex, tmp
         assert first.model is not last.model
         assert first.answerer is not last.answerer
         named = pb.AnswerRequest(query="x", schema_name="in-a")
-        assert json.loads((await api.retrieval.Answer(named, timeout=30)).json) in a.titles
+        assert json.loads((await api.retrieval.Answer(named, timeout=60)).json) in a.titles
         named.index = "second"
-        error, _ = await failure(api.retrieval.Answer(named, timeout=30))
+        error, _ = await failure(api.retrieval.Answer(named, timeout=60))
         assert error.code() is StatusCode.INVALID_ARGUMENT
         second.add("Berlin")
         assert (await api.reload("second")).reloaded

@@ -43,8 +43,8 @@ from tests.service.fuzzed_server import held_for_requests
 from tests.service.held_model import HeldModel, watch_sessions
 from tests.service.method_calls import statuses
 from tests.service.running_server import Running, open_all, retriever_of, running, until
-from tests.service.turned_clock import TurnedClock
 from tests.service.tiny_assets import make_checkpoint, make_index
+from tests.service.turned_clock import TurnedClock
 
 _BEAM = pb.RETRIEVAL_METHOD_BEAM
 BEAM = pb.RetrieveRequest(query="which city", k=3, method=_BEAM, beam_size=4)

@@ -136,7 +136,7 @@ def ask(url: str, body: dict[str, Any] | None = None, token: str | None = None) 
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=60) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -64,9 +64,9 @@ def test_a_watched_server_says_json_and_counts(tmp_path: Path) -> None:
         address, watched = wait_until_ready(process, said)
         with grpc.insecure_channel(address) as channel:
             stub = pb_grpc.RetrievalServiceStub(channel)
-            stub.Retrieve(pb.RetrieveRequest(query="secret"), metadata=((REQUEST_ID_KEY, "one"),), timeout=30)
+            stub.Retrieve(pb.RetrieveRequest(query="secret"), metadata=((REQUEST_ID_KEY, "one"),), timeout=60)
             with pytest.raises(grpc.RpcError):
-                stub.Retrieve(pb.RetrieveRequest(query="secret", k=5000), timeout=30)
+                stub.Retrieve(pb.RetrieveRequest(query="secret", k=5000), timeout=60)
             text = httpx.get(f"http://{watched}/metrics", timeout=60, trust_env=False).text
     finally:
         process.send_signal(signal.SIGTERM)

@@ -84,7 +84,7 @@ async def faces(
         listener = api.server.listeners.http
         assert listener is not None
         base_url = f"http://{listener.address}"
-        async with httpx.AsyncClient(base_url=base_url, timeout=20, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=base_url, timeout=60, trust_env=False) as client:
             yield Face(api, client)
 
 

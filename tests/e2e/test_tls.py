@@ -111,7 +111,7 @@ def replace_files(target: TlsConfig, source: CertificateFiles) -> None:
 
 def serial_shown(port: int, ca: CertificateAuthority) -> int:
     """Return the serial number of the certificate that the server on `port` shows to a new connection."""
-    pem = ssl.get_server_certificate(("localhost", port), ca_certs=str(ca.ca_file), timeout=10)
+    pem = ssl.get_server_certificate(("localhost", port), ca_certs=str(ca.ca_file), timeout=60)
     return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
 
@@ -228,7 +228,7 @@ def allow_only(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
 
 def negotiated(port: int, context: ssl.SSLContext) -> str | None:
     with (
-        socket.create_connection(("localhost", port), timeout=10) as plain,
+        socket.create_connection(("localhost", port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
         return connection.version()

@@ -109,7 +109,7 @@ def fuzzed(retrievers: Sequence[FakeRetriever] = (), **options: Any) -> Iterator
     """Run a server, of fake retrievers or of real indexes."""
     alone = [("grpc.use_local_subchannel_pool", 1)]
     with (
-        threaded(*retrievers, max_request_seconds=SERVER_LIMIT_S, **options) as started,
+        threaded(*retrievers, **{"max_request_seconds": SERVER_LIMIT_S, **options}) as started,
         grpc.insecure_channel(started.server.address, options=alone) as channel,
     ):
         yield Fuzzed(started, channel)

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from service.serving.listeners import SERVICES as API
 
 SERVICES = (*API, health.SERVICE_NAME, reflection.SERVICE_NAME)
-CLIENT_DEADLINE_S = 20.0
+CLIENT_DEADLINE_S = 90.0
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 

@@ -157,14 +157,16 @@ class Synchronous:
         self.details = error.details
 
 
-async def overtaken(ask: Callable[[float], Awaitable[T]], reached: Callable[[], bool]) -> T:
+async def overtaken(
+    ask: Callable[[float], Awaitable[T]], reached: Callable[[], bool], seconds: float = 0.3
+) -> T:
     """Call with longer and longer deadlines, until one passes when the call has come as far as is wanted.
 
     Args:
         ask: Makes a call with this deadline, seconds, and returns how it ended.
         reached: Whether a call has come so far.
+        seconds: The first deadline.
     """
-    seconds = 0.3
     while True:
         ended = await ask(seconds)
         if reached():

@@ -14,8 +14,8 @@ class TurnedClock:
 
     Args:
         monkeypatch: Takes it away again.
-        stopped: Whether nothing moves it but `forward`. No timer fires by itself then: wait with `until` of this
-            class.
+        stopped: Whether nothing moves it but `forward`. No timer fires by itself then: wait with `until` of
+            this class.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stopped: bool = False) -> None:
@@ -24,7 +24,7 @@ class TurnedClock:
         monkeypatch.setattr(time, "monotonic", lambda: (begun if stopped else real()) + self._ahead)
 
     def forward(self, seconds: float) -> None:
-        """Turn it forward; on the thread of the event loop whose timers are meant, which looks at them next."""
+        """Turn it forward, on the thread of the event loop whose timers are meant: it looks at them next."""
         self._ahead += seconds
 
     @staticmethod
