@@ -61,7 +61,7 @@ class EntityRows:
                 low = middle
             else:
                 high = middle
-        return [mine[:low] for mine in rows], False
+        return [mine[:low] for mine in rows], low == int(counts.max())
 
     def _postings(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         if self._turned is None:

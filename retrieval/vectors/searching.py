@@ -92,13 +92,19 @@ class VectorSearcher:
             numbers = np.arange(self._num_entities) if allowed is None else np.flatnonzero(allowed)
             return _ordered(numbers, self._exact(text, numbers), wanted)
         effort = self._effort if effort is None else effort
-        found = self._widen(query, candidates, allowed, num_allowed / self._num_entities, effort)
+        share = num_allowed / self._num_entities
+        found = self._widen(query, candidates, allowed, share, effort)
+        if wanted < num_allowed and not found.is_all and found.similarities[wanted - 1] < 0:
+            # Entities without texts, should there be any, are nearer: those that no text stands for.
+            found = self._widen(query, num_allowed, allowed, share, effort)
         entities, similarities = found.entities, found.similarities
         if self._compares_again:
             entities = entities[:candidates]
             similarities = self._exact(text, entities)
-        if found.is_all and len(entities) < wanted:
-            entities, similarities = self._with_textless(entities, similarities, allowed, wanted)
+        if found.is_all and (len(entities) < wanted or similarities.min() < 0):
+            textless = self._textless(found.entities, allowed)[:wanted]
+            entities = np.concatenate([entities, textless])
+            similarities = np.concatenate([similarities, np.zeros(len(textless), np.float32)])
         return _ordered(entities, similarities, wanted)
 
     def best(self, text: str, ids: IntArray, values: FloatArray, size: int) -> Shortlist:
@@ -198,17 +204,11 @@ class VectorSearcher:
         kept = places[0] >= 0
         return numbers[places[0][kept]], values[0][kept]
 
-    def _with_textless(
-        self, entities: IntArray, similarities: FloatArray, allowed: Mask | None, wanted: int
-    ) -> tuple[IntArray, FloatArray]:
-        """Add entities that no text stands for, which are like nothing, by number."""
+    def _textless(self, with_texts: IntArray, allowed: Mask | None) -> IntArray:
+        """Return the allowed entities that no text stands for, by number, given all those that one does."""
         free = np.ones(self._num_entities, np.bool_) if allowed is None else allowed.copy()
-        free[entities] = False
-        added = np.flatnonzero(free)[: wanted - len(entities)]
-        return (
-            np.concatenate([entities, added]),
-            np.concatenate([similarities, np.zeros(len(added), np.float32)]),
-        )
+        free[with_texts] = False
+        return np.flatnonzero(free)
 
 
 def num_candidates(size: int, compares_again: bool) -> int:

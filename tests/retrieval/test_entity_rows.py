@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +44,11 @@ def test_every_row_of_an_entity_its_title_first(index: Index) -> None:
         assert ranks[mine[0]] == index.entity(number).title
 
 
+def test_of_one_row_each_nothing_is_cut(tmp_path: Path) -> None:
+    with Index.open(make_index(tmp_path, TOKENIZER, CATALOGUES["one form each"])) as index:
+        assert EntityRows(index).of_all([2, 0], 1) == ([[2], [0]], True)
+
+
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), most=st.integers(0, 60))
 def test_what_is_cut_is_cut_evenly(index: Index, data: st.DataObject, most: int) -> None:
@@ -51,7 +58,7 @@ def test_what_is_cut_is_cut_evenly(index: Index, data: st.DataObject, most: int)
     whole = [rows.of(number) for number in entities]
     found, is_whole = rows.of_all(entities, most)
     assert is_whole == (found == whole)
-    assert is_whole == (sum(map(len, whole)) <= most)
+    assert is_whole == (sum(map(len, whole)) <= max(most, len(entities)))
     longest = max(map(len, found), default=0)
     for mine, everything in zip(found, whole, strict=True):
         assert mine == everything[:longest]  # the same cut for all, and the title is kept

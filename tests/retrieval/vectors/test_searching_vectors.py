@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("faiss")
@@ -16,7 +16,7 @@ from retrieval.vectors.searching import VectorSearcher
 
 D = 16
 WISHES = ("flat", "hnsw", "ivfpq", "IVF4,Flat", "PCA8,IVF2,Flat", "SQ8")
-EXACT = ("flat", "IVF4,Flat")
+UNCHANGED = ("flat", "IVF4,Flat")  # kinds that keep vectors as they are
 
 
 class Case:
@@ -48,6 +48,11 @@ class Case:
             [values[self.numbers == entity].max(initial=-2) for entity in entities], np.float32
         ).clip(-1.5) * np.isin(entities, self.numbers)
 
+    def of_texts(self, entity: int) -> Any:
+        """Similarities of an entity's texts; 0 where there is none."""
+        values = (self.vectors @ self.query)[self.numbers == entity]
+        return values if len(values) else np.zeros(1, np.float32)
+
     def order(self, allowed: Any) -> Any:
         """All allowed entities, the most alike first."""
         numbers = np.arange(self.num_entities) if allowed is None else np.flatnonzero(allowed)
@@ -66,6 +71,9 @@ class Case:
     share=st.sampled_from([None, 0.0, 0.02, 0.5, 1.0]),
     again=st.booleans(),
 )
+@example("flat", 0, 2, 3, 1, None, False)  # what no text stands for is nearer than what is unlike the query
+@example("flat", 0, 2, 3, 2, None, False)
+@example("hnsw", 0, 2, 3, 1, None, False)
 def test_as_many_entities_come_as_are_allowed_in_order(
     wish: str,
     seed: int,
@@ -91,7 +99,10 @@ def test_as_many_entities_come_as_are_allowed_in_order(
     assert (again_sorted == np.arange(len(entities))).all()
     if again:
         np.testing.assert_allclose(values, case.exact("", entities), atol=1e-6)
-    if wish == "flat" or (wish in EXACT and len(entities) == len(wanted)):
+    if wish in UNCHANGED and not again:
+        for entity, value in zip(entities, values, strict=True):
+            assert np.isclose(case.of_texts(entity), value, atol=1e-5).any()  # of a text that was looked at
+    if wish == "flat":
         np.testing.assert_allclose(values, best[: len(values)], atol=1e-5)
         np.testing.assert_allclose(case.exact("", entities), best[: len(values)], atol=1e-5)
 
