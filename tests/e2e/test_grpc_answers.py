@@ -185,6 +185,7 @@ async def test_an_answer_that_is_late_or_cancelled_frees_its_place(
 ) -> None:
     model = retriever_of(tables["tiny"]).model
     steps, go_on = 0, threading.Event()
+    go_on.set()  # as the server warms up
     prefill = type(model).prefill
 
     def slow_prefill(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -215,6 +216,8 @@ async def test_an_answer_that_is_late_or_cancelled_frees_its_place(
             json.loads(reply.json)
             assert steps - taken < 40, "the answer nobody waits for was written to its end"
 
+        go_on.clear()
+        steps = 0
         error, _ = await overtaken(
             lambda seconds: failure(up.stub.Answer(asked, timeout=seconds)), lambda: steps > 0
         )
