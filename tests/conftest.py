@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import sys
+import time
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is, and nothing of the code.
-settings.register_profile("untimed", parent=settings(), deadline=None)
+# How long an example takes, and making it, says how busy the machine is, and nothing of the code.
+settings.register_profile(
+    "untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("untimed")
 
 # Files of few tests that take half a minute and more, mostly waiting for processes: a worker that began one
@@ -28,6 +33,16 @@ LONG = (
     "test_index_fuzz.py",
     "test_explorer_page.py",
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_limits() -> Generator[None, None, None]:
+    """Count against the time that a schema and an answer may take what their thread works, and no waiting."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("decoding.grammar.budget", "retrieval.answers.validation"):
+            if name in sys.modules:  # else no test of this run compiles schemas, or validates
+                patch.setattr(sys.modules[name], "time", SimpleNamespace(monotonic=time.thread_time))
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,7 +41,7 @@ class Page:
         self.driver.get(url)
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        return WebDriverWait(self.driver, 15, poll_frequency=0.02).until(lambda _: condition(), what)
+        return WebDriverWait(self.driver, 60, poll_frequency=0.02).until(lambda _: condition(), what)
 
     def all(self, selector: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,11 +293,9 @@ def test_a_named_schema_that_cannot_be_used_keeps_the_server_from_starting(asset
 
 
 def test_two_schemas_of_one_name_are_refused(assets: Assets, schema: str) -> None:
-    begun = time.monotonic()
     said = refused_to_start(serve(assets, "--schema", f"a={schema}", "--schema", f"a={schema}"))
     assert "'a'" in said
     assert "--schema" in said
-    assert time.monotonic() - begun < 60
 
 
 def test_a_draft_with_another_tokenizer_is_refused_in_words(assets: Assets) -> None:

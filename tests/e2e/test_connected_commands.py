@@ -229,7 +229,7 @@ def test_a_stream_whose_input_is_open_can_be_interrupted(api: Threaded, number: 
         process.stdin.flush()
         assert process.stdout.readline().startswith(b"first\t1\t"), "before the next line is sent"
         process.send_signal(number)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read() == b"interrupted\n"
 
 
@@ -240,11 +240,11 @@ def test_health_waits_until_a_server_is_ready() -> None:
         assert (done.exit_code, done.stderr) == (1, f"Error: {address} was not ready within 0.2 s\n")
         results: list[Result] = []
         waiting = threading.Thread(
-            target=lambda: results.append(genret("health", "--wait", "20", "--address", address))
+            target=lambda: results.append(genret("health", "--wait", "60", "--address", address))
         )
         waiting.start()
         api.run(api.server.load())
-        waiting.join(30)
+        waiting.join(60)
         assert [(r.exit_code, r.stdout) for r in results] == [(0, "SERVING\n")]
 
 
@@ -360,7 +360,7 @@ def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
         def read1(self, size: int | None = -1, /) -> bytes:
             if self.pieces:
                 return self.pieces.pop()
-            gate.wait(20)
+            gate.wait(60)
             return b""
 
     printed: list[str] = []
@@ -372,5 +372,5 @@ def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
     wait_until(lambda: bool(printed))
     assert printed[0].startswith("first\t1\t")
     gate.set()
-    asking.join(20)
+    asking.join(60)
     assert not asking.is_alive()

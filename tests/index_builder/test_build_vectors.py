@@ -422,7 +422,11 @@ def test_a_change_is_one_thing_or_the_other() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_any_update_keeps_the_vectors_of_what_is_there(
     fake: FakeVectors, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

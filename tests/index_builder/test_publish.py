@@ -212,7 +212,7 @@ def test_an_interrupted_build_leaves_the_live_version(
     assert process.stdout.readline() == "in the middle\n"
     time.sleep(0.1)
     process.send_signal(signal_number)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == status
     if signal_number == signal.SIGINT:
         assert "is unchanged, version" in stderr

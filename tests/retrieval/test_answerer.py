@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -14,6 +14,7 @@ import pytest
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
+from decoding.grammar import budget as compile_budget
 from decoding.grammar.options import CompileLimits, GrammarOptions
 from retrieval import Retriever
 from retrieval.answers.answerer import Answerer
@@ -352,10 +353,13 @@ def test_the_time_of_a_search_is_not_that_of_compiling(
     job = retriever.answerer.job(request)
     likeliest = IndexSet.finder
     options = GrammarOptions.for_writing(CompileLimits(seconds=0.5))
+    now = 0.0
+    monkeypatch.setattr(compile_budget, "time", SimpleNamespace(monotonic=lambda: now))
 
     def slowly(indexes: IndexSet, name: str) -> Finder:
         def find(query: str, predicate: str | None, size: int) -> Sequence[Entity]:
-            time.sleep(0.6)
+            nonlocal now
+            now += 0.6
             return likeliest(indexes, name)(query, predicate, size)
 
         return find

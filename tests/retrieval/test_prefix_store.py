@@ -101,12 +101,12 @@ def test_clear_gives_up_everything_and_the_store_goes_on() -> None:
 
 def test_of_many_threads_one_runs_a_prefix_and_all_have_it() -> None:
     hold = threading.Event()
-    model = Sharing(before=lambda: None if hold.wait(10) else pytest.fail("never let go"))
+    model = Sharing(before=lambda: None if hold.wait(60) else pytest.fail("never let go"))
     store = PrefixStore(model)
     with ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(store.get, tokens(1 + n % 2)) for n in range(16)]
         hold.set()
-        found = [future.result(timeout=10) for future in asked]
+        found = [future.result(timeout=60) for future in asked]
     assert sorted(model.ran) == [tuple(tokens(1)), tuple(tokens(2))]
     assert {id(prefix) for prefix in found[::2]} == {id(store.get(tokens(1)))}
     assert {id(prefix) for prefix in found[1::2]} == {id(store.get(tokens(2)))}

@@ -101,7 +101,11 @@ def ports(draw: st.DrawFn) -> tuple[int, int | None, int | None]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(config=configurations())
 def test_what_is_printed_gives_the_same_configuration(tmp_path: Path, config: ServerConfig) -> None:
     file = tmp_path / "printed.toml"

@@ -163,7 +163,7 @@ def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_other
 
     def interrupted() -> Sized:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         raise KeyboardInterrupt
 
     def lead() -> None:
@@ -180,13 +180,13 @@ def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_other
 
     leader, waiter = threading.Thread(target=lead), threading.Thread(target=wait)
     leader.start()
-    begun.wait(10)
+    begun.wait(60)
     waiter.start()
     while not cache.stats.waits:
         time.sleep(0.001)
     go_on.set()
-    leader.join(10)
-    waiter.join(10)
+    leader.join(60)
+    waiter.join(60)
     assert len(told) == 1
     assert ask(cache, "x").num_bytes == 1000
 

@@ -22,7 +22,11 @@ def known(keys: list[str]) -> np.ndarray:
     return np.sort(np.array([key_hash(key) for key in keys], dtype=np.uint64))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     titles=st.lists(names, min_size=1, max_size=6, unique=True),
     pairs=st.lists(st.tuples(names, names), min_size=1, max_size=20),

@@ -143,7 +143,11 @@ def test_comma_separated_files_are_not_taken_for_titles(tmp_path: Path) -> None:
         assert [record.title for record in read_all(source)[0]] == ["id,title", "1,a"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     cells=st.lists(
         st.tuples(st.text("ab é\u0301", min_size=1, max_size=4), st.text("ab é\u0301|;\u00a0", max_size=9)),

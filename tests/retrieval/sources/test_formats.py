@@ -37,7 +37,9 @@ entity = st.tuples(
 )
 catalogues = st.lists(entity, min_size=1, max_size=40)
 LENIENT = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -61,7 +61,11 @@ def test_a_small_file_of_much_content_comes_in_small_blocks(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["c.tsv.gz", "c.tsv.zst", "c.parquet", "c.parquet.gz"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(cut=st.floats(0, 1, exclude_max=True))
 def test_a_cut_off_file_is_an_error_that_names_it(tmp_path: Path, name: str, cut: float) -> None:
     stem, suffix = name.split(".", 1)
@@ -80,7 +84,11 @@ def test_a_cut_off_file_is_an_error_that_names_it(tmp_path: Path, name: str, cut
 
 
 @pytest.mark.parametrize("name", ["c.tsv.gz", "c.tsv.zst", "c.parquet"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_an_error_or_bad_rows_never_a_crash(
     tmp_path: Path, name: str, place: float, bit: int

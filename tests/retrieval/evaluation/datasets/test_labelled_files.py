@@ -416,7 +416,11 @@ _JSON = st.recursive(
 _KEYS = ["id", "query", "gold", "input", "output", "mention", "title", "left", "doc", "provenance", "grade"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=150,
+    deadline=None,
+)
 @given(
     st.sampled_from(["queries", "kilt", "mentions"]),
     st.lists(st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=6), min_size=1, max_size=4),
@@ -427,7 +431,11 @@ def test_whatever_the_fields_hold_the_refusal_is_one(tmp_path: Path, format_: st
         assert _read(f"{format_}:{file}").queries
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=100,
+    deadline=None,
+)
 @given(st.sampled_from(["queries", "kilt", "mentions"]), st.binary(max_size=40))
 def test_whatever_the_bytes_are_the_refusal_is_one(tmp_path: Path, format_: str, content: bytes) -> None:
     (tmp_path / "any").write_bytes(content)

@@ -327,7 +327,7 @@ SPANS = st.lists(st.fixed_dictionaries({"start": st.integers(-1, 9) | JSON, "end
         max_size=6,
     )
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 def test_every_line_is_a_document_or_says_why_not(tmp_path: Path, unit: str, lines: list[bytes]) -> None:
     file = tmp_path / "c.jsonl"
     file.write_bytes(b'{"text": "first"}\n' + b"\n".join(lines))

@@ -66,7 +66,11 @@ def check_bounds(shards: tuple[Shard, ...], read: list[list[Document]], options:
 
 @pytest.mark.parametrize("form", ["lines", "gzip", "parquet", "files"])
 @given(texts=TEXTS, options=OPTIONS, order=st.randoms(use_true_random=False))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=40,
+)
 def test_any_corpus_in_any_shards(
     tmp_path: Path, form: str, texts: list[str], options: CorpusOptions, order: Random
 ) -> None:

@@ -40,7 +40,11 @@ def context_chars(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return int(request.param)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(st.tuples(PARAGRAPHS, BREAKS), min_size=1, max_size=30), st.integers(60, 120))
 def test_parts_cut_at_blank_lines_need_no_context(
     context_chars: int, paragraphs: list[tuple[str, str]], size: int

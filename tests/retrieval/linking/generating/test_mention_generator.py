@@ -73,7 +73,11 @@ def test_links_have_exact_places_and_real_titles(retriever: Retriever, method: s
     assert MentionGenerator(retriever, generator.options).annotate(texts) == found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(text=st.text(max_size=60), seed=st.integers(0, 99))
 def test_any_text_is_written_again(small: Retriever, text: str, seed: int) -> None:
     generator = MentionGenerator(small, GenerateOptions(method="sample", seed=seed, window_tokens=20))

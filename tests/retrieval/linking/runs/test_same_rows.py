@@ -64,7 +64,11 @@ def expected(texts: list[str]) -> list[tuple[str, str]]:
     return [(f"d{i}", word) for i, text in enumerate(texts) for word in text.split()]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     texts=LISTS,
     kind=st.sampled_from(["jsonl", "gzip", "zstd", "parquet", "folder"]),
