@@ -154,9 +154,10 @@ class Batcher:
         if job in self._queue:
             self._queue.remove(job)
             self._admission.release(job.share)
-        if job.future.done() and not job.future.cancelled():
-            job.future.exception()  # seen: it came too late to be told
-        self._tell_given_up(job)
+        answered = job.future.done() and not job.future.cancelled()
+        error = job.future.exception() if answered else None  # seen: it came too late to be told
+        if not isinstance(error, DeadlineExceededError | OverloadedError | NotReadyError):
+            self._tell_given_up(job)  # the observer knows of these errors
 
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""

@@ -24,6 +24,7 @@ from service.observability.buckets import geometric
 from service.observability.lanes import LaneObservations
 from service.observability.metrics import Metrics
 from service.observability.state import ServerState
+from service.serving.executor import DeviceExecutor
 from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
@@ -272,6 +273,33 @@ def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened(
         }
         stages = ("arrival", "queue", "running")
         assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [1, 1, 1]
+
+    asyncio.run(scenario())
+
+
+def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The decoder has noticed, and the wait is over before who waits is told of it."""
+    clock = TurnedClock(monkeypatch)
+    run = DeviceExecutor.run
+
+    async def late(*arguments: Any) -> Any:
+        outcomes = await run(*arguments)
+        clock.forward(600)
+        await asyncio.sleep(0)
+        return outcomes
+
+    async def scenario() -> None:
+        fake = FakeRetriever({"a": DeadlineExceededError("late")})
+        async with watched(fake) as (metrics, lanes, _):
+            batcher = lanes.of("cpu").batcher
+            monkeypatch.setattr(DeviceExecutor, "run", late)
+            with pytest.raises(DeadlineExceededError):
+                await batcher.submit(fake, RetrieveRequest("a"), 1, CancelToken(time.monotonic() + 600))
+            seen = Scraped(metrics)
+        stages = ("arrival", "queue", "running")
+        assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
 
     asyncio.run(scenario())
 
