@@ -28,6 +28,7 @@ from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 ROOT = Path(__file__).resolve().parents[1]
 DELAY_VARIABLE = "TEST_LINKING_SECONDS_PER_DOCUMENT"
+STAY_VARIABLE = "TEST_LINKING_STAYS"  # whoever comes to a document with the word STAY stays there
 
 
 class WordLinker:
@@ -36,6 +37,7 @@ class WordLinker:
     def __init__(self, index_digest: str) -> None:
         self._index_digest = index_digest
         self._delay = float(os.environ.get(DELAY_VARIABLE, "0"))
+        self._stays = STAY_VARIABLE in os.environ
 
     def link(
         self,
@@ -50,7 +52,7 @@ class WordLinker:
                 complain(str(document))
                 continue
             counts.num_documents += 1
-            time.sleep(self._delay)
+            time.sleep(600 if self._stays and "STAY" in document.text else self._delay)
             yield [
                 self._row(document, match, counts, complain) for match in re.finditer(r"\S+", document.text)
             ]

@@ -26,7 +26,7 @@ from retrieval.types import RetrieveRequest
 from service.client import AsyncRetrievalClient
 from service.configuration.config import QueueLimits
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.running_server import running
+from tests.service.running_server import running, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REQUESTS = [RetrieveRequest(f"query {i}") for i in range(5)]
@@ -71,13 +71,13 @@ def test_refusals_are_counted_with_their_hints() -> None:
             times: list[float] = []
             probe = asyncio.create_task(probe_health(client, times, every_s=0.01))
             load = await closed_loop(client, REQUESTS, num_clients=4, seconds=0.5)
+            await until(lambda: len(times) > 1)
             probe.cancel()
             refused = load.with_code("RESOURCE_EXHAUSTED")
             assert refused
             assert len(refused) + len(load.with_code("OK")) == len(load.calls)
             assert all(call.retry_after_s is not None for call in refused)
             assert load.per_second == len(load.with_code("OK")) / load.seconds
-            assert len(times) > 1
 
     asyncio.run(scenario())
 

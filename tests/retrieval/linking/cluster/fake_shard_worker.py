@@ -74,6 +74,8 @@ class FakeShardWorker:
     def run(self, shard: Shard, report: Callable[[LinkCounts], None] = lambda counts: None) -> ShardRecord:
         stamp = f"{shard.number}-{os.getpid()}-{time.time_ns()}"
         (self._out / f"begun-{stamp}").touch()
+        while self._num_workers() < self._settings.get("workers", 1):
+            time.sleep(0.02)
         if shard.number == self._settings.get("fail_at"):
             raise SourceError(f"docs.txt: shard {shard.number} is broken")
         if shard.number == self._settings.get("always_die_at"):  # as the system does to who needs most memory
@@ -94,6 +96,10 @@ class FakeShardWorker:
         if shard.number == self._settings.get("die_when_recorded"):
             os.kill(os.getpid(), signal.SIGKILL)
         return record
+
+    def _num_workers(self) -> int:
+        """How many have begun a shard so far."""
+        return len({path.name.split("-")[2] for path in self._out.glob("begun-*")})
 
     def close(self) -> None:
         """Nothing."""

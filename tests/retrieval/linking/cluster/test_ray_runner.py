@@ -84,7 +84,7 @@ def several(
 ) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Return folder and outcome of runs that one driver has made, by name."""
     cases: dict[str, tuple[int, dict[str, object]]] = {
-        "plain": (6, {"seconds": 0.6}),
+        "plain": (6, {"seconds": 0.1, "workers": 2}),
         "refused": (3, {"refuse": "the index is another one"}),
         "failed": (4, {"fail_at": 1}),
         "deadly": (2, {"always_die_at": 1, "die_when_recorded": 0}),
