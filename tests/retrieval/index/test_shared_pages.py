@@ -16,7 +16,7 @@ LETTERS = "abcdefghij"
 # Opens an index, reads all of what walks its trie, prints where the tensors are and what the operating system
 # says about the mappings of the index, and stays alive until its standard input is closed.
 READER = """
-import re, sys
+import ctypes, re, sys
 import torch
 from decoding.kernels.contract import TrieTables
 from retrieval.index.reader import Index
@@ -25,12 +25,21 @@ index = Index.open(sys.argv[1], verify_digests=False)
 tables = TrieTables.of(index.trie_arrays(), torch.device("cpu"))
 tensors = [tables.token, tables.child_begin, tables.row_begin, tables.tail_begin]
 assert all(int(t.to(torch.int64).sum()) >= 0 for t in tensors)
+
+def is_of_the_trie(line):
+    return line.rstrip().endswith("trie.arrow")
+
+lock = ctypes.CDLL(None, use_errno=True).mlock
+for line in open("/proc/self/maps"):
+    if is_of_the_trie(line):  # a system that is short of memory would take them away, and read them again
+        low, high = (int(end, 16) for end in line.split()[0].split("-"))
+        assert lock(ctypes.c_void_p(low), ctypes.c_size_t(high - low)) == 0, ctypes.get_errno()
 facts = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0, "Shared_Clean": 0}
 ranges, inside = [], False
 for line in open("/proc/self/smaps"):
     header = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
     if header:
-        inside = line.rstrip().endswith("trie.arrow")
+        inside = is_of_the_trie(line)
         if inside:
             ranges.append((int(header[1], 16), int(header[2], 16)))
     elif inside and line.split(":")[0] in facts:
