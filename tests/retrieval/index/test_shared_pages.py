@@ -29,11 +29,12 @@ assert all(int(t.to(torch.int64).sum()) >= 0 for t in tensors)
 def is_of_the_trie(line):
     return line.rstrip().endswith("trie.arrow")
 
-lock = ctypes.CDLL(None, use_errno=True).mlock
+lock = ctypes.CDLL(None).mlock
 for line in open("/proc/self/maps"):
-    if is_of_the_trie(line):  # a system that is short of memory would take them away, and read them again
+    if is_of_the_trie(line):
+        # A system that is short of memory would take pages away, and read them again; not all users may prevent it.
         low, high = (int(end, 16) for end in line.split()[0].split("-"))
-        assert lock(ctypes.c_void_p(low), ctypes.c_size_t(high - low)) == 0, ctypes.get_errno()
+        lock(ctypes.c_void_p(low), ctypes.c_size_t(high - low))
 facts = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0, "Shared_Clean": 0}
 ranges, inside = [], False
 for line in open("/proc/self/smaps"):
