@@ -32,7 +32,7 @@ def is_of_the_trie(line):
 lock = ctypes.CDLL(None).mlock
 for line in open("/proc/self/maps"):
     if is_of_the_trie(line):
-        # A system that is short of memory would take pages away, and read them again; not all users may prevent it.
+        # A system short of memory would take pages away, and read them again; not all users may prevent it.
         low, high = (int(end, 16) for end in line.split()[0].split("-"))
         lock(ctypes.c_void_p(low), ctypes.c_size_t(high - low))
 facts = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0, "Shared_Clean": 0}
