@@ -32,6 +32,8 @@ _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 _CLIENTS = (1, 4, 16, 64)
 _BARE_CALLS = 150
 _TURNS = 5
+_PAUSE_S = 5.0  # after four times the capacity: what was let in is answered
+_REFUSED_WITHIN_S = 0.05
 _BUSY_SHARE = 0.2  # of a core: what client and event loop took with 64 clients, where that was not measured
 
 
@@ -122,6 +124,7 @@ async def measure_overload(
     async with probing(client, times_ms):
         load = await open_loop(client, requests, 4 * capacity, seconds, seed=2)
     after = served.footprint()
+    await asyncio.sleep(_PAUSE_S)
     later = await open_loop(client, requests, 0.8 * capacity, seconds / 2, seed=3)
     usual = Load(usual.seconds + later.seconds, usual.calls + later.calls)
     later_capacity = (await closed_loop(client, requests, 64, 20)).per_second
@@ -130,6 +133,8 @@ async def measure_overload(
     late = Percentiles.of([call.late_seconds * 1000 for call in load.calls])
     answered = load.milliseconds("OK")
     ratio = answered.p99 / usual.milliseconds("OK").p99
+    slow = [call for call in refused if call.seconds > _REFUSED_WITHIN_S]
+    slow_itself = sum(call.seconds - call.late_seconds > _REFUSED_WITHIN_S for call in slow)
     kept = 2 * load.per_second / (capacity + later_capacity)
     click.echo(f"  capacity before and after {capacity:.1f}, {later_capacity:.1f}/s")
     click.echo(f"  at 0.8 of it, before and after: {usual.per_second:.1f} answers/s; {said(usual)}")
@@ -139,10 +144,12 @@ async def measure_overload(
     )
     click.echo(
         f"  refused ms p50 / p99 / worst: {load.milliseconds('RESOURCE_EXHAUSTED').text()} / "
-        f"{load.milliseconds('RESOURCE_EXHAUSTED').worst:.1f}; with RetryInfo {with_hint} of {len(refused)}"
+        f"{load.milliseconds('RESOURCE_EXHAUSTED').worst:.1f}; with RetryInfo {with_hint} of {len(refused)}; "
+        f"{len(slow)} took more than 50 ms, {slow_itself} of them from when they were sent"
     )
     click.echo(
-        f"  health ms p50 / p99: {Percentiles.of(times_ms).text()}; generator late ms p99: {late.p99:.1f}"
+        f"  health ms p50 / p99: {Percentiles.of(times_ms).text()}; "
+        f"generator late ms p99 / worst: {late.p99:.1f} / {late.worst:.1f}"
     )
     click.echo(
         f"  anonymous memory MiB {before.anonymous_mib:.0f} -> {after.anonymous_mib:.0f}; "
@@ -155,6 +162,7 @@ async def measure_overload(
         "overloaded": figures_of(load),
         "refused_ms": vars_of(load.milliseconds("RESOURCE_EXHAUSTED")),
         "refused_with_retry_info": with_hint,
+        "refused_later_than_50_ms": [len(slow), slow_itself],
         "p99_ratio": ratio,
         "health_ms": vars_of(Percentiles.of(times_ms)),
         "generator_late_ms": vars_of(late),
