@@ -29,7 +29,8 @@ def surely_interrupted() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end the block with KeyboardInterrupt, whatever the code below makes of them.
 
     Compiled modules that are being imported make another error of it, such as an AttributeError of a module
-    that is half there. Does nothing outside the main thread.
+    that is half there; and a lock that a condition has let go and not yet taken again, a RuntimeError. Does
+    nothing outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers, and only it is interrupted

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retrieval.errors import InputError
+from retrieval.interruption import surely_interrupted
 from retrieval.options import SHOWN
 from service.client.options import ClientOptions
 from service.commands.usage import usage_error
@@ -67,7 +68,9 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
             # Before grpc is imported: its C core writes lines of its own about errors that are told in words.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
             taken = {name: values.pop(name) for name in _NAMES}
-            command(**values, connection=_connection(**taken))
+            # A signal may leave a lock of gRPC's, or of a stream's, half taken, and that error would be told.
+            with surely_interrupted():
+                command(**values, connection=_connection(**taken))
 
         with_options: _F = run
         timeout = click.option(

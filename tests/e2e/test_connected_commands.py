@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from retrieval.errors import IndexChecksumError
+from service.client import RetrievalClient
 from service.configuration.sections import AuthConfig
 from service.main import cli
 from service.security.scopes import Scope
@@ -229,8 +230,24 @@ def test_a_stream_whose_input_is_open_can_be_interrupted(api: Threaded, number: 
         process.stdin.flush()
         assert process.stdout.readline().startswith(b"first\t1\t"), "before the next line is sent"
         process.send_signal(number)
-        assert process.wait(60) == 130
-        assert process.stderr.read() == b"interrupted\n"
+        assert (process.wait(60), process.stderr.read()) == (130, b"interrupted\n")
+
+
+def test_an_interruption_that_breaks_a_lock_is_one_all_the_same(
+    api: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal between two steps of a condition's wait leaves its lock open, which is told in its place."""
+
+    def interrupted(*_: Any) -> Iterator[Any]:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            threading.Lock().release()
+        yield
+
+    monkeypatch.setattr(RetrievalClient, "retrieve_stream", interrupted)
+    done = genret("query", "-", "--stream", "--address", api.server.address, stdin="first\n")
+    assert (done.exit_code, done.stderr) == (130, "interrupted\n")
 
 
 def test_health_waits_until_a_server_is_ready() -> None:
