@@ -24,10 +24,12 @@ class VersionSpec:
     Attributes:
         vocab_size: Every token of every row is below this.
         metadata: The metadata columns, in the order in which they are stored.
+        weight_column: Name of the one that holds the weights of entities, or None.
     """
 
     vocab_size: int
     metadata: tuple[MetadataColumn, ...] = ()
+    weight_column: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +80,5 @@ class WrittenVersion:
             files=self.files,
             history=history,
             built_with=built_with,
+            weight_column=self.spec.weight_column,
         )

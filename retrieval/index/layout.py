@@ -1,4 +1,4 @@
-"""Names, types and schemas of format version 4: the one place that reader, verifier and builder share.
+"""Names, types and schemas of format version 5: the one place that reader, verifier and builder share.
 
 INDEX/CURRENT                           id of the live version; replaced atomically
 INDEX/versions/<id>/manifest.json       <id> is the digest of this file
@@ -20,11 +20,13 @@ from typing import Literal
 import pyarrow as pa
 
 FORMAT_NAME = "genret-index"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # Versions before this one have no title_order.arrow, and titles cannot be written inside JSON without it.
 TITLE_ORDER_SINCE = 3
 # Versions before this one cannot have vectors.
 VECTORS_SINCE = 4
+# Versions before this one cannot say which metadata column holds the weights of entities.
+WEIGHTS_SINCE = 5
 OLDEST_FORMAT_VERSION = 2
 
 CURRENT_FILE = "CURRENT"
@@ -55,6 +57,8 @@ ALIASES = "aliases"
 RESERVED_COLUMNS = (ENTITY_ID, TITLE, ALIASES)
 
 MetadataType = Literal["string", "int", "float", "bool"]
+# Types of a metadata column that can hold weights.
+WEIGHT_TYPES = ("int", "float")
 METADATA_TYPES = {"string": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 
 # A metadata column of strings is dictionary-encoded when it has at most so many different values, and at

@@ -15,6 +15,8 @@ from retrieval.index.layout import (
     MANIFEST_FILE,
     OLDEST_FORMAT_VERSION,
     VECTORS_SINCE,
+    WEIGHT_TYPES,
+    WEIGHTS_SINCE,
 )
 from retrieval.index.manifest_entries import (
     MAX_HISTORY,
@@ -69,6 +71,7 @@ class Manifest:
         files: Every data file, by name.
         history: How the version came about: a build and the updates since, the oldest first.
         built_with: Versions of the libraries that shaped the data.
+        weight_column: Name of the metadata column that holds the weights of entities, or None.
         vectors: The vectors, or None where the version has none.
         format_version: Of the files.
     """
@@ -83,6 +86,7 @@ class Manifest:
     files: tuple[FileEntry, ...]
     history: tuple[HistoryEntry, ...]
     built_with: Mapping[str, str]
+    weight_column: str | None = None
     vectors: VectorsEntry | None = None
     format_version: int = FORMAT_VERSION
 
@@ -105,6 +109,8 @@ class Manifest:
         document = {"format": FORMAT_NAME, "format_version": self.format_version, **asdict(self)}
         if self.format_version < VECTORS_SINCE:
             del document["vectors"]
+        if self.format_version < WEIGHTS_SINCE:
+            del document["weight_column"]
         return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
     @classmethod
@@ -152,6 +158,7 @@ class Manifest:
             history=_history(document),
             built_with=_typed(document, "built_with", dict),
             vectors=_vectors(document, metadata),
+            weight_column=_weight_column(document, metadata),
             format_version=_typed(document, "format_version", int),
         )
 
@@ -167,6 +174,16 @@ def _vectors(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) ->
             raise ValueError(f"vectors.columns: expected columns of strings, of {known}, got {column!r}")
     flat = {name: value for name, value in item.items() if name != "columns"}
     return _record(VectorsEntry, {"vectors": flat}, "vectors", {"columns": tuple(columns)})
+
+
+def _weight_column(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> str | None:
+    if document["format_version"] < WEIGHTS_SINCE or document["weight_column"] is None:
+        return None
+    name: str = _typed(document, "weight_column", str)
+    known = [column.name for column in metadata if column.type in WEIGHT_TYPES]
+    if name not in known:
+        raise ValueError(f"weight_column: expected a metadata column of numbers, of {known}, got {name!r}")
+    return name
 
 
 def _history(document: Mapping[str, Any]) -> tuple[HistoryEntry, ...]:

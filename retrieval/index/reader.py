@@ -107,6 +107,7 @@ class Index:
         self._title_order = title_order
         self._forms: npt.NDArray[np.int64] | None = None
         self._max_forms: int | None = None
+        self._weights: npt.NDArray[np.float64] | None = None
 
     @classmethod
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
@@ -249,6 +250,18 @@ class Index:
             self._max_forms = int(self.forms_per_entity.max(initial=0))
         return self._max_forms
 
+    @property
+    def weights(self) -> npt.NDArray[np.float64] | None:
+        """Weight of every entity, by number: 1 where its value is missing; made on first use.
+
+        None where the index has no weights, which counts as weight 1 for every entity. Shape:
+        (num_entities,), float64, read-only.
+        """
+        column = self.manifest.weight_column
+        if self._weights is None and column is not None:
+            self._weights = _filled(self.entities.stored_column(column))
+        return self._weights
+
     def row_token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the tokens of a row, end token included.
 
@@ -355,6 +368,18 @@ class Index:
         if not 0 <= rank < self.num_rows:
             raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
         return [(rank, 0)] if self._postings is None else self._postings.of(rank)
+
+
+def _filled(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Return a column of numbers as one read-only array, with 1 for what is missing."""
+    filled = np.empty(len(column), dtype=np.float64)
+    begin = 0
+    for chunk in column.chunks:
+        end = begin + len(chunk)
+        filled[begin:end] = chunk.cast(pa.float64(), safe=False).fill_null(1.0).to_numpy()
+        begin = end
+    filled.flags.writeable = False
+    return filled
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:

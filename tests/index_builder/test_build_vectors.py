@@ -469,7 +469,7 @@ def test_an_index_of_an_older_format_gets_vectors_by_an_update(fake: FakeVectors
     rename(summary.index, folder, replace(summary.manifest, format_version=3))
     updated = update(summary.index, vectors=VectorChange(LEXICAL))
     assert updated.vectors == "made"
-    assert updated.manifest.format_version == 4
+    assert updated.manifest.format_version == 5
     stored(summary.index)
 
 

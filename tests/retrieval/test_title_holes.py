@@ -188,7 +188,7 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
         UpdateRequest(remove_ids=("absent",), ignore_missing=True), None, BuildOptions(out=summary.index)
     )
     assert updated.version != updated.parent
-    assert updated.manifest.format_version == 4
+    assert updated.manifest.format_version == 5
     assert verify(summary.index).ok
     new = summary.index / "versions" / updated.version
     for name, content in fresh.items():

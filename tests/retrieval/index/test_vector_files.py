@@ -79,7 +79,7 @@ def document(summary: BuildSummary) -> dict[str, Any]:
 
 def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
     without = summary.manifest.to_bytes()
-    assert json.loads(without)["format_version"] == 4
+    assert json.loads(without)["format_version"] == 5
     assert without.endswith(b' "vectors": null\n}\n')
     manifest = replace(summary.manifest, vectors=replace(ENTRY, columns=("kind",)))
     data = manifest.to_bytes()
