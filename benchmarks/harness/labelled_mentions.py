@@ -1,0 +1,169 @@
+"""Labelled mentions of el/ below the shared data: the catalogues they are linked to, and their documents.
+
+A line of a labelled set holds one mention with up to 600 characters of text on either side. `read_documents`
+puts the lines of a document together again, so that every mention has its place in one text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# Sets whose titles are places of GeoNames; those of all others are articles of Wikipedia.
+PLACE_SETS = ("lgl",)
+WIKIPEDIA, PLACES = "wikipedia_en", "places_geonames_lgl"
+_QUALIFIED = (re.compile(r"(.+?) \([^()]*\)"), re.compile(r"([^,]+), .+"))
+_BUILD = "from index_builder.cli import build_command; build_command()"
+# Two windows are of one stretch of text if they agree over so many characters.
+_OVERLAP_CHARS = 48
+
+
+class LabelledSpan(NamedTuple):
+    """A mention at text[start:end]; its title is None where the entity has none."""
+
+    start: int
+    end: int
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledDocument:
+    """A document, or a stretch of one, and its labelled mentions.
+
+    Attributes:
+        doc_id: Id of the document. Stretches that do not overlap have the same.
+        text: The text.
+        spans: The mentions, by start and end; they may overlap.
+    """
+
+    doc_id: str
+    text: str
+    spans: tuple[LabelledSpan, ...]
+
+
+def base_name(title: str) -> str | None:
+    """Return a title without what tells it from titles like it; None where it has no such addition.
+
+    "Mercury" of "Mercury (planet)", "Cairo" of "Cairo, Illinois".
+    """
+    for pattern in _QUALIFIED:
+        if match := pattern.fullmatch(title):
+            return match[1]
+    return None
+
+
+def catalogue_of(labelled_set: str) -> str:
+    """Return which catalogue a set is linked to: `WIKIPEDIA` or `PLACES`."""
+    return PLACES if labelled_set in PLACE_SETS else WIKIPEDIA
+
+
+def labelled_sets(shared: Path) -> list[str]:
+    """Return the names of the labelled sets."""
+    return sorted(file.name.partition(".")[0] for file in (shared / "el").glob("*.dev.jsonl.gz"))
+
+
+def write_catalogue(shared: Path, folder: Path) -> dict[str, Path]:
+    """Write both catalogues, with base names as aliases, as Parquet files for `build_index`.
+
+    Returns:
+        The file of `WIKIPEDIA` and that of `PLACES`.
+    """
+    files = {}
+    for name in (WIKIPEDIA, PLACES):
+        titles = pq.read_table(shared / "titles" / f"{name}.parquet", columns=["title"]).column("title")
+        aliases = [[base] if (base := base_name(title)) else [] for title in titles.to_pylist()]
+        table = pa.table({"title": titles, "aliases": pa.array(aliases, pa.list_(pa.string()))})
+        files[name] = folder / f"{name}.parquet"
+        pq.write_table(table, files[name])
+    return files
+
+
+def build_index(shared: Path, catalogue: Path, index: Path) -> None:
+    """Build the index of a catalogue in a process of its own: 20 s for the titles of Wikipedia."""
+    tokenizer = shared / "tokenizers" / "gpt2.tokenizer.json"
+    arguments = [str(catalogue), "--out", str(index), "--tokenizer", str(tokenizer), "--quiet"]
+    subprocess.run([sys.executable, "-c", _BUILD, *arguments], check=True)
+
+
+def gold_title(row: Mapping[str, Any]) -> str | None:
+    """Return the title that a line links its mention to, as the catalogue writes it; None: it has none."""
+    title: str | None = row.get("title_wp" if row.get("title_kind") == "wikidata_label" else "title")
+    return title
+
+
+def read_documents(path: Path) -> list[LabelledDocument]:
+    """Read a labelled set and put the windows of every document together.
+
+    Windows that share no text stay apart; so do stretches of one document between which text is missing.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            rows.setdefault(row["doc"], []).append(row)
+    return [document for doc_id, of_document in rows.items() for document in _joined(doc_id, of_document)]
+
+
+def _joined(doc_id: str, rows: Iterable[Mapping[str, Any]]) -> list[LabelledDocument]:
+    stretches: list[_Stretch] = []
+    for row in rows:
+        start = len(row["left"])
+        window = _Stretch(row["left"] + row["mention"] + row["right"], set())
+        window.spans.add(LabelledSpan(start, start + len(row["mention"]), gold_title(row)))
+        apart = []
+        for stretch in stretches:
+            offset = _offset(stretch.text, window.text)
+            if offset is None:
+                apart.append(stretch)
+            else:
+                window = stretch.joined(window, offset)
+        stretches = [*apart, window]
+    return [
+        LabelledDocument(doc_id, stretch.text, tuple(sorted(stretch.spans, key=_order)))
+        for stretch in stretches
+    ]
+
+
+def _order(span: LabelledSpan) -> tuple[int, int, str]:
+    return span.start, span.end, span.title or ""
+
+
+@dataclass(slots=True)
+class _Stretch:
+    text: str
+    spans: set[LabelledSpan]
+
+    def joined(self, other: _Stretch, offset: int) -> _Stretch:
+        """Return both as one; `offset` is where the other's text begins in this one's, maybe before it."""
+        if offset < 0:
+            return other.joined(self, -offset)
+        moved = {LabelledSpan(s.start + offset, s.end + offset, s.title) for s in other.spans}
+        return _Stretch(self.text + other.text[len(self.text) - offset :], self.spans | moved)
+
+
+def _offset(text: str, other: str) -> int | None:
+    """Return where another text begins in a text, agreeing over the longest overlap; None: nowhere."""
+    found = [(length, at) for at, length in _overlaps(text, other)]
+    found += [(length, -at) for at, length in _overlaps(other, text)]
+    return max(found)[1] if found else None
+
+
+def _overlaps(text: str, other: str) -> Iterable[tuple[int, int]]:
+    """Yield every place of `text` from which on it agrees with `other`, and over how many characters."""
+    anchor = other[:_OVERLAP_CHARS]
+    at = text.find(anchor)
+    while at >= 0:
+        length = min(len(text) - at, len(other))
+        if text.startswith(other[:length], at):
+            yield at, length
+        at = text.find(anchor, at + 1)
