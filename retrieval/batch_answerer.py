@@ -276,6 +276,8 @@ class BatchAnswerer:
         part = [batch[query] for query in chosen]
         outcomes = self._scorer.score(
             session if len(chosen) == len(batch) else session.select(chosen),
+            [work.job.request for work in part],
+            [work.allowed for work in part],
             [work.to_score for work in part],
             [work.job.cancel for work in part],
             [work.room for work in part],

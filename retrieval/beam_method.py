@@ -22,9 +22,11 @@ from decoding.trace import Trace
 from decoding.types import Hypothesis
 from retrieval.decoded import Decoded
 from retrieval.entity_scores import EntityScore, is_proven
-from retrieval.filters.entity_filter import EntityFilter, constraint_of
+from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
+from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally, count_entities, credit, rank_by_score
+from retrieval.request_checks import MAX_SHORTLIST_SIZE
+from retrieval.tallies import Tally, best_first, count_entities, credit, possible, rank_by_score
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 # How often, and by what factor, a list of too few entities is searched again with more surface forms and
@@ -94,7 +96,7 @@ class _Query:
     def __init__(self, index: Index, request: RetrieveRequest, allowed: EntityFilter | None) -> None:
         self._index = index
         self._request = request
-        self._allowed = allowed
+        self._owners = FormOwners(index, mask_of(allowed), request.role_weight)
         self._score = EntityScore(request.aggregation == "max", request.length_penalty)
         self._num_entities = count_entities(index, allowed)
         self._tallies: dict[int, Tally] = {}
@@ -164,8 +166,8 @@ class _Query:
             num_exact_nodes=self._num_exact_nodes,
             num_steps=self._num_steps,
         )
-        scores = {entity: self._score.of(tally) for entity, tally in self._tallies.items()}
-        entities = sorted(scores, key=lambda entity: (-scores[entity], entity))
+        scores = possible({entity: self._score.of(tally) for entity, tally in self._tallies.items()})
+        entities = best_first(self._index, scores, MAX_SHORTLIST_SIZE + 1)
         return Decoded(answer, tuple(entities), self._unseen)
 
     def _wider(self, last: BeamResult) -> BeamParams | None:
@@ -205,7 +207,7 @@ class _Query:
         for hypothesis in hypotheses:
             if hypothesis.row not in self._rows:
                 self._rows[hypothesis.row] = hypothesis
-                credit(self._index, self._tallies, hypothesis, 0.0, self._allowed)
+                credit(self._tallies, hypothesis, self._owners(hypothesis.row))
 
     def _is_proven(self, unseen: float) -> bool:
         """Whether the entities are, if no row that was not found has a better score than `unseen`."""

@@ -13,8 +13,9 @@ class Decoded:
 
     Attributes:
         answer: The answer of the decoder alone.
-        entities: All entities that were found, the best first: more than the answer lists, as a rule.
-        unseen: No row of other entities has a better score; inf where nobody knows.
+        entities: The entities that were found, the best first: more than the answer lists, as a rule, and
+            with `beam` not more than one above `MAX_SHORTLIST_SIZE`.
+        unseen: No row that was not found has a better score; inf where nobody knows.
     """
 
     answer: RetrievalResult

@@ -11,11 +11,14 @@ import numpy as np
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
-from decoding.row_scores import RowScores, score_rows
+from decoding.row_scores import score_rows
 from decoding.types import Hypothesis
 from retrieval.entity_rows import EntityRows
+from retrieval.filters.entity_filter import EntityFilter, mask_of
+from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally, log_sum
+from retrieval.tallies import OwnForm, Tally, log_sum
+from retrieval.types import RetrieveRequest
 
 # Surface forms of one query; of entities with more together, some aliases of those with the most are left
 # out. Two thousand entities of four forms each fit.
@@ -58,6 +61,8 @@ class EntityScorer:
     def score(
         self,
         session: DecodeSession,
+        requests: Sequence[RetrieveRequest],
+        filters: Sequence[EntityFilter | None],
         entities: Sequence[Sequence[int]],
         cancel: Sequence[CancelToken | None],
         room: Sequence[int | None],
@@ -66,6 +71,8 @@ class EntityScorer:
 
         Args:
             session: Stays as it is; branches that it has are not seen.
+            requests: How entities share a form.
+            filters: The entities among which they share it.
             entities: Entity numbers, none of a query's twice.
             cancel: Polled between forwards.
             room: Most tokens that may follow each prompt.
@@ -88,27 +95,36 @@ class EntityScorer:
                 if logprob is not None
             }
             rows, is_whole = wanted[query]
-            found.append(_scored(entities[query], rows, forms, is_whole, scores))
+            owners = FormOwners(self._index, mask_of(filters[query]), requests[query].role_weight)
+            tallies = _tallies(entities[query], rows, forms, owners)
+            found.append(
+                Scored(
+                    tallies=tallies,
+                    logprob=log_sum([form.logprob for form in forms.values()]),
+                    num_forms=len(forms),
+                    num_nodes=scores.num_nodes,
+                    has_all_listed=is_whole,
+                    is_complete=is_whole and None not in scores.logprobs,
+                )
+            )
         return found
 
 
-def _scored(
+def _tallies(
     entities: Sequence[int],
     rows: Sequence[Sequence[int]],
     forms: dict[int, Hypothesis],
-    is_whole: bool,
-    scores: RowScores,
-) -> Scored:
+    owners: FormOwners,
+) -> dict[int, Tally]:
+    """Return the forms of every entity that the model can write, each with the entity's share."""
+    owners_of = {rank: owners(rank) for rank, form in forms.items() if form.logprob > -math.inf}
     tallies = {}
     for entity, mine in zip(entities, rows, strict=True):
-        written = {rank: forms[rank] for rank in mine if rank in forms and forms[rank].logprob > -math.inf}
+        written = {
+            rank: OwnForm(forms[rank], owners_of[rank].log_share(entity))
+            for rank in mine
+            if rank in owners_of
+        }
         if written:
             tallies[entity] = Tally(written)
-    return Scored(
-        tallies=tallies,
-        logprob=log_sum([form.logprob for form in forms.values()]),
-        num_forms=len(forms),
-        num_nodes=scores.num_nodes,
-        has_all_listed=is_whole,
-        is_complete=is_whole and None not in scores.logprobs,
-    )
+    return tallies

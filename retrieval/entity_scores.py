@@ -1,7 +1,8 @@
 """Scores of entities from those of their surface forms, and when a list of entities is proven.
 
 A search says of every row it did not list that its score is at most a bound, the *unseen* one. What that
-means for an entity depends on how its forms make its score, so both stand here together.
+means for an entity depends on how its forms make its score, so both stand here together. An entity has at most
+all of a form, P(e | f) <= 1, so what bounds a form bounds what it adds to any entity.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ def is_proven(
     """Whether the k best entities are known, in their order, counting every surface form.
 
     An entity stands where it does when its score, from the forms that were found, is at least what any entity
-    behind it may have. Forms that were not found only add to a score, so nothing else has to be known of
-    those in front. It holds under a filter as it does without: an allowed entity makes every row it has
-    allowed, so that none of its forms is out of reach, and what bounds the rows not seen bounds those.
+    behind it has, and more than what one may have of which a form was not found: an equal score might belong
+    in front of it, by weight or title (`retrieval.tallies.best_first`). Forms that were not found only add to
+    a score, so nothing else has to be known of those in front. It holds under a filter as it does without: an
+    allowed entity makes every row it has allowed, so that none of its forms is out of reach, and what bounds
+    the rows not seen bounds those.
 
     Args:
         index: Knows how many surface forms an entity has.
@@ -68,18 +71,19 @@ def is_proven(
     """
     if unseen == -math.inf:
         return True
-    if len(tallies) < min(k, num_entities):
-        return False
     scores = {entity: score.of(tally) for entity, tally in tallies.items()}
     order = sorted(scores, key=lambda entity: -scores[entity])
-    # Upper bound of everything behind a position, from the end of the list upwards.
+    if len(order) < min(k, num_entities) or scores[order[min(k, len(order)) - 1]] == -math.inf:
+        return False
+    # Upper bound of everything behind a position that is not known exactly, from the end of the list upwards.
     behind = -math.inf
     if len(order) < num_entities:
         behind = score.bound(-math.inf, index.max_forms, unseen)
     for position in range(len(order) - 1, -1, -1):
         entity = order[position]
-        if position < k and scores[entity] < behind:
+        if position < k and scores[entity] <= behind:
             return False
         missing = int(index.forms_per_entity[entity]) - len(tallies[entity].forms)
-        behind = max(behind, score.bound(scores[entity], missing, unseen))
+        if missing > 0:
+            behind = max(behind, score.bound(scores[entity], missing, unseen))
     return True

@@ -12,9 +12,9 @@ from retrieval.explanation import (
     ExplanationDraw,
     ExplanationNode,
 )
-from retrieval.filters.entity_filter import EntityFilter
+from retrieval.filters.entity_filter import EntityFilter, mask_of
+from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
-from retrieval.tallies import entities_of
 from retrieval.token_texts import TokenTexts
 from retrieval.types import Candidate, RetrievalResult
 
@@ -88,13 +88,14 @@ class Explainer:
         self, trace: Trace, candidates: Sequence[Candidate], allowed: EntityFilter | None
     ) -> dict[int, int]:
         """Return which candidate ends where, by place in the trace; of several the best."""
+        owners = FormOwners(self._index, mask_of(allowed), 1.0)
         rank_of = {candidate.entity_id: rank for rank, candidate in enumerate(candidates, start=1)}
         found: dict[int, int] = {}
         known: dict[int, int | None] = {}
         for place, node in enumerate(trace.nodes):
             if node.state != "finished":
                 continue
-            numbers = entities_of(self._index, node.row, allowed)
+            numbers = owners(node.row).entities
             for number in numbers:
                 if number not in known:
                     known[number] = rank_of.get(self._index.entity(number).entity_id)

@@ -1,7 +1,7 @@
 """The retrieval methods: from a decoder's rows to ranked catalogue entities.
 
-`beam` lists the likeliest surface forms (`retrieval.beam_method`), `disc` samples them; both are aggregated
-by entity (`retrieval.tallies`). Under a filter the forms are those of rows that name an allowed entity. What
+`beam` lists the likeliest surface forms (`retrieval.beam_method`), `disc` samples them and an owner of each;
+both are aggregated by entity (`retrieval.tallies`). Under a filter the forms are those of rows that name an allowed entity. What
 `shortlist` and `auto` make of entities is in `retrieval.scored_methods`.
 """
 
@@ -11,8 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from decoding.cancellation import CancelToken
+from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
+from decoding.disc.proposer import OWNER
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
@@ -20,9 +24,10 @@ from decoding.title_trie import TitleTrie
 from decoding.trace import Trace
 from retrieval.decoded import Decoded
 from retrieval.explanation import Explanation
-from retrieval.filters.entity_filter import EntityFilter, constraint_of
+from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
+from retrieval.index.owners import FormOwners, Owners
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally, credit, order_by_share, rank_by_share
+from retrieval.tallies import Tally, best_first, by_share, credit, rank_by_share
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 Outcome = RetrievalResult | DecodingCancelledError
@@ -60,9 +65,10 @@ def decode_by_disc(
 
     All have one `top_m`, one `adaptive` and one number of prefixes per draw.
 
-    Under a filter the set S of DISC is that of the rows allowed: samples follow the model's distribution over
-    them, and the mass is their probability. The draws of each query are written into its trace, where there
-    are traces.
+    A sample is a row and then one of its owners, with P(e | f): samples of entities follow P(e | q) / P_L(S).
+    Under a filter the set S is that of the rows allowed: samples follow the model's distribution over them,
+    and the mass is their probability. The draws of each query are written into its trace, where there are
+    traces.
     """
     filters = filters or [None] * len(requests)
     params = [
@@ -91,8 +97,13 @@ def _disc_found(
     index: Index, request: RetrieveRequest, result: DiscResult, allowed: EntityFilter | None
 ) -> Decoded:
     tallies: dict[int, Tally] = {}
-    for sample in result.samples:
-        credit(index, tallies, sample.hypothesis, 1.0 / len(result.samples), allowed)
+    owners_of = FormOwners(index, mask_of(allowed), request.role_weight)
+    owners = {row: owners_of(row) for row in {sample.hypothesis.row for sample in result.samples}}
+    chances = uniforms(torch.tensor(request.seed or 0), OWNER, torch.arange(len(result.samples))).tolist()
+    for sample, chance in zip(result.samples, chances, strict=True):
+        mine = owners[sample.hypothesis.row]
+        credit(tallies, sample.hypothesis, mine)
+        tallies[_drawn(mine, chance)].share += 1.0 / len(result.samples)
     answer = RetrievalResult(
         query=request.query,
         method="disc",
@@ -107,7 +118,15 @@ def _disc_found(
         num_steps=result.num_steps,
         seed=request.seed,
     )
-    return Decoded(answer, tuple(order_by_share(tallies)), math.inf)
+    return Decoded(answer, tuple(best_first(index, by_share(tallies), len(tallies))), math.inf)
+
+
+def _drawn(owners: Owners, chance: float) -> int:
+    """Return the owner that a uniform number in (0, 1) draws, with P(e | f)."""
+    for entity, share in zip(*owners, strict=True):
+        if (chance := chance - share) < 0:
+            return entity
+    return max(zip(owners.shares, owners.entities, strict=True))[1]  # rounding has left a little behind all
 
 
 def or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalResult:

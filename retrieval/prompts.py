@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from retrieval.arguments import check_text, number
 from retrieval.errors import InputError, ModelError
-from retrieval.request_checks import MAX_VECTOR_WEIGHT
+from retrieval.request_checks import (
+    DEFAULT_TITLE_WEIGHT,
+    MAX_TITLE_WEIGHT,
+    MAX_VECTOR_WEIGHT,
+    MIN_TITLE_WEIGHT,
+)
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.types import Mention
 
@@ -153,6 +158,22 @@ BUILT_IN = {template.name: template for template in (PLAIN, FEW_SHOT, MENTION, J
 
 
 @dataclass(frozen=True, slots=True)
+class NameEvidence:
+    """How evidence is weighed among the entities that a text calls by one name (docs/numbers.md).
+
+    Attributes:
+        spelling: How much more an entity counts whose name is spelled as in the text, letter case included.
+        context: How much more one counts of whose title another word stands near the mention.
+        model: Exponent of the model's probability: 1 believes it as it is, 0 not at all. The less a model
+            knows, the smaller: it is measured, not guessed.
+    """
+
+    spelling: float = 6.0
+    context: float = 9.0
+    model: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """What `genret.json` beside a checkpoint says: its prompts and how its titles are rendered.
 
@@ -167,6 +188,9 @@ class CheckpointConfig:
             "annotate", or the default template of a checkpoint that was taught with one of its own.
         vector_weight: What a similarity of 1 adds to the scores of the method `auto` where a request does not
             say, in [0, 1000]. The less a model knows, the more: it is measured, not guessed.
+        title_weight: How much more a title counts than an alias where entities share a surface form and a
+            request does not say, in [1e-6, 1e6].
+        name_evidence: What else counts where a text is linked among the entities of one name.
     """
 
     prompts: Mapping[str, PromptTemplate] = field(default_factory=lambda: dict(BUILT_IN))
@@ -176,6 +200,8 @@ class CheckpointConfig:
     rendering: Rendering | None = None
     annotate_prompt: str | None = None
     vector_weight: float = 0.0
+    title_weight: float = DEFAULT_TITLE_WEIGHT
+    name_evidence: NameEvidence = field(default_factory=NameEvidence)
 
     def prompt(self, name: str | None) -> PromptTemplate:
         """Return the template called `name`, the default one for None.
@@ -224,10 +250,15 @@ class CheckpointConfig:
                 for name, template in sorted(self.prompts.items())
             },
         }
-        if self.annotate_prompt is not None:  # releases that do not know it refuse the file
+        # Releases that do not know one of these refuse the file.
+        if self.annotate_prompt is not None:
             document["annotate_prompt"] = self.annotate_prompt
         if self.vector_weight:
             document["vector_weight"] = self.vector_weight
+        if self.title_weight != DEFAULT_TITLE_WEIGHT:
+            document["title_weight"] = self.title_weight
+        if self.name_evidence != NameEvidence():
+            document["name_evidence"] = asdict(self.name_evidence)
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
 
@@ -258,6 +289,8 @@ class CheckpointConfig:
         rendering = fields.pop("rendering", None)
         defaults = {name: fields.pop(name, getattr(cls(), name)) for name in _DEFAULT_PROMPTS}
         weight = number("vector_weight", fields.pop("vector_weight", 0.0), 0.0, MAX_VECTOR_WEIGHT)
+        title_weight = _factor("title_weight", fields.pop("title_weight", DEFAULT_TITLE_WEIGHT))
+        evidence = _name_evidence(fields.pop("name_evidence", {}))
         if fields:
             raise ValueError(f"unknown keys {sorted(fields)}")
         for name, value in defaults.items():
@@ -267,6 +300,8 @@ class CheckpointConfig:
             prompts=prompts,
             rendering=Rendering.from_json(rendering) if rendering is not None else None,
             vector_weight=weight,
+            title_weight=title_weight,
+            name_evidence=evidence,
             **defaults,
         )
 
@@ -280,6 +315,19 @@ def _template(name: str, value: object) -> PromptTemplate:
         return PromptTemplate(name=name, **fields)
     except InputError as error:
         raise ValueError(f"prompts.{name}.{error}") from None
+
+
+def _name_evidence(value: object) -> NameEvidence:
+    fields = _object("name_evidence", value)
+    if unknown := sorted(set(fields) - set(asdict(NameEvidence()))):
+        raise ValueError(f"name_evidence: unknown keys {unknown}; known: {sorted(asdict(NameEvidence()))}")
+    model = number("name_evidence.model", fields.pop("model", NameEvidence().model), 0.0, 100.0)
+    factors = {name: _factor(f"name_evidence.{name}", factor) for name, factor in fields.items()}
+    return NameEvidence(model=model, **factors)
+
+
+def _factor(name: str, value: object) -> float:
+    return number(name, value, MIN_TITLE_WEIGHT, MAX_TITLE_WEIGHT)
 
 
 def _object(name: str, value: object) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class RequestOptions(TypedDict, total=False):
     decoder: str | None
     vector_weight: float | None
     shortlist_query: str | None
+    title_weight: float | None
 
 
 def with_options(k: int, method: str, prompt: str | None, options: RequestOptions) -> RetrieveRequest:

@@ -381,10 +381,17 @@ class Retriever(Questions):
         self.check_method(request)
         template = self.config.prompt(request.prompt)
         prompt = self._prompts.encode(template, request.query)
-        if request.method == "auto" and request.vector_weight is None and not request.exact:
+        return Job(self._completed(request), prompt, self._prompts.num_shared(template), cancel)
+
+    def _completed(self, request: RetrieveRequest) -> RetrieveRequest:
+        """Return a request with the checkpoint's weights where it has none of its own."""
+        title_weight, vector_weight = request.title_weight, request.vector_weight
+        if title_weight is None:
+            title_weight = self.config.title_weight
+        if request.method == "auto" and vector_weight is None and not request.exact:
             # What is to be proven is an order of log-probabilities: there the checkpoint has no say.
-            request = replace(request, vector_weight=self.config.vector_weight)
-        return Job(request, prompt, self._prompts.num_shared(template), cancel)
+            vector_weight = self.config.vector_weight
+        return replace(request, title_weight=title_weight, vector_weight=vector_weight)
 
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
         """Return a request that can be answered with its prompt and the rows of its titles."""

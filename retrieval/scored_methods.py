@@ -1,7 +1,7 @@
 """The methods `shortlist` and `auto`: entities that were proposed or decoded, every one scored exactly.
 
 `shortlist` scores what the vectors propose; `auto` scores that and what a decoder found. The candidates of
-both have the probability of all of their surface forms, so that they can be compared, whoever found them.
+both have their share in all of their surface forms, so that they can be compared, whoever found them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
 from retrieval.methods import or_abstain
 from retrieval.request_checks import MAX_SHORTLIST_SIZE
-from retrieval.tallies import candidate, count_entities
+from retrieval.tallies import best_first, candidate, count_entities, possible
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 # From entity numbers to how alike each and the query are.
@@ -72,12 +72,12 @@ def scored_answer(
     entity_score = EntityScore(request.aggregation == "max", request.length_penalty)
     weight = request.similarity_weight
     known = dict(proposed.similarities)
-    scores = {number: entity_score.of(tally) for number, tally in scored.tallies.items()}
+    scores = possible({number: entity_score.of(tally) for number, tally in scored.tallies.items()})
     if weight:
         _complete(known, list(scores), similarities)
         # Without vectors all are alike, as far as anybody knows.
         scores = {number: score + weight * known.get(number, 0.0) for number, score in scores.items()}
-    order = sorted(scores, key=lambda number: (-scores[number], number))[: request.k]
+    order = best_first(index, scores, request.k)
     _complete(known, order, similarities)
     candidates = []
     for number in order:

@@ -1,18 +1,21 @@
-"""What a decoder's rows say about entities: the surface forms found of each, and its share of the samples.
+"""What rows that were found say about entities: P(e | q) = Σ_f P(f | q) · P(e | f), one entity at a time.
 
-Under a filter only allowed entities are credited.
+Under a filter only allowed entities share a form, and only they are credited.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from typing import Any
 
 import numpy as np
 
 from decoding.types import Hypothesis
 from retrieval.filters.entity_filter import EntityFilter
+from retrieval.index.owners import Owners, log_or_nothing
 from retrieval.index.reader import Index
 from retrieval.types import Candidate
 
@@ -25,27 +28,43 @@ def log_sum(logprobs: Sequence[float]) -> float:
     return largest + math.log(math.fsum(math.exp(v - largest) for v in logprobs))
 
 
+@dataclass(frozen=True, slots=True)
+class OwnForm:
+    """A surface form of an entity, as a decoder wrote it.
+
+    Attributes:
+        hypothesis: The row and log P(f | q).
+        log_share: log P(e | f); -inf where the entity has no share in it.
+    """
+
+    hypothesis: Hypothesis
+    log_share: float = 0.0
+
+    @property
+    def logprob(self) -> float:
+        """Log of P(f | q) · P(e | f)."""
+        return self.hypothesis.logprob + self.log_share
+
+    def score(self, length_penalty: float) -> float:
+        """Return what `logprob` is with a length penalty on the form."""
+        return self.hypothesis.score(length_penalty) + self.log_share
+
+
 @dataclass(slots=True)
 class Tally:
     """What is known of one entity: its surface forms by rank, and its share of the samples."""
 
-    forms: dict[int, Hypothesis] = field(default_factory=dict)
+    forms: dict[int, OwnForm] = field(default_factory=dict)
     share: float = 0.0
 
     @property
     def logprob(self) -> float:
-        """Log-sum-exp over the distinct surface forms found."""
+        """Log P(e | q), from the distinct surface forms found."""
         return log_sum([form.logprob for form in self.forms.values()])
 
-    def best(self, length_penalty: float = 0.0) -> Hypothesis:
-        """Return the form with the best score; of equal ones the first in order."""
-        return max(self.forms.values(), key=lambda form: (form.score(length_penalty), -form.row))
-
-
-def entities_of(index: Index, row: int, allowed: EntityFilter | None) -> list[int]:
-    """Return the numbers of the entities a row names and the filter allows."""
-    entities = index.entities_of(row)
-    return entities if allowed is None else [entity for entity in entities if allowed.allowed[entity]]
+    def best(self, length_penalty: float = 0.0) -> OwnForm:
+        """Return the form that says most for the entity; of equal ones the first in order."""
+        return max(self.forms.values(), key=lambda form: (form.score(length_penalty), -form.hypothesis.row))
 
 
 def count_entities(index: Index, allowed: EntityFilter | None) -> int:
@@ -60,32 +79,55 @@ def all_entities(index: Index, allowed: EntityFilter | None) -> tuple[int, ...]:
     return tuple(np.flatnonzero(allowed.allowed).tolist())
 
 
-def credit(
-    index: Index,
-    tallies: dict[int, Tally],
-    hypothesis: Hypothesis,
-    share: float,
-    allowed: EntityFilter | None,
-) -> None:
-    """Credit a row to every allowed entity it names; those that share it share the probability equally."""
-    entities = entities_of(index, hypothesis.row, allowed)
-    for entity in entities:
+def credit(tallies: dict[int, Tally], hypothesis: Hypothesis, owners: Owners) -> None:
+    """Credit a row to its owners, each with its share."""
+    for entity, share in zip(*owners, strict=True):
         tally = tallies.setdefault(entity, Tally())
-        tally.forms[hypothesis.row] = hypothesis
-        tally.share += share / len(entities)
+        tally.forms[hypothesis.row] = OwnForm(hypothesis, log_or_nothing(share))
 
 
-def order_by_share(tallies: dict[int, Tally]) -> list[int]:
-    """Return the entities, those with the largest shares of the samples first, of equal ones the likelier."""
-    # Entity numbers break ties, here and below, so that equal scores come out in one order everywhere.
-    return sorted(tallies, key=lambda number: (-tallies[number].share, -tallies[number].logprob, number))
+def best_first(index: Index, scores: Mapping[int, Any], k: int) -> list[int]:
+    """Return the k entities with the largest scores, the best first.
+
+    Of equal ones the one with the greater weight comes first, then the one whose title comes first, then its
+    id: nothing depends on the order of a catalogue's file.
+    """
+    order = sorted(scores, key=lambda entity: scores[entity], reverse=True)
+    if len(order) > k:
+        least = scores[order[k - 1]]
+        order = list(takewhile(lambda entity: scores[entity] >= least, order))
+    groups: Iterable[list[int]] = (list(group) for _, group in groupby(order, key=lambda e: scores[e]))
+    return [entity for group in groups for entity in _tied(index, group)][:k]
+
+
+def _tied(index: Index, entities: list[int]) -> list[int]:
+    if len(entities) == 1:
+        return entities
+    weights = index.weights
+    names = index.entities.names(entities)
+    ordered = sorted(
+        zip(entities, names, strict=True),
+        key=lambda pair: (0.0 if weights is None else -weights[pair[0]], pair[1]),
+    )
+    return [entity for entity, _ in ordered]
+
+
+def by_share(tallies: Mapping[int, Tally]) -> dict[int, tuple[float, float]]:
+    """Return scores by which entities with more of the samples come first, of equal ones the likelier."""
+    return {number: (tally.share, tally.logprob) for number, tally in tallies.items()}
+
+
+def possible(scores: Mapping[int, float]) -> dict[int, float]:
+    """Return the scores of entities that have any probability: nothing else is an answer."""
+    return {entity: score for entity, score in scores.items() if score > -math.inf}
 
 
 def rank_by_share(index: Index, tallies: dict[int, Tally], k: int) -> tuple[Candidate, ...]:
-    """Return the k entities with the largest shares of the samples, of equal ones the likelier first."""
+    """Return the k entities with the largest shares of the samples; those without any are left out."""
+    drawn = {number: tally for number, tally in tallies.items() if tally.share}
     return tuple(
         candidate(index, number, tallies[number], tallies[number].best(), share, share)
-        for number in order_by_share(tallies)[:k]
+        for number in best_first(index, by_share(drawn), k)
         for share in (tallies[number].share,)
     )
 
@@ -98,11 +140,10 @@ def rank_by_score(
     length_penalty: float = 0.0,
 ) -> tuple[Candidate, ...]:
     """Return the k entities with the best scores, each under its best surface form."""
-    scores = {number: score(tally) for number, tally in tallies.items()}
-    order = sorted(scores, key=lambda number: (-scores[number], number))[:k]
+    scores = possible({number: score(tally) for number, tally in tallies.items()})
     return tuple(
         candidate(index, number, tallies[number], tallies[number].best(length_penalty), scores[number], None)
-        for number in order
+        for number in best_first(index, scores, k)
     )
 
 
@@ -110,7 +151,7 @@ def candidate(
     index: Index,
     number: int,
     tally: Tally,
-    form: Hypothesis,
+    form: OwnForm,
     score: float,
     probability: float | None,
     similarity: float | None = None,
@@ -120,7 +161,7 @@ def candidate(
     return Candidate(
         entity_id=entity.entity_id,
         title=entity.title,
-        surface=index.surface(form.row, number),
+        surface=index.surface(form.hypothesis.row, number),
         logprob=tally.logprob,
         probability=probability,
         metadata=entity.metadata,

@@ -15,6 +15,7 @@ from retrieval.filters.restriction import Restriction
 from retrieval.request_checks import (
     DEFAULT_NUM_SAMPLES,
     DEFAULT_SHORTLIST_SIZE,
+    DEFAULT_TITLE_WEIGHT,
     SCORED_METHODS,
     checked_fields,
 )
@@ -56,8 +57,8 @@ class RetrieveRequest:
         exact_budget: `exact`: most tokens computed for that, in [0, 1,000,000]; None: 1,024.
         length_penalty: `beam`: surface forms are ranked by logprob / length ** length_penalty, the length in
             tokens with the end token, in [-4, 4]. 0: by log-probability; above 0 favours long ones.
-        aggregate: `beam`: what the score of an entity is: "sum", the probability of all of its surface forms
-            that were found, or "max", the score of the best one. None: "sum", and "max" with a
+        aggregate: `beam`: what the score of an entity is: "sum", its probability by all of its surface forms
+            that were found, or "max", that by the best one. None: "sum", and "max" with a
             `length_penalty`, where "sum" is refused: a sum of probabilities has no length.
         prompt: Name of the prompt template; None: the checkpoint's default.
         filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
@@ -73,6 +74,8 @@ class RetrieveRequest:
         vector_weight: `shortlist`, `auto`: what a similarity of 1 adds to the score, in [0, 1000]; None: 0
             with `shortlist` and with `exact`, the checkpoint's `vector_weight` with `auto`.
         shortlist_query: `shortlist`, `auto`: the text that the vectors are asked with; None: the query.
+        title_weight: How much more an entity counts for a surface form that is its title than for one that is
+            its alias, where several entities share the form, in [1e-6, 1e6]; None: the checkpoint's.
         restriction: What these three say, read once.
 
     Raises:
@@ -103,6 +106,7 @@ class RetrieveRequest:
     decoder: str | None = None
     vector_weight: float | None = None
     shortlist_query: str | None = None
+    title_weight: float | None = None
     restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -163,6 +167,11 @@ class RetrieveRequest:
         return self.vector_weight or 0.0
 
     @property
+    def role_weight(self) -> float:
+        """The `title_weight` in force."""
+        return DEFAULT_TITLE_WEIGHT if self.title_weight is None else self.title_weight
+
+    @property
     def vector_text(self) -> str:
         """What the vectors are asked with."""
         return self.query if self.shortlist_query is None else self.shortlist_query
@@ -209,16 +218,18 @@ class Candidate:
     Attributes:
         entity_id: The entity.
         title: Its canonical title.
-        surface: The surface form the model wrote (title or alias); the best when several were found.
-        logprob: Natural log of the model's probability of the entity's surface forms (log-sum-exp over
-            them): those that were found with `beam` and `disc`, all of them with `shortlist` and `auto`.
-        probability: `disc`: share of the samples that named this entity (a sample whose surface form
-            belongs to several entities counts in equal parts); `beam`: None; `shortlist` and `auto`: the
-            probability of the entity's surface forms over that of all forms that were scored.
+        surface: The surface form the model wrote (title or alias); where several were found, the one that
+            says most for the entity.
+        logprob: log P(e | q), natural: the sum over the entity's surface forms of the model's probability of
+            the form times the entity's share in it, P(f | q) · P(e | f). Over the forms that were found with
+            `beam` and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md.
+        probability: `disc`: share of the samples that named this entity; `beam`: None; `shortlist` and
+            `auto`: P(e | q) over the probability of all forms that were scored.
         metadata: The entity's metadata.
-        score: What the list is ordered by. `beam`: `logprob`, or with the aggregate "max" the logprob of
-            `surface`, divided by its length ** length_penalty; `disc`: `probability`; `shortlist` and `auto`:
-            `logprob`, or what it is with `beam`, plus the request's `vector_weight` times `similarity`.
+        score: What the list is ordered by; equal ones by weight, title and id. `beam`: `logprob`, or with the
+            aggregate "max" log P(f | q) of `surface`, divided by its length ** length_penalty, plus
+            log P(e | f); `disc`: `probability`; `shortlist` and `auto`: `logprob`, or what it is with `beam`,
+            plus the request's `vector_weight` times `similarity`.
         similarity: `shortlist`, `auto`: how alike the query and the entity's most similar text are, by their
             vectors; None where no vectors were asked.
     """

@@ -20,7 +20,7 @@ from decoding.stopping import StopPoll
 from decoding.types import Constraint
 
 # Streams of the counter-based generator: what a uniform is used for.
-ACCEPT, FIRST, SECOND, CHOOSE, ACCEPT_AGAIN = range(5)
+ACCEPT, FIRST, SECOND, CHOOSE, ACCEPT_AGAIN, OWNER = range(6)
 
 
 class DrawBatch:

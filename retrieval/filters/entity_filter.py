@@ -42,6 +42,11 @@ class EntityFilter:
         return self.allowed.nbytes + self.rows.num_bytes
 
 
+def mask_of(allowed: EntityFilter | None) -> BoolArray | None:
+    """Return which entities a filter allows, by number; None without a filter."""
+    return None if allowed is None else allowed.allowed
+
+
 def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> Constraint:
     """Return what may be written: any title, or per query a title of an entity that its filter allows."""
     if all(allowed is None for allowed in filters):

@@ -71,6 +71,12 @@ class EntityTable:
             metadata={name: batch.column(name)[at].as_py() for name in self.metadata_columns},
         )
 
+    def names(self, numbers: Sequence[int]) -> list[tuple[str, str]]:
+        """Return title and id of entities, at least one, in the given order."""
+        found = self.take(np.asarray(numbers, dtype=np.int64))
+        columns = (found.column(TITLE).to_pylist(), found.column(self.id_column).to_pylist())
+        return list(zip(*columns, strict=True))
+
     def form(self, number: int, form: int) -> str:
         """Return a surface form's text: the title for 0, the n-th alias for n."""
         batch, at = self._locate(number)

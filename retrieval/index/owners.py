@@ -1,0 +1,111 @@
+"""The entities that own a surface form, and how they share its probability: P(e | f).
+
+A language model gives a probability to a string; people mean an entity. What lies between the two is
+computed here and nowhere else: every probability of an entity is P(e | q) = Σ_f P(f | q) · P(e | f).
+
+The share of an entity e in a form f is that of its role times its share in the role:
+
+    P(e | f) = strength(role) / Σ strengths · w(e) / Σ w(owners in that role)
+    strength(role) = the role's own weight · the largest w among its owners
+
+An owner's role is to have the form as its title (role weight `title_weight`) or as an alias (1); w is the
+index's weight of the entity, 1 where it has none. Roles compete by their best owner and not by how many they
+are: the entity titled "Chicago" is meant as often beside twenty railways with the alias "Chicago" as beside
+two (docs/numbers.md has the measurement).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.index.reader import Index
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Owners(NamedTuple):
+    """The entities that own a form, ascending, and their shares, which sum to 1.
+
+    Attributes:
+        entities: Entity numbers.
+        shares: P(e | f) of each.
+    """
+
+    entities: Sequence[int]
+    shares: Sequence[float]
+
+    def log_share(self, entity: int) -> float:
+        """Return log P(e | f); -inf of an entity that does not own the form, or whose share is 0."""
+        if len(self.entities) == 1:
+            return 0.0 if self.entities[0] == entity else -math.inf
+        at = int(np.searchsorted(self.entities, entity))
+        if at == len(self.entities) or self.entities[at] != entity:
+            return -math.inf
+        return log_or_nothing(self.shares[at])
+
+
+def log_or_nothing(share: float) -> float:
+    """Return the natural log of a share; -inf of 0."""
+    return math.log(share) if share else -math.inf
+
+
+class FormOwners:
+    """Finds the owners of surface forms and their shares, for one request.
+
+    Args:
+        index: An open index.
+        allowed: By entity number, which may share; None: all. Shape: (num_entities,).
+        title_weight: How much more a title counts than an alias, above 0.
+    """
+
+    def __init__(self, index: Index, allowed: npt.NDArray[np.bool_] | None, title_weight: float) -> None:
+        self._index = index
+        self._allowed = allowed
+        self._title_weight = title_weight
+
+    def __call__(self, row: int) -> Owners:
+        """Return the allowed entities that own the form of a row; none where none is allowed."""
+        index, allowed = self._index, self._allowed
+        if index.is_one_to_one:
+            return Owners((row,), (1.0,)) if allowed is None or allowed[row] else Owners((), ())
+        postings = index.postings
+        begin, end = int(postings.offsets[row]), int(postings.offsets[row + 1])
+        entities, forms = postings.entity[begin:end], postings.form[begin:end]
+        if allowed is not None:
+            kept = allowed[entities]
+            entities, forms = entities[kept], forms[kept]
+        if len(entities) < 2:  # nearly always
+            return Owners(entities.tolist(), (1.0,) * len(entities))
+        weights = np.ones(len(entities)) if index.weights is None else index.weights[entities]
+        is_title = forms == 0
+        shares = shares_by_role(weights, is_title, np.where(is_title, self._title_weight, 1.0))
+        return Owners(entities.tolist(), shares.tolist())
+
+
+def shares_by_role(weights: FloatArray, roles: npt.NDArray[np.generic], strengths: FloatArray) -> FloatArray:
+    """Share a form among its owners, by their roles and their weights in these.
+
+    Where all weights are 0 they say nothing, and all owners count alike.
+
+    Args:
+        weights: Of the owners, not negative. Shape: (n,), n at least 1.
+        roles: The role of every owner, as any value that compares. Shape: (n,).
+        strengths: The weight of its role, above 0. Shape: (n,).
+
+    Returns:
+        Not negative; they sum to 1. Shape: (n,), float64.
+    """
+    peak = float(weights.max())
+    weights = weights / peak if peak else np.ones(len(weights))  # neither overflows nor vanishes
+    shares = np.zeros(len(weights))
+    for role in np.unique(roles):
+        members = roles == role
+        mine = weights[members]
+        if total := math.fsum(mine):
+            shares[members] = strengths[members] * mine.max() * (mine / total)
+    return shares / math.fsum(shares)
