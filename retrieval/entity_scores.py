@@ -1,8 +1,8 @@
 """Scores of entities from those of their surface forms, and when a list of entities is proven.
 
 A search says of every row it did not list that its score is at most a bound, the *unseen* one. What that
-means for an entity depends on how its forms make its score, so both stand here together. An entity has at most
-all of a form, P(e | f) <= 1, so what bounds a form bounds what it adds to any entity.
+means for an entity depends on how its forms make its score, so both stand here together. As P(e | f) <= 1,
+what bounds the probability of a form bounds what it adds to any entity.
 """
 
 from __future__ import annotations

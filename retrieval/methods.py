@@ -1,8 +1,8 @@
 """The retrieval methods: from a decoder's rows to ranked catalogue entities.
 
 `beam` lists the likeliest surface forms (`retrieval.beam_method`), `disc` samples them and an owner of each;
-both are aggregated by entity (`retrieval.tallies`). Under a filter the forms are those of rows that name an allowed entity. What
-`shortlist` and `auto` make of entities is in `retrieval.scored_methods`.
+both are aggregated by entity (`retrieval.tallies`). Under a filter the forms are those of rows that name an
+allowed entity. What `shortlist` and `auto` make of entities is in `retrieval.scored_methods`.
 """
 
 from __future__ import annotations

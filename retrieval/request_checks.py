@@ -31,8 +31,8 @@ DEFAULT_NUM_SAMPLES = 16
 DEFAULT_SHORTLIST_SIZE = 100
 MAX_SHORTLIST_SIZE = 2000
 MAX_VECTOR_WEIGHT = 1000.0
-# Fitted on labelled mentions (docs/numbers.md): an entity that is called so is meant ten times as often as all
-# that are also called so.
+# Fitted on labelled mentions (docs/numbers.md): the entity that a name is the title of is meant ten times as
+# often as those that have it as an alias, all together.
 DEFAULT_TITLE_WEIGHT = 10.0
 MIN_TITLE_WEIGHT, MAX_TITLE_WEIGHT = 1e-6, 1e6
 
