@@ -28,6 +28,7 @@ class ScriptedIndex:
     digest = DIGEST
     vectors: VectorsEntry | None = None
     num_entities = 1000
+    weights = None
 
     def __init__(self, entities: Mapping[str, Entity] | None = None) -> None:
         self._entities = list((entities or {}).values())
@@ -49,6 +50,7 @@ class ScriptedIndex:
 class ScriptedRetriever:
     """Links "name-3" to the entity "Ename" with log-probability -3, the next candidate one below.
 
+    Where ids are allowed, the candidates are these, in their order.
     The mention "nothing" has no candidates, "withheld" is abstained from, "vague" is not proven where that
     was asked for, and "broken" fails. A prompt has one token per character of the query. `auto` answers by
     its decoder, as there are no vectors.
@@ -93,17 +95,20 @@ class ScriptedRetriever:
             return ModelError("the model is broken\nin two lines")
         name, _, depth = mention.partition("-")
         is_disc = request.decoding == "disc"
+        ids = [f"E{name}" + "'" * n for n in range(2)]
+        if request.allow_ids is not None:
+            ids = list(request.allow_ids)
         found = [
             Candidate(
-                entity_id=f"E{name}" + "'" * n,
+                entity_id=entity_id,
                 title=f"Title {name}",
                 surface=name.lower(),
                 logprob=-float(depth or 1) - n,
-                probability=(0.75, 0.25)[n] if is_disc else None,
+                probability=0.75 * 0.25**n if is_disc else None,
                 metadata={"x": 1},
                 score=-float(n),
             )
-            for n in range(min(request.k, 2))
+            for n, entity_id in enumerate(ids[: request.k])
         ]
         return RetrievalResult(
             request.query,

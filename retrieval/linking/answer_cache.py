@@ -6,8 +6,9 @@ from collections import OrderedDict
 
 from retrieval.linking.answers import LinkAnswer
 
-# What the model is asked, the names it may choose among, "" for all, and what vectors are asked, "" for none.
-Question = tuple[str, str, str]
+# What the model is asked, the name it chooses among, "" for all, what vectors are asked, "" for none, and of
+# the entities of that name those that the text around the mention speaks for.
+Question = tuple[str, str, str, frozenset[str]]
 
 
 class AnswerCache:

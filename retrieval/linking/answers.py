@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from retrieval.errors import InputError
 from retrieval.linking.options import LinkOptions
@@ -12,6 +15,10 @@ from retrieval.types import RetrievalResult
 
 if TYPE_CHECKING:
     from retrieval.types import Candidate, Entity
+
+# A candidate, what it is ordered by, and its probability.
+Weighed = tuple["Candidate", float, float]
+Weigher = Callable[[Sequence["Candidate"]], list[Weighed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +29,11 @@ class LinkCandidate:
         entity_id: The entity.
         title: Its title.
         logprob: Natural log of the model's probability of its surface forms; None where no model was asked.
-        score: What the list is ordered by, as None.
-        probability: `disc`: its share of the samples; `beam`: its share of the probability of the candidates
-            listed, which is at least its share among all titles; `shortlist` and `auto`: of that of all that
-            was scored, which is so too.
+        score: What the list is ordered by; None where no model was asked.
+        probability: That it is the one meant, of the entities that are called so (`named_entities`). Where
+            any entity may be meant, and with `disc`: what the model says. `disc`: its share of the samples;
+            `beam`: its share of the probability of the candidates listed, which is at least its share among
+            all titles; `shortlist` and `auto`: of that of all that was scored, which is so too.
     """
 
     entity_id: str
@@ -64,17 +72,25 @@ class LinkAnswer:
         return self.candidates[0] if self.nil_reason is None else None
 
 
-def answer_of(reply: RetrievalResult | Exception, options: LinkOptions) -> LinkAnswer:
-    """Return what a reply comes to under the options: a link, or NIL with the reason."""
+def answer_of(
+    reply: RetrievalResult | Exception, options: LinkOptions, weigh: Weigher | None = None
+) -> LinkAnswer:
+    """Return what a reply comes to under the options: a link, or NIL with the reason.
+
+    Args:
+        reply: To the request that links the mention.
+        options: How mentions are linked.
+        weigh: Puts the candidates in order; None: they stay as they are.
+    """
     if not isinstance(reply, RetrievalResult):
         return failure(reply, options.method)
+    listed = (_as_listed if weigh is None else weigh)(reply.candidates)[: options.k]
     candidates = tuple(
-        LinkCandidate(c.entity_id, c.title, c.logprob, c.score, probability)
-        for c, probability in zip(reply.candidates, _probabilities(reply.candidates), strict=True)
+        LinkCandidate(c.entity_id, c.title, c.logprob, score, probability) for c, score, probability in listed
     )
     return LinkAnswer(
         nil_reason="abstained" if reply.abstained else _nil_reason(candidates, options),
-        surface=reply.candidates[0].surface if candidates else None,
+        surface=listed[0][0].surface if listed else None,
         candidates=candidates,
         certified=reply.certified,
         mass=reply.bounded_mass,
@@ -113,14 +129,17 @@ def _nil_reason(candidates: tuple[LinkCandidate, ...], options: LinkOptions) -> 
     return None
 
 
-def _probabilities(candidates: tuple[Candidate, ...]) -> list[float]:
-    """Return what the samples gave each candidate, or its share of the probability of those listed."""
+def _as_listed(candidates: Sequence[Candidate]) -> list[Weighed]:
+    """Return candidates with what the samples gave each, or its share of the probability of those listed."""
     shares = [c.probability for c in candidates if c.probability is not None]
-    if len(shares) == len(candidates):
-        return shares
-    largest = max(c.logprob for c in candidates)
-    if largest == -math.inf:  # none of them can be told from another
-        return [1 / len(candidates)] * len(candidates)
-    weights = [math.exp(c.logprob - largest) for c in candidates]
-    total = math.fsum(weights)
-    return [weight / total for weight in weights]
+    if len(shares) < len(candidates):
+        shares = probabilities([c.logprob for c in candidates])
+    return [(c, c.score, share) for c, share in zip(candidates, shares, strict=True)]
+
+
+def probabilities(logs: Sequence[float]) -> list[float]:
+    """Return probabilities in proportion to numbers whose logs are given; equal ones where all are 0."""
+    total = float(np.logaddexp.reduce(logs))
+    if total == -math.inf:
+        return [1 / len(logs)] * len(logs)
+    return [math.exp(value - total) for value in logs]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from decoding.params import MAX_K
 from retrieval.errors import InputError
 from retrieval.linking.answer_cache import AnswerCache, Question
 from retrieval.linking.answers import LinkAnswer, answer_of, failure
 from retrieval.linking.contexts import MentionContexts
 from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.documents.document import BadDocument, Document, Span
 from retrieval.linking.mention_stream import MentionStream, PlacedMention
-from retrieval.linking.named_entities import NamedEntities
+from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.row_maker import RowMaker
 from retrieval.linking.window import OpenQuestion, Window
@@ -70,7 +72,10 @@ class MentionRows:
         if options.candidates == "named" and finder is None:
             raise InputError("candidates", "named needs a finder, which knows the names; got none")
         if options.candidates != "all" and finder is not None:
-            self._named = NamedEntities(retriever.index, finder, options)
+            config = retriever.config
+            self._named = NamedEntities(
+                retriever.index, finder, options, config.title_weight, config.name_evidence
+            )
 
     def link(
         self,
@@ -83,19 +88,25 @@ class MentionRows:
         most = self._batch_size * _WINDOW_BATCHES
         maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)
         window = Window(maker, self._cache)
-        for mention in self._stream.read(documents, counts, complain, report):
-            self._take_in(mention, window.add(mention), window)
+        for mention, document, span in self._stream.read(documents, counts, complain, report):
+            self._take_in(mention, window.add(mention), window, document, span)
             if window.num_questions >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
                 yield from self._rows_of(window, counts, report)
                 window = Window(maker, self._cache)
         yield from self._rows_of(window, counts, report)
 
-    def _take_in(self, placed: PlacedMention, place: int, window: Window) -> None:
+    def _take_in(
+        self, placed: PlacedMention, place: int, window: Window, document: Document, span: Span
+    ) -> None:
         """Answer a mention from the cache, or let it wait for an answer."""
         mention, names = placed.context, self._names_of(placed)
-        named = mention.mention if names is not None else ""
+        name = mention.mention if names is not None else ""
+        near = frozenset[str]()
+        if names is not None and span.num_names != 1:
+            left = document.text[max(span.start - NEARBY_CHARS, 0) : span.start]
+            near = names.near(name, left, document.text[span.end : span.end + NEARBY_CHARS])
         proposed_by = mention.mention if self._options.asks_vectors else ""
-        key = (self._contexts.query(mention), named, proposed_by)
+        key = (self._contexts.query(mention), name, proposed_by, near)
         if window.join(key, place):
             return
         answer = self._cache.get(key)
@@ -117,8 +128,9 @@ class MentionRows:
         request, named = self._contexts.request(mention), None
         if names is not None:
             named = names.ids(mention.mention)
-            request = replace(request, allow_ids=named)
-        return OpenQuestion(key, mention, request, named, [place])
+            # All of them are listed, so that their probabilities add up.
+            request = replace(request, allow_ids=named, k=min(max(request.k, len(named)), MAX_K))
+        return OpenQuestion(key, mention, request, named, key[-1], [place])
 
     def _rows_of(
         self, window: Window, counts: LinkCounts, report: Callable[[LinkCounts], None]
@@ -153,7 +165,13 @@ class MentionRows:
             again: list[Reply] = self._retriever.retrieve_batch(list(shorter.values()))
             for i, reply in zip(shorter, again, strict=True):
                 replies[i] = reply
-        return [answer_of(reply, self._options) for reply in replies]
+        return [self._answer(question, reply) for question, reply in zip(batch, replies, strict=True)]
+
+    def _answer(self, question: OpenQuestion, reply: Reply) -> LinkAnswer:
+        """Return what a reply comes to; samples say by themselves how probable an entity is."""
+        if self._named is None or question.named is None or self._options.decoding == "disc":
+            return answer_of(reply, self._options)
+        return answer_of(reply, self._options, partial(self._named.weigh, question))
 
     def _narrowed(self, question: OpenQuestion) -> RetrieveRequest | InputError:
         check = self._retriever.prompt_tokens

@@ -71,7 +71,7 @@ class MentionStream:
         counts: LinkCounts,
         complain: Callable[[str], None],
         report: Callable[[LinkCounts], None],
-    ) -> Iterator[PlacedMention]:
+    ) -> Iterator[tuple[PlacedMention, Document, Span]]:
         """Yield mentions in the order of the documents, and in each of them in that of its spans."""
         for number, document in enumerate(documents, 1):
             if number % _REPORT_DOCUMENTS == 0:
@@ -83,7 +83,7 @@ class MentionStream:
             counts.num_documents += is_first_part(document)
             origin, spans = self._spans(document)
             for span in spans:
-                yield PlacedMention(
+                placed = PlacedMention(
                     document.source,
                     document.row,
                     document.doc_id,
@@ -92,6 +92,7 @@ class MentionStream:
                     span.mention_id,
                     origin,
                 )
+                yield placed, document, span
 
     def _spans(self, document: Document) -> tuple[str, Sequence[Span]]:
         if self._mentions == "given" or (self._mentions == "auto" and document.spans is not None):

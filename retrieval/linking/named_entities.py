@@ -1,20 +1,60 @@
-"""Entities that are called what a mention says: the only ones it may be linked to, where so asked."""
+"""Entities that are called what a mention says: the only ones it may be linked to, where so asked.
+
+Which of them is meant, its name says first: the entity whose title it is, rather than those with the alias,
+those that are spelled like it, and among equals those with the greater weight. Then the text around it says
+something, where it holds another word of a title ("... Illinois ... Cairo"), and then the model. The
+probability of an entity is the product of the three, each to the power that labelled mentions gave it
+(docs/numbers.md):
+
+    P(e | mention, text)  ∝  P(e | name) · context^[e has a word nearby] · P(e | q)^model
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from decoding.params import MAX_K
 from retrieval.filters.restriction import IdList, checked_ids
-from retrieval.linking.answers import LinkAnswer, nobody, only_entity
-from retrieval.linking.finding.folding import fold_name
+from retrieval.index.owners import log_or_nothing, shares_by_role
+from retrieval.linking.answers import LinkAnswer, Weighed, nobody, only_entity, probabilities
+from retrieval.linking.finding.characters import is_boundary
+from retrieval.linking.finding.folding import fold_name, fold_piece
+from retrieval.linking.finding.stop_words import load_stop_words
 from retrieval.linking.options import LinkOptions
 
 if TYPE_CHECKING:
     from retrieval.index.reader import Index
     from retrieval.linking.finding.finder import SpanFinder
     from retrieval.linking.window import OpenQuestion
-    from retrieval.types import Entity
+    from retrieval.prompts import NameEvidence
+    from retrieval.types import Candidate, Entity
+
+# How much text on either side of a mention is looked at for words of titles.
+NEARBY_CHARS = 600
+# Names whose entities are kept at hand.
+_KEPT_NAMES = 4096
+_WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+class _Called(NamedTuple):
+    """An entity as one of several of a name.
+
+    Attributes:
+        number: Its number.
+        is_title: Whether the name is its title.
+        is_spelled: Whether its name is spelled as the mention is, letter case included.
+        words: The words of its title that the name does not have.
+    """
+
+    number: int
+    is_title: bool
+    is_spelled: bool
+    words: tuple[str, ...]
 
 
 class NamedEntities:
@@ -28,18 +68,86 @@ class NamedEntities:
         index: Where the entities are.
         finder: Of the same index.
         options: What is asked for.
+        title_weight: How much more a title counts than an alias.
+        evidence: How much else counts.
     """
 
-    def __init__(self, index: Index, finder: SpanFinder, options: LinkOptions) -> None:
+    def __init__(
+        self,
+        index: Index,
+        finder: SpanFinder,
+        options: LinkOptions,
+        title_weight: float,
+        evidence: NameEvidence,
+    ) -> None:
         self._index = index
         self._finder = finder
         self._method = options.method
         needed = (options.min_logprob, options.min_mass, options.filter)
         self._may_skip_model = all(value is None for value in needed)
+        self._title_weight = title_weight
+        self._evidence = evidence
+        self._stop_words = load_stop_words("english")
+        self._called = lru_cache(_KEPT_NAMES)(self._read_called)
 
     def ids(self, mention: str) -> IdList:
         """Return the ids of those a mention may stand for."""
         return checked_ids("allow_ids", self._finder.entity_ids(mention))
+
+    def near(self, mention: str, left: str, right: str) -> frozenset[str]:
+        """Return the ids of those of whose title another word stands near a mention.
+
+        Of names of more entities than a list can hold, none is looked at.
+
+        Args:
+            mention: The mention.
+            left: The text in front of it; `NEARBY_CHARS` of it are enough.
+            right: The text behind it.
+        """
+        ids = self.ids(mention)
+        if not 1 < len(ids) <= MAX_K:
+            return frozenset()
+        text = f"{fold_piece(left).text}\n{fold_piece(right).text}"
+        called = self._called(mention, ids)
+        return frozenset(entity_id for entity_id, one in called.items() if _holds_any(text, one.words))
+
+    def weigh(self, question: OpenQuestion, candidates: Sequence[Candidate]) -> list[Weighed]:
+        """Return the candidates of a question in the order of their probabilities, best first.
+
+        Args:
+            question: What was asked.
+            candidates: The reply's: those of the name that a filter allows.
+        """
+        if not candidates:
+            return []
+        priors = self._log_priors(question, [candidate.entity_id for candidate in candidates])
+        scores = [
+            prior + self._evidence.model * candidate.score
+            for prior, candidate in zip(priors, candidates, strict=True)
+        ]
+        weighed = zip(candidates, scores, probabilities(scores), strict=True)
+        return sorted(weighed, key=lambda one: -one[1])  # of equal ones the reply's order stays
+
+    def _log_priors(self, question: OpenQuestion, ids: Sequence[str]) -> list[float]:
+        """Return the log of what name and text say for each entity of a name, up to a constant."""
+        every = question.named if question.named and len(question.named) <= MAX_K else IdList(ids)
+        called = self._called(question.mention.mention, every)
+        mine = [called[entity_id] for entity_id in ids]
+        weights = np.ones(len(ids))
+        if self._index.weights is not None:
+            weights = self._index.weights[[one.number for one in mine]]
+        strengths = [
+            (self._title_weight if one.is_title else 1.0)
+            * (self._evidence.spelling if one.is_spelled else 1.0)
+            for one in mine
+        ]
+        roles = np.array([2 * one.is_title + one.is_spelled for one in mine])
+        shares = shares_by_role(weights, roles, np.array(strengths)).tolist()
+        context = log_or_nothing(self._evidence.context)
+        return [
+            log_or_nothing(share) + (context if entity_id in question.near else 0.0)
+            for share, entity_id in zip(shares, ids, strict=True)
+        ]
 
     def is_settled(self, ids: IdList | None) -> bool:
         """Whether the model has nothing to choose among these."""
@@ -62,6 +170,34 @@ class NamedEntities:
             return nobody(self._method)
         entity = self._index.entity(number)
         return only_entity(entity, _surface(entity, mention))
+
+    def _read_called(self, mention: str, ids: IdList) -> dict[str, _Called]:
+        """Return by id how entities are called; an id that the index lacks is left out."""
+        name, spelling = fold_name(mention), fold_name(mention, keep_case=True)
+        own = set(_WORD.findall(name)) | self._stop_words
+        found = {}
+        for entity_id, number in zip(ids, self._index.entities.find(ids).tolist(), strict=True):
+            if number >= 0:
+                entity = self._index.entity(number)
+                title, forms = fold_name(entity.title), (entity.title, *entity.aliases)
+                found[entity_id] = _Called(
+                    number=number,
+                    is_title=title == name,
+                    is_spelled=any(fold_name(form, keep_case=True) == spelling for form in forms),
+                    words=tuple(word for word in _WORD.findall(title) if word not in own),
+                )
+        return found
+
+
+def _holds_any(text: str, words: Iterable[str]) -> bool:
+    """Whether a word stands in a folded text as a word of its own."""
+    for word in words:
+        at = text.find(word)
+        while at >= 0:
+            if is_boundary(text, at) and is_boundary(text, at + len(word)):
+                return True
+            at = text.find(word, at + 1)
+    return False
 
 
 def _surface(entity: Entity, mention: str) -> str:

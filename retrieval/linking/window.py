@@ -25,6 +25,7 @@ class OpenQuestion:
         mention: The first of the mentions.
         request: What to ask the model.
         named: Ids of those the mention may stand for; None: all.
+        near: Of them, those that the text around the mention speaks for.
         places: Of the mentions, in the window.
     """
 
@@ -32,6 +33,7 @@ class OpenQuestion:
     mention: Mention
     request: RetrieveRequest
     named: IdList | None
+    near: frozenset[str]
     places: list[int]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from retrieval.linking.documents.document import Document, Span
+from retrieval.prompts import NameEvidence
 from retrieval.types import Entity
 from tests.scripted_linking import LinkRun, Names, ScriptedRetriever, document
 
@@ -59,11 +62,69 @@ def test_nobody_of_that_name_is_nil() -> None:
     )
 
 
-def test_the_model_chooses_among_several() -> None:
-    named = run("Paris", "paris")
+def test_several_are_put_to_the_model_and_all_of_them_are_listed() -> None:
+    named = run("Paris", "paris", k=1)
     (batch,) = named.retriever.batches
-    assert [request.allow_ids for request in batch] == [("E2", "E3")] * 2
+    assert [(request.allow_ids, request.k) for request in batch] == [(("E2", "E3"), 2)] * 2
     assert named.column("method") == ["beam", "beam"]
+    assert [len(candidates) for candidates in named.column("candidates")] == [1, 1]
+
+
+def weighed(text: str, start: int, end: int, config: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Return id -> probability of the candidates of one mention, in their order."""
+    retriever = ScriptedRetriever(entities=ENTITIES)
+    retriever.config = replace(retriever.config, **(config or {}))
+    linked = LinkRun(
+        Document("f", 1, "a", text, (Span(start, end),)),
+        retriever=retriever,
+        finder=Names(NAMES),
+        **{"candidates": "named", "k": 9, **options},
+    )
+    return {c["entity_id"]: c["probability"] for c in linked.rows[0]["candidates"]}
+
+
+def test_name_text_and_model_weigh_as_the_page_says() -> None:
+    """P(e | mention, text) in proportion to P(e | name) · context^[a word nearby] · P(e | q)^model."""
+    model = math.exp(-1.0)  # what the script says of the second candidate against the first
+    alone = weighed("in Paris .", 3, 8)
+    assert alone == pytest.approx({"E2": 10 / (10 + model), "E3": model / (10 + model)})
+    near = weighed("Texas: in Paris .", 10, 15)
+    assert near == pytest.approx({"E2": 10 / (10 + 9 * model), "E3": 9 * model / (10 + 9 * model)})
+    believed = {"title_weight": 2.0, "name_evidence": NameEvidence(spelling=1.0, context=5.0, model=0.5)}
+    ours = 5 * math.exp(-0.5)
+    assert weighed("Texas: in Paris .", 10, 15, believed) == pytest.approx(
+        {"E3": ours / (2 + ours), "E2": 2 / (2 + ours)}
+    )
+    assert list(weighed("Texas: in Paris .", 10, 15, believed)) == ["E3", "E2"]
+
+
+def test_a_word_counts_as_a_whole_and_near_the_mention_only() -> None:
+    alone = weighed("in Paris .", 3, 8)
+    far = "Texas " + "x" * 600
+    for text in ("Texasville: in Paris .", f"{far} in Paris ."):
+        start = text.index("Paris")
+        assert weighed(text, start, start + 5) == pytest.approx(alone)
+
+
+def test_samples_say_themselves_how_probable_an_entity_is() -> None:
+    assert weighed("Texas: in Paris .", 10, 15, method="disc") == {"E2": 0.75, "E3": 0.1875}
+
+
+def test_a_title_that_only_letter_case_tells_apart_is_the_one_that_is_spelled_so() -> None:
+    cats = {"lower": Entity("lower", "Jungle cat"), "upper": Entity("upper", "Jungle Cat")}
+    names = {"jungle cat": ["upper", "lower"]}
+
+    def of(text: str) -> list[str]:
+        linked = LinkRun(
+            document(text, text),
+            retriever=ScriptedRetriever(entities=cats),
+            finder=Names(names),
+            candidates="named",
+        )
+        return [c["entity_id"] for c in linked.rows[0]["candidates"]]
+
+    assert of("Jungle cat") == ["lower", "upper"]
+    assert of("Jungle Cat") == ["upper", "lower"]
 
 
 @pytest.mark.parametrize(
