@@ -41,7 +41,7 @@ _KEPT_NAMES = 4096
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
-class _Called(NamedTuple):
+class Called(NamedTuple):
     """An entity as one of several of a name.
 
     Attributes:
@@ -88,7 +88,7 @@ class NamedEntities:
         self._title_weight = title_weight
         self._evidence = evidence
         self._stop_words = load_stop_words("english")
-        self._called = lru_cache(_KEPT_NAMES)(self._read_called)
+        self.called = lru_cache(_KEPT_NAMES)(self._read_called)
 
     def ids(self, mention: str) -> IdList:
         """Return the ids of those a mention may stand for."""
@@ -108,7 +108,7 @@ class NamedEntities:
         if not 1 < len(ids) <= MAX_K:
             return frozenset()
         text = f"{fold_piece(left).text}\n{fold_piece(right).text}"
-        called = self._called(mention, ids)
+        called = self.called(mention, ids)
         return frozenset(entity_id for entity_id, one in called.items() if _holds_any(text, one.words))
 
     def weigh(self, question: OpenQuestion, candidates: Sequence[Candidate]) -> list[Weighed]:
@@ -131,7 +131,7 @@ class NamedEntities:
     def _log_priors(self, question: OpenQuestion, ids: Sequence[str]) -> list[float]:
         """Return the log of what name and text say for each entity of a name, up to a constant."""
         every = question.named if question.named and len(question.named) <= MAX_K else IdList(ids)
-        called = self._called(question.mention.mention, every)
+        called = self.called(question.mention.mention, every)
         mine = [called[entity_id] for entity_id in ids]
         weights = np.ones(len(ids))
         if self._index.weights is not None:
@@ -171,7 +171,7 @@ class NamedEntities:
         entity = self._index.entity(number)
         return only_entity(entity, _surface(entity, mention))
 
-    def _read_called(self, mention: str, ids: IdList) -> dict[str, _Called]:
+    def _read_called(self, mention: str, ids: IdList) -> dict[str, Called]:
         """Return by id how entities are called; an id that the index lacks is left out."""
         name, spelling = fold_name(mention), fold_name(mention, keep_case=True)
         own = set(_WORD.findall(name)) | self._stop_words
@@ -180,7 +180,7 @@ class NamedEntities:
             if number >= 0:
                 entity = self._index.entity(number)
                 title, forms = fold_name(entity.title), (entity.title, *entity.aliases)
-                found[entity_id] = _Called(
+                found[entity_id] = Called(
                     number=number,
                     is_title=title == name,
                     is_spelled=any(fold_name(form, keep_case=True) == spelling for form in forms),

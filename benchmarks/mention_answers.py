@@ -1,0 +1,253 @@
+"""Ambiguous mentions of labelled documents, linked as `genret link` links by default: right answers, calibration.
+
+    python benchmarks/mention_answers.py --work /large/disk --json mention_answers.json
+    python benchmarks/mention_answers.py --work /large/disk --part train --fit
+
+The catalogues are the shared data's, with base names as aliases ("Cairo" of "Cairo, Illinois"). A mention
+counts if the finder finds exactly its span, several entities are called so, and the entity it is labelled with
+is in the catalogue. Beside the answer of `genret link` stands a simple one: the entity whose title is the
+mention (spelled so, else in any letter case), else the one that the model gives the largest probability.
+
+Calibration is told twice: of mentions whose entity is among those called so, which is what the probabilities
+are about, and of all that count. With `--fit`, the weights of names, text and model are fitted on the mentions
+of the part: `genret.json` has those of the train parts, and the figures are those of the dev parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+from harness.labelled_mentions import catalogue_of, labelled_sets, read_documents, write_catalogue
+from harness.report import announce, command_line, environment, write_json
+from scipy.optimize import minimize
+
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from retrieval import Retriever
+from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.defaults import default_model_dir
+from retrieval.linking import Document, LinkOptions, link_documents
+from retrieval.linking.finding.finder import open_finder
+from retrieval.linking.finding.folding import fold_name
+from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
+from retrieval.text import TextTokenizer
+
+_BINS = 10
+_RIDGE = 1e-3
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An ambiguous mention and what came of it.
+
+    Attributes:
+        mention: Its text.
+        gold: Title of the entity it is labelled with.
+        titles: Of the entities called so, in the order of the answer.
+        probabilities: As the answer has them.
+        logprobs: log P(e | q) of each.
+        evidence: Of each, whether it is its title, whether it is spelled so, whether a word stands nearby.
+    """
+
+    mention: str
+    gold: str
+    titles: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    logprobs: tuple[float, ...]
+    evidence: npt.NDArray[np.float64]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the first is the one."""
+        return self.titles[0] == self.gold
+
+    @property
+    def is_simply_right(self) -> bool:
+        """Whether the simple answer is the one: the entity titled so, else the model's."""
+        named = [title for title in self.titles if title == self.mention]
+        named += [title for title in self.titles if fold_name(title) == fold_name(self.mention)]
+        return (named[0] if named else self.titles[int(np.argmax(self.logprobs))]) == self.gold
+
+
+def ambiguous(retriever: Retriever, file: Path, known: set[str]) -> Iterator[Asked]:
+    """Link a labelled set and yield its mentions that count."""
+    options = LinkOptions(k=1000)
+    finder = open_finder(retriever.index, options.find, cache_dir=retriever.index.path.parent / "names")
+    config = retriever.config
+    names = NamedEntities(retriever.index, finder, options, config.title_weight, config.name_evidence)
+    documents = read_documents(file)
+    gold = [{(span.start, span.end): span.title for span in document.spans} for document in documents]
+    texts = [Document("set", n, str(n), document.text) for n, document in enumerate(documents)]
+    for row in link_documents(retriever, texts, options):
+        title = gold[row["row"]].get((row["start"], row["end"]))
+        if title not in known or len(row["candidates"]) < 2 or row["error"]:
+            continue
+        text, start, end = documents[row["row"]].text, row["start"], row["end"]
+        near = names.near(
+            row["mention"], text[max(start - NEARBY_CHARS, 0) : start], text[end:][:NEARBY_CHARS]
+        )
+        called = names.called(row["mention"], names.ids(row["mention"]))
+        listed = row["candidates"]
+        yield Asked(
+            row["mention"],
+            title,
+            tuple(c["title"] for c in listed),
+            tuple(c["probability"] for c in listed),
+            tuple(c["logprob"] for c in listed),
+            np.array([[*called[c["entity_id"]][1:3], c["entity_id"] in near] for c in listed], dtype=float),
+        )
+
+
+def calibration_error(asked: Sequence[Asked]) -> tuple[float, list[dict[str, Any]]]:
+    """Return the expected calibration error of the first probability over ten bins, and the bins."""
+    first = np.array([one.probabilities[0] for one in asked])
+    right = np.array([one.is_right for one in asked], dtype=float)
+    places = np.minimum((first * _BINS).astype(int), _BINS - 1)
+    bins = []
+    for place in range(_BINS):
+        inside = places == place
+        if inside.any():
+            told, true = float(first[inside].mean()), float(right[inside].mean())
+            bins.append(
+                {"from": place / _BINS, "mentions": int(inside.sum()), "probability": told, "right": true}
+            )
+    error = sum(b["mentions"] * abs(b["probability"] - b["right"]) for b in bins) / len(asked)
+    return error, bins
+
+
+def fit(sets: Sequence[Sequence[Asked]]) -> dict[str, float]:
+    """Return the weights under which the labelled entities are likeliest; a set counts as the root of its size."""
+    terms = []
+    for asked in sets:
+        answerable = [one for one in asked if one.gold in one.titles]
+        for one in answerable:
+            roles = one.evidence[:, 0] * 2 + one.evidence[:, 1]
+            sizes = (roles[:, None] == roles).sum(axis=1)
+            columns = np.column_stack([one.evidence, one.logprobs])
+            terms.append((-np.log(sizes), columns, one.titles.index(one.gold), len(answerable) ** -0.5))
+    total = sum(weight for *_, weight in terms)
+
+    def loss(point: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        value, slope = _RIDGE * float(point @ point), 2 * _RIDGE * point
+        for offset, columns, place, weight in terms:
+            scores = offset + columns @ point
+            log_p = scores - np.logaddexp.reduce(scores)
+            value -= weight / total * log_p[place]
+            slope = slope - weight / total * (columns[place] - np.exp(log_p) @ columns)
+        return value, slope
+
+    point = minimize(loss, np.zeros(4), jac=True, method="L-BFGS-B").x.tolist()
+    return {
+        "title_weight": math.exp(point[0]),
+        "spelling": math.exp(point[1]),
+        "context": math.exp(point[2]),
+        "model": point[3],
+    }
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--model", help="Checkpoint directory.", show_default="the shipped model")
+@click.option(
+    "--shared",
+    type=click.Path(exists=True, path_type=Path, file_okay=False),
+    envvar="GENRET_SHARED_DATA",
+    default="../shared/data",
+    help="Folder with titles/ and el/.",
+)
+@click.option("--part", type=click.Choice(["dev", "train"]), default="dev", help="Part of the labelled sets.")
+@click.option("--set", "chosen", multiple=True, help="A labelled set.", show_default="all of them")
+@click.option("--fit", "is_fitted", is_flag=True, help="Fit the weights on this part and print them.")
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Where catalogues and indexes are kept: 200 MB.",
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
+def main(
+    model: str | None,
+    shared: Path,
+    part: str,
+    chosen: tuple[str, ...],
+    is_fitted: bool,
+    work: Path,
+    json_file: Path | None,
+) -> None:
+    """Link the ambiguous mentions of labelled documents."""
+    machine = environment("generative-retrieval", "torch", "transformers", "numpy")
+    announce(machine)
+    work.mkdir(parents=True, exist_ok=True)
+    place = model or str(default_model_dir())
+    found: dict[str, list[Asked]] = {}
+    opened: dict[str, tuple[Retriever, set[str]]] = {}
+    for name in chosen or labelled_sets(shared):
+        retriever, known = opened.setdefault(
+            catalogue_of(name), _opened(shared, work, catalogue_of(name), place)
+        )
+        found[name] = list(ambiguous(retriever, shared / "el" / f"{name}.{part}.jsonl.gz", known))
+        click.echo(f"{name}: {len(found[name])} mentions", err=True)
+    figures = _report(found)
+    if is_fitted:
+        figures["fitted"] = fit(list(found.values()))
+        click.echo("fitted: " + ", ".join(f"{k} {v:.3g}" for k, v in figures["fitted"].items()))
+    if json_file is not None:
+        about = {"model": folder_fingerprint(Path(place)), "part": part, "command": command_line()}
+        write_json(json_file, {"environment": machine, **about, **figures})
+
+
+def _opened(shared: Path, work: Path, catalogue: str, model: str) -> tuple[Retriever, set[str]]:
+    """Open the index of a catalogue, built where it is not there, and return its titles too."""
+    place = work / f"{catalogue}.index"
+    if not place.exists():
+        build_index(
+            write_catalogue(shared, work)[catalogue], TextTokenizer.load(model), BuildOptions(out=place)
+        )
+    retriever = Retriever.open(place, model, num_threads=1)
+    return retriever, set(retriever.index.entities.column("title").to_pylist())
+
+
+def _report(found: dict[str, list[Asked]]) -> dict[str, Any]:
+    """Print and return the figures."""
+    sets, better = {}, 0
+    click.echo(f"{'set':14} {'mentions':>8} {'listed':>6} {'simple':>6} {'link':>6}")
+    for name, asked in found.items():
+        listed = sum(one.gold in one.titles for one in asked)
+        simple, right = sum(one.is_simply_right for one in asked), sum(one.is_right for one in asked)
+        better += right > simple
+        sets[name] = {"mentions": len(asked), "listed": listed, "simple": simple, "link": right}
+        click.echo(f"{name:14} {len(asked):8} {listed:6} {simple:6} {right:6}")
+    pooled = [one for asked in found.values() for one in asked]
+    totals = {key: sum(row[key] for row in sets.values()) for key in next(iter(sets.values()))}
+    click.echo(
+        f"{'all':14} " + " ".join(f"{v:{w}}" for v, w in zip(totals.values(), (8, 6, 6, 6), strict=True))
+    )
+    open_sets = sum(row["simple"] < row["listed"] for row in sets.values())
+    click.echo(
+        f"more right in {better} of {len(sets)} sets; the simple answer leaves something in {open_sets}"
+    )
+    calibration = {}
+    kinds: dict[str, Callable[[Asked], bool]] = {
+        "its entity is called so": lambda one: one.gold in one.titles,
+        "its entity is in the catalogue": lambda one: True,
+    }
+    for kind, counts in kinds.items():
+        error, bins = calibration_error([one for one in pooled if counts(one)])
+        calibration[kind] = {"error": error, "bins": bins}
+        click.echo(f"mentions where {kind}: expected calibration error {error:.3f}")
+        for b in bins:
+            click.echo(
+                f"  {b['from']:.1f}-{b['from'] + 0.1:.1f} {b['mentions']:6} mentions: "
+                f"told {b['probability']:.3f}, right {b['right']:.3f}"
+            )
+    return {"sets": sets, "total": totals, "calibration": calibration}
+
+
+if __name__ == "__main__":
+    main()
