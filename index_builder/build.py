@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from index_builder.config import BuildOptions
+from index_builder.entity_survey import check_weights
 from index_builder.memory import MemoryBudget
 from index_builder.merge import write_version
 from index_builder.progress import BuildProgress, PhaseClock, Silent
@@ -73,6 +74,7 @@ class BuildSummary:
             "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
             "normalization": self.normalization.to_json(),
             "metadata": {column.name: column.type for column in self.manifest.metadata},
+            "weight_column": self.manifest.weight_column,
             "vectors": vector_facts(self.manifest),
             "bytes": self.manifest.num_bytes,
             "files": {file.name: file.bytes for file in self.manifest.files},
@@ -100,7 +102,7 @@ def build_index(
         progress: Told about every step.
 
     Raises:
-        SourceError: a source cannot be used, or there are more bad rows than allowed.
+        SourceError: a source cannot be used, there are more bad rows than allowed, or all weights are 0.
         InputError: the tokenizer has no end token, or an option is wrong.
         MissingExtraError: vectors are asked for, and a library they need is not installed.
         ModelError: the encoder of the vectors cannot be loaded.
@@ -113,8 +115,9 @@ def build_index(
     with staging(options.out) as folder:
         with read_shards(sources, tokenizer, options, root, clock) as front:
             check_rejects(front)
+            check_weights(front.shards, front.weight_column)
             with spill_folder(root) as spill:
-                spec = VersionSpec(tokenizer.vocab_size, front.columns)
+                spec = VersionSpec(tokenizer.vocab_size, front.columns, front.weight_column)
                 budget = MemoryBudget(options.memory_limit)
                 written = write_version(front.shards, spec, folder, spill, budget, clock)
         manifest = written.to_manifest(

@@ -87,6 +87,8 @@ class BuildOptions:
         }
         if mapping.metadata is not None:
             shaping["metadata"] = list(mapping.metadata)
+        if mapping.weight is not None:
+            shaping["weight_column"] = mapping.weight
         return shaping
 
     def shaping_vectors(self) -> dict[str, Any]:

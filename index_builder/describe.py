@@ -28,6 +28,8 @@ def describe_build(summary: BuildSummary) -> str:
         lines.append(f"  {duplicates:,} repeated rows counted once")
     if manifest.metadata:
         lines.append("  metadata: " + _types({c.name: c.type for c in manifest.metadata}))
+    if manifest.weight_column is not None:
+        lines.append(f"  weights: {manifest.weight_column}")
     lines += _normalization(summary.normalization)
     facts = vector_facts(manifest)
     if facts is not None:
@@ -54,6 +56,8 @@ def describe_plan(plan: BuildPlan) -> str:
         )
     if plan.columns:
         lines.append("  metadata: " + _types({c.name: c.type for c in plan.columns}))
+    if plan.weight_column is not None:
+        lines.append(f"  weights: {plan.weight_column}")
     lines += _normalization(plan.normalization)
     lines += ["", "tokens per row, end token included:", *_histogram(plan.lengths), ""]
     exactness = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from index_builder.canonical import canonical
 from index_builder.runs import Run
+from retrieval.errors import SourceError
 from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID, MAX_DICTIONARY, TITLE
 from retrieval.index.manifest import MetadataColumn
 
@@ -54,6 +56,29 @@ def survey(runs: Sequence[Run], metadata: Sequence[MetadataColumn]) -> EntitySur
                     seen[name] = united
     dictionaries = {name: canonical(v.take(pc.array_sort_indices(v))) for name, v in seen.items()}
     return EntitySurvey(entities, has_ids, has_aliases, dictionaries)
+
+
+def check_weights(runs: Sequence[Run], column: str | None) -> None:
+    """Refuse weights by which nobody is ever meant; no more is read than up to the first other one.
+
+    Args:
+        runs: Sorted runs.
+        column: Name of the metadata column of weights; None: there are none.
+
+    Raises:
+        SourceError: all entities that take part have the weight 0.
+    """
+    num_zeros = 0
+    for table in () if column is None else chain.from_iterable(map(_kept, runs)):
+        weights = table.column(column)
+        if weights.null_count or pc.any(pc.greater(weights, 0)).as_py():
+            return
+        num_zeros += len(weights)
+    if num_zeros:
+        raise SourceError(
+            f"the column {column!r} gives every entity the weight 0 ({num_zeros:,} in all); "
+            "at least one needs a larger weight, or none, which counts as 1"
+        )
 
 
 def _kept(run: Run) -> Iterator[pa.Table]:

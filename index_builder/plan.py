@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from index_builder.build import peak_rss_bytes
 from index_builder.config import BuildOptions
+from index_builder.entity_survey import check_weights
 from index_builder.memory import MIB, MemoryBudget
 from index_builder.merge import write_version
 from index_builder.progress import BuildProgress, Silent
@@ -56,6 +57,7 @@ class BuildPlan:
         files: Names of the input files.
         lengths: Number of rows of each length, end token included, by length.
         columns: Metadata columns with their types.
+        weight_column: Name of the one that holds weights, or None.
         normalization: What the text policy did.
         vectors: The vectors, if any are asked for.
         bytes: Size of each part of the index, vectors left out.
@@ -77,6 +79,7 @@ class BuildPlan:
     files: tuple[str, ...]
     lengths: Mapping[int, int]
     columns: tuple[MetadataColumn, ...]
+    weight_column: str | None
     normalization: NormalizationReport
     vectors: VectorPlan | None
     bytes: Mapping[str, int]
@@ -107,6 +110,7 @@ class BuildPlan:
             else {**asdict(longest), "file": self.files[longest.file]},
             "row_lengths": {str(length): count for length, count in self.lengths.items()},
             "metadata": {column.name: column.type for column in self.columns},
+            "weight_column": self.weight_column,
             "normalization": self.normalization.to_json(),
             "vectors": None if self.vectors is None else asdict(self.vectors),
             "estimated_bytes": {**self.bytes, "all": self.num_bytes},
@@ -131,7 +135,8 @@ def plan_build(
         progress: Told about every step.
 
     Raises:
-        SourceError: a source cannot be used, or has more than 10,000 bad rows beyond those allowed.
+        SourceError: a source cannot be used, has more than 10,000 bad rows beyond those allowed, or all
+            weights are 0.
         InputError: the tokenizer has no end token, or an option is wrong.
         MissingExtraError: vectors are asked for, and a library they need is not installed.
         IndexDirectoryError: the directory for temporary files cannot be written.
@@ -146,6 +151,7 @@ def plan_build(
         read_shards(sources, tokenizer, options, place / WORK_DIR, progress) as front,
     ):
         read_seconds = time.monotonic() - begun
+        check_weights(front.shards, front.weight_column)
         lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
         vectors = None
         if options.vectors is not None:
@@ -185,6 +191,7 @@ def _plan(
         files=front.rejects.files,
         lengths={int(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
         columns=front.columns,
+        weight_column=front.weight_column,
         normalization=front.normalization,
         vectors=vectors,
         bytes=_bytes_per_part(sample.written, share),

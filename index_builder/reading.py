@@ -29,7 +29,7 @@ from retrieval.index.manifest import FileEntry, MetadataColumn
 from retrieval.normalize import NormalizationReport
 from retrieval.rejects import Rejects
 from retrieval.sources import AliasFile, TitleSource, digest_files, key_hash, open_source
-from retrieval.sources.column_types import Kinds, resolve
+from retrieval.sources.column_types import ColumnType, Kinds, resolve
 from retrieval.sources.opening import is_read_once
 from retrieval.text import TextTokenizer
 
@@ -43,6 +43,7 @@ class FrontHalf:
     Attributes:
         shards: In the order of the source; their `keep` says which records are entities.
         columns: The metadata columns, with their types. The shards return them in this form.
+        weight_column: Name of the one that holds weights, or None.
         kinds: What the cells of each metadata column look like, in the order of `columns`.
         end_token_id: Closes every row.
         rejects: Bad rows; not yet checked against the limit.
@@ -57,6 +58,7 @@ class FrontHalf:
 
     shards: tuple[ShardRun, ...]
     columns: tuple[MetadataColumn, ...]
+    weight_column: str | None
     kinds: tuple[Kinds, ...]
     end_token_id: int
     rejects: Rejects
@@ -132,6 +134,7 @@ def read_shards(
         yield FrontHalf(
             shards=shards,
             columns=columns,
+            weight_column=None if source.columns.weight is None else columns[source.columns.weight].name,
             kinds=tuple(maker.kinds),
             end_token_id=encoder.end_token_id,
             rejects=rejects,
@@ -169,6 +172,10 @@ def _shaping(
 
 def _columns(source: TitleSource, kinds: Sequence[Kinds]) -> tuple[MetadataColumn, ...]:
     types = [resolve(seen, wanted) for seen, wanted in zip(kinds, source.columns.declared, strict=True)]
+    weight = source.columns.weight
+    if weight is not None and types[weight] is ColumnType.STRING:
+        # Every cell is a number: none has a value, text spells them, or long integers stand beside fractions.
+        types[weight] = ColumnType.FLOAT
     return tuple(
         MetadataColumn(name, kind.value) for name, kind in zip(source.columns.names, types, strict=True)
     )

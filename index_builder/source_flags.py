@@ -102,6 +102,7 @@ def _flags(
     metadata: Sequence[str],
     no_metadata: bool,
     types: Sequence[tuple[str, ColumnType]],
+    weight_column: str | None,
     alias_file: Path | None,
     unescape_html: bool,
     memory_limit: int,
@@ -110,7 +111,7 @@ def _flags(
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
         raise click.UsageError(f"--type: column {twice!r} is given more than one type")
-    if no_metadata and (metadata or types):
+    if no_metadata and (metadata or set(columns) - {weight_column}):
         raise click.UsageError("--no-metadata goes without --metadata and --type")
     try:
         mapping = ColumnMapping(
@@ -120,6 +121,7 @@ def _flags(
             alias_separator=alias_separator,
             metadata=() if no_metadata else tuple(metadata) or None,
             types=dict(types),
+            weight=weight_column,
         )
         MemoryBudget(memory_limit)
     except InputError as error:
@@ -187,6 +189,16 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
                 "show_default": "what the values are",
                 "help": "Type of a metadata column: string, int, float or bool; may be given several times. "
                 "Rows with other values are bad rows.",
+            },
+        ),
+        (
+            ("--weight-column",),
+            {
+                "metavar": "COLUMN",
+                "default": None,
+                "show_default": "no weights; for an update those of the index",
+                "help": "A column of numbers >= 0 that says how often people mean each entity, such as a "
+                "population or page views. It is kept as metadata; where it is empty the weight is 1.",
             },
         ),
         (

@@ -11,6 +11,7 @@ from typing import Any
 from index_builder.build import peak_rss_bytes, spill_folder
 from index_builder.changes import Changes, apply_changes
 from index_builder.config import BuildOptions
+from index_builder.entity_survey import check_weights
 from index_builder.memory import MemoryBudget
 from index_builder.merge import write_version
 from index_builder.progress import BuildProgress, PhaseClock, Silent
@@ -23,6 +24,7 @@ from index_builder.update_reading import (
     UpdateRequest,
     max_title_tokens,
     read_update,
+    weight_column,
 )
 from index_builder.update_vectors import Ancestry, VectorFate, check_vectors, vector_fate
 from index_builder.vector_wish import check_method
@@ -30,12 +32,13 @@ from index_builder.vectors import VectorMaker, copy_version
 from index_builder.version import VersionSpec
 from index_builder.version_run import VersionRun
 from index_builder.workplace import remove_vector_work, remove_work, shaping_libraries, temporary_work
-from retrieval.errors import SourceError
+from retrieval.errors import InputError, SourceError
 from retrieval.index.layout import FORMAT_VERSION
 from retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from retrieval.index.reader import Index
 from retrieval.index.vector_summary import vector_facts
 from retrieval.index.versions import live_version
+from retrieval.index.weights import weight_problem
 from retrieval.text import TextTokenizer
 
 __all__ = ["UpdateRequest", "UpdateSummary", "update_index"]
@@ -53,6 +56,7 @@ class UpdateSummary:
         changes: What the request comes to.
         vectors: What becomes, or would become, of the vectors: "absent", "kept" as they are, "carried over"
             to the new entities, "made" or "dropped".
+        weight_column: Name of the column that holds the weights, or would hold them; None for none.
         dry_run: Whether it was only asked for.
         rejected: Bad rows per reason.
         report: A few lines about the bad rows; "" when there are none.
@@ -67,6 +71,7 @@ class UpdateSummary:
     manifest: Manifest
     changes: Changes
     vectors: VectorFate
+    weight_column: str | None
     dry_run: bool
     rejected: Mapping[str, int]
     report: str
@@ -85,6 +90,7 @@ class UpdateSummary:
             **asdict(self.changes),
             "vectors": vector_facts(self.manifest),
             "vectors_are": self.vectors,
+            "weight_column": self.weight_column,
             "counts": asdict(self.manifest.counts),
             "rejected": dict(self.rejected),
             "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
@@ -108,7 +114,8 @@ def update_index(
     Args:
         request: What shall be different.
         tokenizer: That of the index; None will do if nothing is added.
-        options: How to read. Rendering, the bound on titles and the types of metadata are the index's own.
+        options: How to read. Rendering, the bound on titles, the types of metadata and, unless the request
+            names another, the column of weights are the index's own.
         progress: Told about every step.
 
     Raises:
@@ -116,8 +123,9 @@ def update_index(
             directory for temporary files cannot. The live version is untouched.
         IndexMismatchError: the index has another tokenizer.
         SourceError: a source cannot be used, has columns that the index lacks, contradicts the removals,
-            there are more bad rows than allowed, or no entity would be left.
-        InputError: an option is wrong, or the vectors cannot be kept in step with what is there.
+            there are more bad rows than allowed, no entity would be left, or all weights would be 0.
+        InputError: an option is wrong, the column of weights holds what can be no weight, or the vectors
+            cannot be kept in step with what is there.
         ModelError: the encoder of the vectors cannot be loaded.
         MissingExtraError: new vectors are asked for, and a library they need is not installed.
     """
@@ -129,6 +137,7 @@ def update_index(
     clock.phase("opening")
     with _workplace(request, options.out) as (folder, root), Index.open(options.out) as index:
         check_vectors(request.vectors, index)
+        weights = weight_column(request, index)
         with read_update(request, tokenizer, options, index, root, clock) as reading:
             clock.phase("comparing")
             live = VersionRun(index)
@@ -138,16 +147,25 @@ def update_index(
             reading.rejects.check(OUTCOME)
             every: list[Run] = [live, *reading.shards]
             runs = _kept(every, options.out)
+            if request.weight_column is not None and weights is not None:
+                problem = weight_problem(index.entities, weights, live.keep)
+                if problem is not None:
+                    raise InputError("weight_column", problem)
+            check_weights(runs, weights)
             rewritten = changes.any or index.manifest.format_version < FORMAT_VERSION
             fate = vector_fate(request.vectors, index, rewritten)
             ancestry = Ancestry(index.num_entities, every, replaced) if fate == "carried over" else None
             history = extend_history(index.manifest.history, _history(reading, index, changes))
             manifest = None
             if rewritten and folder is not None:
-                manifest = _write(runs, reading, index, folder, history, ancestry, clock)
-            elif fate in ("made", "dropped") and folder is not None:
+                spec = VersionSpec(index.vocab_size, index.manifest.metadata, weights)
+                manifest = _write(runs, spec, reading, index, folder, history, ancestry, clock)
+            elif folder is not None and (
+                fate in ("made", "dropped") or weights != index.manifest.weight_column
+            ):
                 clock.phase("copying")
-                manifest = replace(copy_version(index, folder), history=history)
+                copied = copy_version(index, folder, with_vectors=fate == "kept")
+                manifest = replace(copied, history=history, weight_column=weights)
         if manifest is not None and folder is not None:
             maker = VectorMaker(folder, root, options.memory_limit, options.threads, clock)
             if request.vectors.wish is not None:
@@ -169,6 +187,7 @@ def update_index(
             manifest=manifest or index.manifest,
             changes=changes,
             vectors=fate,
+            weight_column=weights,
             dry_run=request.dry_run,
             rejected=reading.rejects.counts(),
             report=reading.rejects.report() if reading.rejects.rows else "",
@@ -198,6 +217,7 @@ def _kept(runs: Sequence[Run], index: Path) -> list[Run]:
 
 def _write(
     runs: Sequence[Run],
+    spec: VersionSpec,
     reading: UpdateReading,
     index: Index,
     folder: Path,
@@ -206,7 +226,6 @@ def _write(
     progress: BuildProgress,
 ) -> Manifest:
     """Write the files of the new version but its vectors, and return the manifest of them."""
-    spec = VersionSpec(index.vocab_size, index.manifest.metadata)
     budget = MemoryBudget(reading.options.memory_limit)
     with spill_folder(work_root(reading.options.out)) as spill:
         told = None if ancestry is None else ancestry.add
@@ -224,6 +243,8 @@ def _history(reading: UpdateReading, index: Index, changes: Changes) -> HistoryE
     shaping: dict[str, Any] = {"ignore_missing": request.ignore_missing}
     if front is not None:
         shaping |= reading.options.shaping()
+    if request.weight_column is not None:
+        shaping["weight_column"] = weight_column(request, index)
     return HistoryEntry(
         operation="update",
         parent=index.version,

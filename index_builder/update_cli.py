@@ -106,7 +106,7 @@ def update_command(
     quiet: bool,
     debug: bool,
 ) -> None:
-    """Add, replace and remove entities of an INDEX, or change its vectors.
+    """Add, replace and remove entities of an INDEX, or change its vectors or weights.
 
     What is there and stays is not tokenised again. The new version replaces the live one in one step, and
     has the files that a build of the same entities would have. `genret rollback` takes it back. Vectors
@@ -119,7 +119,9 @@ def update_command(
         sigterm_as_interrupt(),
         shown_progress(quiet, "genret update") as progress,
     ):
-        request = UpdateRequest(add, remove, remove_id, ignore_missing, dry_run, vectors)
+        request = UpdateRequest(
+            add, remove, remove_id, ignore_missing, dry_run, vectors, flags.mapping.weight
+        )
         options = BuildOptions(
             out=index,
             format=flags.format,
@@ -145,6 +147,8 @@ def _describe(summary: UpdateSummary) -> str:
     )
     if summary.dry_run:
         would = "" if summary.vectors == "absent" else f"\n  vectors would be {summary.vectors}"
+        if summary.weight_column is not None:
+            would += f"\n  weights would be those of {summary.weight_column}"
         return f"{summary.index}: dry run, version {summary.version} stays live\n  would be: {counts}{would}"
     if summary.version == summary.parent:
         return f"{summary.index}: no change, version {summary.version} stays live\n  {counts}"
@@ -154,6 +158,8 @@ def _describe(summary: UpdateSummary) -> str:
         f"  {counts}",
         f"  {stored.entities:,} entities, {stored.rows:,} rows, {summary.manifest.num_bytes:,} bytes",
     ]
+    if summary.weight_column is not None:
+        lines.append(f"  weights: {summary.weight_column}")
     if summary.vectors != "absent":
         lines.append(f"  vectors {summary.vectors}")
     facts = vector_facts(summary.manifest)

@@ -15,10 +15,12 @@ from index_builder.removals import Removals, read_removals
 from index_builder.shard import ShardRun
 from index_builder.vector_wish import VectorChange
 from retrieval.errors import IndexMismatchError, InputError, SourceError
+from retrieval.index.layout import WEIGHT_TYPES
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
 from retrieval.rejects import Rejects
 from retrieval.sources import ColumnType, open_source
+from retrieval.sources.columns import find_column
 from retrieval.sources.opening import is_read_once
 from retrieval.text import TextTokenizer
 
@@ -37,6 +39,7 @@ class UpdateRequest:
         ignore_missing: Whether ids to remove that are not there are no bad rows.
         dry_run: Only say what would be different.
         vectors: What becomes of the vectors.
+        weight_column: Metadata column of the index that holds the weights from now on; None: no other one.
 
     Raises:
         InputError: nothing shall, or an id is no text.
@@ -48,10 +51,14 @@ class UpdateRequest:
     ignore_missing: bool = False
     dry_run: bool = False
     vectors: VectorChange = field(default_factory=VectorChange)
+    weight_column: str | None = None
 
     def __post_init__(self) -> None:
-        if not (self.add or self.remove or self.remove_ids or self.vectors.any):
-            raise InputError("update", "nothing to do: expected files to add, ids to remove, or vectors")
+        if not (self.add or self.remove or self.remove_ids or self.vectors.any or self.weight_column):
+            raise InputError(
+                "update",
+                "nothing to do: expected files to add, ids to remove, vectors or a column of weights",
+            )
         for entity_id in self.remove_ids:
             try:
                 entity_id.encode()
@@ -129,6 +136,8 @@ def read_update(
 def reading_options(request: UpdateRequest, options: BuildOptions, index: Index) -> BuildOptions:
     """Return the options with which files to add are read: rendering, bounds and types are the index's.
 
+    The column of weights is that of the new version, if the files have it.
+
     Raises:
         SourceError: a file has a column that the index lacks.
         InputError: a type is declared that is not the index's, or a file can be read only once.
@@ -136,9 +145,8 @@ def reading_options(request: UpdateRequest, options: BuildOptions, index: Index)
     once = [str(path) for path in request.add if is_read_once(path)]
     if once:
         raise InputError("add", f"expected files, got {once[0]!r}, which can be read only once")
-    with open_source(
-        request.add, options.mapping, options.format, unescape_html=options.unescape_html
-    ) as source:
+    mapping = replace(options.mapping, weight=weight_column(request, index), weight_may_miss=True)
+    with open_source(request.add, mapping, options.format, unescape_html=options.unescape_html) as source:
         names, name = source.columns.names, source.name
     known = index.metadata_types
     unknown = [column for column in names if column not in known]
@@ -153,9 +161,30 @@ def reading_options(request: UpdateRequest, options: BuildOptions, index: Index)
     types = {column: ColumnType(known[column]) for column in names}
     return replace(
         options,
-        mapping=replace(options.mapping, types=types),
+        mapping=replace(mapping, types=types),
         rendering=index.rendering,
         max_title_tokens=max_title_tokens(index.manifest),
+    )
+
+
+def weight_column(request: UpdateRequest, index: Index) -> str | None:
+    """Return the name of the column that holds the weights of the new version, or None.
+
+    Raises:
+        InputError: the column that is asked for is not there, or holds no numbers.
+    """
+    wanted, types = request.weight_column, index.metadata_types
+    if wanted is None:
+        return index.manifest.weight_column
+    place = find_column(index.metadata_columns, wanted, str(index.path))
+    name = wanted if place is None else index.metadata_columns[place]
+    if types.get(name) in WEIGHT_TYPES:
+        return name
+    why = "there is no such column" if place is None else f"the column is {types[name]}"
+    numbers = [repr(column) for column, kind in types.items() if kind in WEIGHT_TYPES]
+    raise InputError(
+        "weight_column",
+        f"{wanted!r}: {why}; the metadata columns of numbers are {', '.join(numbers) or 'none'}",
     )
 
 

@@ -142,8 +142,13 @@ def described(folder: Path, name: str) -> FileEntry:
     return FileEntry(name, (folder / name).stat().st_size, digest_file(folder / name))
 
 
-def copy_version(index: Index, folder: Path) -> Manifest:
-    """Copy the files of a version into the staging directory, its vectors left out.
+def copy_version(index: Index, folder: Path, with_vectors: bool) -> Manifest:
+    """Copy the files of a version into the staging directory.
+
+    Args:
+        index: The version.
+        folder: The staging directory.
+        with_vectors: Whether its vectors are copied too.
 
     Returns:
         The manifest of the copies; its history is that of the version.
@@ -151,12 +156,14 @@ def copy_version(index: Index, folder: Path) -> Manifest:
     Raises:
         OSError: the disk is full, or worse.
     """
-    files = [entry for entry in index.manifest.files if entry.name not in VECTOR_FILES]
+    files = [entry for entry in index.manifest.files if with_vectors or entry.name not in VECTOR_FILES]
     for entry in files:
         target = folder / entry.name
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(index.path / entry.name, target)
         sync_file(target)
+    if with_vectors:
+        return index.manifest
     built_with = {
         name: version for name, version in index.manifest.built_with.items() if name not in _LIBRARIES
     }

@@ -19,6 +19,7 @@ from retrieval.index.reader import Index, read_manifest
 from retrieval.index.vector_summary import vector_facts, vector_lines
 from retrieval.index.verification import verify
 from retrieval.index.versions import list_versions
+from retrieval.index.weights import weight_facts, weight_line
 
 _BAR_WIDTH = 30
 _SAMPLES = 5
@@ -101,6 +102,7 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
         "versions": _versions(path, index),
         "counts": asdict(manifest.counts),
         "metadata": index.metadata_types,
+        "weights": _weights(index),
         "tokenizer": asdict(manifest.tokenizer),
         "rendering": manifest.rendering.to_json(),
         "lengths": {bucket.length: bucket.rows for bucket in manifest.buckets},
@@ -126,6 +128,11 @@ def _vectors(index: Index) -> dict[str, Any] | None:
     if facts is not None and index.vectors_problem is not None:
         facts["problem"] = str(index.vectors_problem)
     return facts
+
+
+def _weights(index: Index) -> dict[str, Any] | None:
+    name = index.manifest.weight_column
+    return None if name is None else weight_facts(name, index.entities.stored_column(name))
 
 
 def _versions(path: Path, index: Index) -> list[dict[str, Any]]:
@@ -186,6 +193,7 @@ def _render(facts: dict[str, Any]) -> str:
         f"{facts['path']}",
         f"  version     {facts['version']} (of {len(facts['versions'])} kept)",
         f"  entities    {counts['entities']:,}; metadata: {_columns(facts['metadata'])}",
+        *([] if facts["weights"] is None else [f"  weights     {weight_line(facts['weights'])}"]),
         f"  rows        {counts['rows']:,} of up to {counts['depth']} tokens; "
         f"{counts['postings']:,} postings",
         f"  trie        {counts['nodes']:,} nodes, at most {counts['max_children']:,} children",

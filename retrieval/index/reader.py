@@ -45,6 +45,7 @@ from retrieval.index.version_parts import (
     read_trie,
 )
 from retrieval.index.versions import read_version
+from retrieval.index.weights import filled_weights
 from retrieval.text import TextTokenizer
 from retrieval.types import Entity
 
@@ -259,7 +260,7 @@ class Index:
         """
         column = self.manifest.weight_column
         if self._weights is None and column is not None:
-            self._weights = _filled(self.entities.stored_column(column))
+            self._weights = filled_weights(self.entities.stored_column(column))
         return self._weights
 
     def row_token_ids(self, rank: int) -> tuple[int, ...]:
@@ -368,18 +369,6 @@ class Index:
         if not 0 <= rank < self.num_rows:
             raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
         return [(rank, 0)] if self._postings is None else self._postings.of(rank)
-
-
-def _filled(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """Return a column of numbers as one read-only array, with 1 for what is missing."""
-    filled = np.empty(len(column), dtype=np.float64)
-    begin = 0
-    for chunk in column.chunks:
-        end = begin + len(chunk)
-        filled[begin:end] = chunk.cast(pa.float64(), safe=False).fill_null(1.0).to_numpy()
-        begin = end
-    filled.flags.writeable = False
-    return filled
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:

@@ -32,6 +32,7 @@ from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index, read_manifest
 from retrieval.index.title_order import first_disorder, title_batches
 from retrieval.index.versions import read_version
+from retrieval.index.weights import weight_problem
 
 IntArray = npt.NDArray[np.signedinteger]
 
@@ -184,6 +185,10 @@ def _check_entities(index: Index) -> Iterator[Problem]:
             yield Problem(ENTITIES_FILE, f"column {name!r}: its dictionary is not one, ascending and used up")
         if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
             yield Problem(ENTITIES_FILE, f"column {name!r}: a value is no number")
+    weight = index.manifest.weight_column
+    problem = None if weight is None else weight_problem(index.entities, weight)
+    if problem is not None:
+        yield Problem(ENTITIES_FILE, problem)
     ids = index.entities.column(ENTITY_ID)
     if pc.count_distinct(ids).as_py() != index.num_entities:
         yield Problem(ENTITIES_FILE, "an entity id stands there twice")

@@ -143,6 +143,11 @@ def fit(text: str, column_type: ColumnType) -> str | None:
     return repr(number) if abs(number) != float("inf") else None
 
 
+def fit_number(text: str) -> str | None:
+    """Return the canonical text of a number: an int if 64 bits hold it, else a float; None for other text."""
+    return fit(text, ColumnType.INT) or fit(text, ColumnType.FLOAT)
+
+
 def cast(cells: pa.Array, column_type: ColumnType) -> pa.Array:
     """Turn canonical text into typed values, exactly.
 

@@ -28,6 +28,9 @@ class ColumnMapping:
         alias_separator: Between the aliases of one cell of text; lists are taken as they are.
         metadata: The columns kept as metadata; None keeps all others.
         types: Declared types of metadata columns.
+        weight: Column of weights, which say how often people mean each entity; it is metadata in any case.
+            None: there are no weights.
+        weight_may_miss: Whether all files may lack that column.
 
     Raises:
         InputError: an empty name or separator, one column for two purposes, a type for a column left out.
@@ -39,22 +42,35 @@ class ColumnMapping:
     alias_separator: str = ALIAS_SEPARATOR
     metadata: tuple[str, ...] | None = None
     types: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
+    weight: str | None = None
+    weight_may_miss: bool = False
+
+    @property
+    def kept(self) -> tuple[str, ...] | None:
+        """The columns kept as metadata, that of weights included; None keeps all that serve nothing else."""
+        if self.metadata is None or self.weight is None or _same_case(self.metadata, self.weight) is not None:
+            return self.metadata
+        return (*self.metadata, self.weight)
 
     def __post_init__(self) -> None:
-        for name in ("title", "entity_id", "aliases", "alias_separator"):
-            if not getattr(self, name):
+        for name in ("title", "entity_id", "aliases", "alias_separator", "weight"):
+            if getattr(self, name) == "":
                 raise InputError(name, "must not be empty")
         used = [self.title, self.entity_id, self.aliases]
         if len(set(used)) < len(used):
             raise InputError("columns", f"title, entity_id and aliases must be three columns, got {used}")
+        if self.weight is not None and self.weight.casefold() in map(str.casefold, used):
+            raise InputError(
+                "weight", f"titles, ids and aliases are no weights: got the column {self.weight!r}"
+            )
         for name in self.metadata or ():
             if self.metadata is not None and self.metadata.count(name) > 1:
                 raise InputError("metadata", f"{name!r} is named more than once")
         for name, column_type in self.types.items():
             if column_type not in tuple(ColumnType):
                 raise InputError("types", f"{name}: expected {', '.join(ColumnType)}, got {column_type!r}")
-            if self.metadata is not None and name not in self.metadata:
-                raise InputError("types", f"{name!r} is not among the metadata columns {list(self.metadata)}")
+            if self.kept is not None and name not in self.kept:
+                raise InputError("types", f"{name!r} is not among the metadata columns {list(self.kept)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +80,12 @@ class Columns:
     Attributes:
         names: Their names, in the order in which the files first have them.
         declared: Their declared types; None where the cells decide.
+        weight: Position of the column of weights among them, or None.
     """
 
     names: tuple[str, ...] = ()
     declared: tuple[ColumnType | None, ...] = ()
+    weight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +161,7 @@ def plan_columns(
     Raises:
         SourceError: a column that was named or is required is missing, or a metadata column has a name that
             an index needs for something else.
+        InputError: weights are declared to be no numbers.
     """
     places = [_places(names, mapping, where) for where, names in headers]
     _require_ids_everywhere(headers, places)
@@ -158,9 +177,15 @@ def plan_columns(
         _require(headers, name, None, name in found)
     for name in mapping.types:
         _require(headers, name, None, name in found or _same_case(found, name) is not None)
-    order = tuple(mapping.metadata) if mapping.metadata is not None else tuple(found)
+    order = tuple(found if mapping.kept is None else (name for name in mapping.kept if name in found))
     declared = {_same_case(found, name) or name: ColumnType(t) for name, t in mapping.types.items()}
-    columns = Columns(order, tuple(declared.get(name) for name in order))
+    weight = None if mapping.weight is None else find_column(order, mapping.weight, headers[0][0])
+    if mapping.weight is not None and not mapping.weight_may_miss:
+        _require(headers, mapping.weight, None, weight is not None)
+    if weight is not None and declared.get(order[weight]) in (ColumnType.STRING, ColumnType.BOOL):
+        wrong = declared[order[weight]]
+        raise InputError("types", f"{order[weight]}: weights are int or float, the declared type is {wrong}")
+    columns = Columns(order, tuple(declared.get(name) for name in order), weight)
     layouts = tuple(
         Layout(len(names), *place, metadata=tuple(kept.get(name) for name in order))
         for (_, names), place, kept in zip(headers, places, per_file, strict=True)
@@ -184,8 +209,8 @@ def _metadata(
     names: Sequence[str], taken: set[int | None], mapping: ColumnMapping, where: str
 ) -> dict[str, int]:
     """Return name -> position of the metadata columns of one file."""
-    if mapping.metadata is not None:
-        places = {name: find_column(names, name, where) for name in mapping.metadata}
+    if mapping.kept is not None:
+        places = {name: find_column(names, name, where) for name in mapping.kept}
         kept = {name: place for name, place in places.items() if place is not None}
     else:
         kept = {name: i for i, name in enumerate(names) if i not in taken}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -139,15 +138,11 @@ def _cells(column: pa.Array) -> list[Cell]:
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         column = pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1)
     try:
-        cells: list[Cell] = column.to_pylist()
+        return list(column.to_pylist())
     except UnicodeDecodeError:
         # Arrow does not look into strings when it reads them; as bytes they make their own rows bad.
         text = pa.large_list(pa.large_binary()) if _is_list(kind) else pa.large_binary()
         return list(column.cast(text).to_pylist())
-    if pa.types.is_floating(kind):
-        # NaN is how tables without nulls say that a value is missing.
-        return [None if isinstance(cell, float) and math.isnan(cell) else cell for cell in cells]
-    return cells
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -7,13 +7,14 @@ from itertools import repeat
 
 from retrieval.normalize import NormalizationReport, find_html_entity, normalize
 from retrieval.rejects import Reason, Rejects
-from retrieval.sources.column_types import ColumnType, Kinds, classify, fit
+from retrieval.sources.column_types import ColumnType, Kinds, classify, fit, fit_number
 from retrieval.sources.columns import Columns, Layout
 from retrieval.sources.record import Record
 from retrieval.sources.rows import BadRow, Cell, RowChunk
 from retrieval.sources.values import (
     Refusal,
     alias_texts,
+    is_nan,
     name_text,
     refuse_wrong_width,
     resolved_text,
@@ -48,7 +49,7 @@ class RecordMaker:
         self._columns = columns
         self._separator = alias_separator
         self._unescape = unescape_html
-        self._is_declared = any(declared is not None for declared in columns.declared)
+        self._is_declared = columns.weight is not None or any(d is not None for d in columns.declared)
         self._can_be_quick = not unescape_html and not self._is_declared
         self._typed_kinds = [Kinds.NONE] * len(columns.names)
         self._counts = _Counts()
@@ -148,7 +149,10 @@ class RecordMaker:
         kinds = []
         metadata = []
         for number, place in enumerate(layout.metadata):
-            text, kind = typed_cell(None if place is None else row[place], self._columns.names[number])
+            cell = None if place is None else row[place]
+            text, kind = typed_cell(cell, self._columns.names[number])
+            if number == self._columns.weight and is_nan(cell):
+                text = "nan"  # refused: a weight that is no number is a mistake, in other columns it is empty
             metadata.append(self._declared(number, text))
             kinds.append(kind)
         # Only now is it certain that the row is a record.
@@ -178,13 +182,15 @@ class RecordMaker:
         return tuple(dict.fromkeys(form for form in forms if form and form != title))
 
     def _declared(self, number: int, cell: str | None) -> str | None:
-        declared = self._columns.declared[number]
-        if cell is None or declared is None:
+        declared, is_weight = self._columns.declared[number], number == self._columns.weight
+        if cell is None or (declared is None and not is_weight):
             return cell
-        text = fit(cell, declared)
-        if text is None:
+        text = fit_number(cell) if declared is None else fit(cell, declared)
+        if text is None or (is_weight and float(text) < 0):
             name = self._columns.names[number]
-            raise Refusal(Reason.BAD_VALUE, f"{name}: expected {_ARTICLE[declared]}, got {cell[:80]!r}")
+            expected = "a finite number" if declared is None else _ARTICLE[declared]
+            bound = ", at least 0" if is_weight else ""
+            raise Refusal(Reason.BAD_VALUE, f"{name}: expected {expected}{bound}, got {cell[:80]!r}")
         return text
 
 

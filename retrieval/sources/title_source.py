@@ -179,7 +179,7 @@ class TitleSource:
 
     def _restrict(self, reader: RowReader, layout: Layout) -> None:
         lists = () if layout.aliases is None else (layout.aliases,)
-        reader.restrict(layout.used, ignore_others=self._mapping.metadata is not None, lists=lists)
+        reader.restrict(layout.used, ignore_others=self._mapping.kept is not None, lists=lists)
 
     def _chunks(self, file: int) -> Iterator[tuple[RecordMaker, RowChunk]]:
         path, layout = self._paths[file], self._layouts[file]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,11 @@ class TypedCell(NamedTuple):
 
     text: str | None
     kind: Kinds
+
+
+def is_nan(value: Cell) -> bool:
+    """Return whether a cell is NaN, which is how Parquet tables without nulls say that a value is missing."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def value_text(value: str | bytes) -> str:
@@ -70,7 +76,7 @@ def name_text(value: Cell, field: str) -> str:
     Raises:
         Refusal: it is neither text nor an integer.
     """
-    if value is None:
+    if value is None or is_nan(value):
         return ""
     if isinstance(value, str | bytes):
         return value_text(value)
@@ -87,6 +93,8 @@ def alias_texts(value: Cell, separator: str) -> list[str]:
     """
     if isinstance(value, str | bytes):
         return normalize(value_text(value)).split(separator)
+    if is_nan(value):
+        return []
     if isinstance(value, list):
         return [name_text(item, "aliases") for item in value]
     raise Refusal(Reason.BAD_VALUE, f"aliases: expected a list of strings, got {json_kind(value)}")
@@ -98,7 +106,7 @@ def typed_cell(value: Cell, name: str) -> TypedCell:
     Raises:
         Refusal: it is a list or an object.
     """
-    if value is None:
+    if value is None or is_nan(value):
         return TypedCell(None, Kinds.EMPTY)
     if isinstance(value, str | bytes):
         text = normalize(value_text(value))

@@ -165,6 +165,7 @@ def test_a_damaged_shard_and_those_behind_it_are_made_again(tmp_path: Path, file
         {"unescape_html": True},
         {"mapping": ColumnMapping(types={"kind": ColumnType.STRING})},
         {"mapping": ColumnMapping(metadata=("kind",))},
+        {"mapping": ColumnMapping(weight="kind")},
     ],
 )
 def test_other_options_do_not_go_on_with_the_work(tmp_path: Path, change: dict[str, object]) -> None:

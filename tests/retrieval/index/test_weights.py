@@ -120,3 +120,13 @@ def test_an_index_whose_manifest_names_a_column_of_text_does_not_open(summary: B
     weighted(summary, "kind")
     with pytest.raises(IndexFormatError, match="weight_column: expected a metadata column of numbers"):
         Index.open(summary.index)
+
+
+def test_verify_finds_what_can_be_no_weight(tmp_path: Path) -> None:
+    lines = ["title\tdelta", "abc\t0.5", "bcd\t", "c\t-0.5"]
+    folder = weighted(build(tmp_path, lines, TOKENIZER), "delta")
+    (problem,) = verify(folder).problems
+    assert (problem.file, problem.message) == (
+        "entities.arrow",
+        "column 'delta': the entity 'c' has the value -0.5; a weight is a finite number, at least 0",
+    )
