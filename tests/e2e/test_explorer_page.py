@@ -68,7 +68,8 @@ def test_search_by_keyboard_alone_shows_the_candidates(page: Page, retrieval: Ca
     assert isinstance(request, pb.RetrieveRequest)
     assert request.explain
     assert page.texts(".candidate h3") == ["Hamlet", ATTACK]
-    assert page.texts(".how-likely strong") == ["38 %", "13 %"]
+    wanted = ["38 % probability of this entity", "13 % probability of this entity"]
+    assert page.texts(".how-likely p:first-child") == wanted
     assert "written as another name" in page.texts(".ids")[1]
     assert page.text('[data-rank="1"] .metadata') == "kind<b>Hamlet</b>year1152921504606846977"
     assert page.text("[data-verdict=certified]").startswith("Proven")
@@ -369,7 +370,7 @@ def test_json_answers_with_the_entities_behind_their_titles(page: Page, retrieva
         '  "e": []',
         "}",
     ]
-    assert page.texts(".entities tbody td") == ["/title", "Hamlet", "Q1", "year: 1603", "titles"]
+    assert page.texts(".entities tbody td") == ["/title", "Hamlet", "Q1", "100 %", "year: 1603", "titles"]
     request = retrieval.requests[-1]
     assert isinstance(request, pb.AnswerRequest)
     assert "x-genret-index" in request.schema_json
