@@ -147,7 +147,7 @@ def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded,
     assert rows == [
         ["Macbeth", "-7.000000", "0.333333", "2", "Q1,Q2", "0.750000,0.250000"],
         ["Hamlet", "-6.000000", "0.333333", "2", "Q1,Q2", "0.750000,0.250000"],
-        ["w " * 21, "", "", "22", ""],
+        ["w " * 21, "", "", "22", "", ""],
     ]
     file = tmp_path / "titles.txt"
     file.write_text("Macbeth\n\n  Hamlet \n", encoding="utf-8")

@@ -197,7 +197,15 @@ def test_options_are_those_of_the_method_and_of_what_decodes_for_it(page: Page) 
 
     page.one("#more-search summary").click()
     names = ("shortlist_size", "decoder", "vector_weight", "beam_size", "exact", "num_samples", "min_mass")
-    assert shown(*names) == ["shortlist_size", "decoder", "vector_weight", "beam_size", "exact"]
+    names = (*names, "title_weight")  # of every method
+    assert shown(*names) == [
+        "shortlist_size",
+        "decoder",
+        "vector_weight",
+        "beam_size",
+        "exact",
+        "title_weight",
+    ]
     page.one("#decoder [value=RETRIEVAL_METHOD_DISC]").click()
     assert shown(*names) == [
         "shortlist_size",
@@ -206,16 +214,17 @@ def test_options_are_those_of_the_method_and_of_what_decodes_for_it(page: Page) 
         "beam_size",
         "num_samples",
         "min_mass",
+        "title_weight",
     ]
     page.one("input[value=RETRIEVAL_METHOD_AUTO]").click()
     page.press(Keys.ARROW_RIGHT)
     assert page.focused("value") == "RETRIEVAL_METHOD_BEAM"
-    assert shown(*names) == ["beam_size", "exact"]
+    assert shown(*names) == ["beam_size", "exact", "title_weight"]
     page.press(Keys.ARROW_RIGHT)
-    assert shown(*names) == ["beam_size", "num_samples", "min_mass"]
+    assert shown(*names) == ["beam_size", "num_samples", "min_mass", "title_weight"]
     page.press(Keys.ARROW_RIGHT)
     assert page.focused("value") == "RETRIEVAL_METHOD_SHORTLIST"
-    assert shown(*names) == ["shortlist_size", "vector_weight"]
+    assert shown(*names) == ["shortlist_size", "vector_weight", "title_weight"]
 
 
 def test_draws_are_told_apart_and_lead_to_their_paths(page: Page, retrieval: CannedRetrieval) -> None:
