@@ -112,7 +112,8 @@ class Retriever(Questions):
         self._vectors = IndexVectors.missing(index) if vectors is None else vectors
         answering = BatchAnswerer(index, model, self.trie, limits, explainer, self._vectors)
         self._runner = BatchRunner(answering, self.filters, self.prefixes, model.vocab_size)
-        self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes)
+        title_weight = self.config.title_weight
+        self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, title_weight)
         if answerer is None:
             engine = AnswerEngine(tokenizer, index.end_token_id, model.vocab_size, grammar_cache_bytes)
             answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)

@@ -63,7 +63,10 @@ class TitleScore:
         probability: The title's share of the probability of the distinct titles of the request; None without
             a `logprob`.
         num_tokens: Its tokens, end included.
-        entity_ids: The entities of the index that have this surface form; empty where none has.
+        entity_ids: The entities of the index that own this surface form, those with the greatest share first;
+            empty where none does.
+        entity_shares: P(e | f) of each of them, which sum to 1: how a probability of the title is divided
+            among them.
     """
 
     title: str
@@ -71,6 +74,7 @@ class TitleScore:
     probability: float | None
     num_tokens: int
     entity_ids: tuple[str, ...] = ()
+    entity_shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

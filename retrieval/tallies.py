@@ -112,6 +112,12 @@ def _tied(index: Index, entities: list[int]) -> list[int]:
     return [entity for entity, _ in ordered]
 
 
+def owners_best_first(index: Index, owners: Owners) -> dict[int, float]:
+    """Return P(e | f) of the owners of a form, in the order of `best_first`."""
+    shares = dict(zip(*owners, strict=True))
+    return {entity: shares[entity] for entity in best_first(index, shares, len(shares))}
+
+
 def by_share(tallies: Mapping[int, Tally]) -> dict[int, tuple[float, float]]:
     """Return scores by which entities with more of the samples come first, of equal ones the likelier."""
     return {number: (tally.share, tally.logprob) for number, tally in tallies.items()}

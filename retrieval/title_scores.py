@@ -12,13 +12,14 @@ from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import LanguageModel, PromptPrefix
 from decoding.row_scores import RowScores, score_rows
 from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
 from retrieval.kv_meter import KvMeter
 from retrieval.limits import Limits
 from retrieval.normalize import normalize
 from retrieval.prefix_store import PrefixStore
 from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-from retrieval.tallies import log_sum
+from retrieval.tallies import log_sum, owners_best_first
 from retrieval.text import TextTokenizer
 from retrieval.types import Timings
 
@@ -58,6 +59,7 @@ class TitleScorer:
         tokenizer: The model's.
         limits: What fits into the model.
         prefixes: Of the model.
+        title_weight: How much more a title counts than an alias where entities share a surface form.
     """
 
     def __init__(
@@ -67,12 +69,14 @@ class TitleScorer:
         tokenizer: TextTokenizer,
         limits: Limits,
         prefixes: PrefixStore,
+        title_weight: float,
     ) -> None:
         self._index = index
         self._model = model
         self._tokenizer = tokenizer
         self._limits = limits
         self._prefixes = prefixes
+        self._owners = FormOwners(index, None, title_weight)
 
     def rows(self, titles: Sequence[str]) -> list[tuple[int, ...]]:
         """Return the token rows of titles, under the text policy of catalogues: NFC, single spaces.
@@ -158,23 +162,25 @@ class TitleScorer:
     def _title_scores(self, job: ScoreJob, scores: RowScores) -> tuple[TitleScore, ...]:
         logprob_of = dict(zip(job.rows, scores.logprobs, strict=True))
         total = log_sum([logprob for logprob in logprob_of.values() if logprob is not None])
-        ids_of = {row: self._entity_ids(row) for row in logprob_of}
+        shares_of = {row: self._entity_shares(row) for row in logprob_of}
         return tuple(
             TitleScore(
                 title=title,
                 logprob=logprob_of[row],
                 probability=_share(logprob_of[row], total),
                 num_tokens=len(row),
-                entity_ids=ids_of[row],
+                entity_ids=tuple(shares_of[row]),
+                entity_shares=tuple(shares_of[row].values()),
             )
             for title, row in zip(job.request.titles, job.rows, strict=True)
         )
 
-    def _entity_ids(self, row: tuple[int, ...]) -> tuple[str, ...]:
+    def _entity_shares(self, row: tuple[int, ...]) -> dict[str, float]:
         rank = self._index.row_of(row)
         if rank < 0:
-            return ()
-        return tuple(self._index.entity(number).entity_id for number in self._index.entities_of(rank))
+            return {}
+        shares = owners_best_first(self._index, self._owners(rank))
+        return {self._index.entity(number).entity_id: share for number, share in shares.items()}
 
 
 def _share(logprob: float | None, total: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +24,14 @@ from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult, S
 from retrieval.answers.validation import InvalidAnswerError, SlowValidationError
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.store import FilterStore
+from retrieval.index.owners import title_owners
 from retrieval.index.reader import Index
 from retrieval.limits import DEFAULT_BATCH_SIZE, Limits
 from retrieval.prefix_store import PrefixStore
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
 from retrieval.seeds import new_seed
+from retrieval.tallies import owners_best_first
 from retrieval.text import TextTokenizer
 from retrieval.types import Timings
 
@@ -51,7 +54,6 @@ class AnswerJob:
         titles: The index that its schema calls "titles".
         indexes: Those that its schema may name.
         cancel: Polled between decode steps.
-        shortlist: Where its titles come from; None: all titles of the indexes.
     """
 
     request: AnswerRequest
@@ -62,7 +64,6 @@ class AnswerJob:
     titles: str
     indexes: IndexSet
     cancel: CancelToken | None = None
-    shortlist: Shortlist | None = None
 
 
 class Answerer:
@@ -240,7 +241,7 @@ class Answerer:
         schema = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
         _check_budget(schema, request.max_tokens, request.max_tokens)
         compile_ms = job.compile_ms + (time.perf_counter() - begun) * 1e3
-        return replace(job, schema=schema, shortlist=shortlist, compile_ms=compile_ms)
+        return replace(job, schema=schema, compile_ms=compile_ms)
 
     def _answer(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[AnswerReply]:
         begun = time.perf_counter()
@@ -293,16 +294,20 @@ class Answerer:
         )
 
     def _entity(self, job: AnswerJob, text: bytes, value: HoleValue) -> AnswerEntity:
-        if job.shortlist is not None:
-            entities = job.shortlist.entities(value.name, value.members)
-        else:
-            index = job.indexes.index(value.name.index)
-            entities = tuple(index.entity(number) for number in value.members)
+        """Return the entities behind a title: all that the hole allows, a shortlist is one of titles."""
+        index = job.indexes.index(value.name.index)
+        spelled = text[value.first_byte : value.last_byte]
+        members = value.members
+        if job.request.shortlist is not None:
+            leaf = job.indexes.holes(value.name)
+            members = leaf.members(functools.reduce(leaf.step, spelled, 0))
+        shares = owners_best_first(index, title_owners(index, members))
         return AnswerEntity(
             pointer=value.pointer,
             index=value.name.index,
-            title=self.engine.title(text[value.first_byte : value.last_byte]),
-            entities=entities,
+            title=self.engine.title(spelled),
+            entities=tuple(map(index.entity, shares)),
+            shares=tuple(shares.values()),
         )
 
 

@@ -36,20 +36,13 @@ class Shortlist:
         self._finder = finder
         self._searcher = searcher
         self._leaves: dict[HoleName, TextLeaf] = {}
-        self._entities: dict[HoleName, list[Entity]] = {}
 
     def __call__(self, name: HoleName) -> TextLeaf:
         """Return the leaf of the likeliest titles of an index; they are looked for once."""
         leaf = self._leaves.get(name)
         if leaf is None:
-            found = list(self._finder(name.index)(self._query, name.predicate, self._size))
-            texts = SortedTexts.of([entity.title.encode() for entity in found])
-            key = tuple(entity.title for entity in found)
-            leaf = self._leaves[name] = TextLeaf(name, ("shortlist", key), texts, self._searcher)
-            self._entities[name] = found
+            found = self._finder(name.index)(self._query, name.predicate, self._size)
+            titles = tuple(entity.title for entity in found)
+            texts = SortedTexts.of(title.encode() for title in titles)
+            leaf = self._leaves[name] = TextLeaf(name, ("shortlist", titles), texts, self._searcher)
         return leaf
-
-    def entities(self, name: HoleName, members: Sequence[int]) -> tuple[Entity, ...]:
-        """Return the entities that the members of a hole's leaf stand for."""
-        found = self._entities[name]
-        return tuple(found[number] for number in members)

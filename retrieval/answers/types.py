@@ -93,13 +93,16 @@ class AnswerEntity:
         pointer: JSON pointer of the string in the answer: "/people/0/name".
         index: Name of the index; its own, where the schema says "titles".
         title: The string.
-        entities: Those with that title, in the index's order; more than one where titles are not unique.
+        entities: Those with that title that the schema's filter allows, those with the greatest share first;
+            more than one where titles are not unique.
+        shares: How they share the title, P(e | title) of each: they sum to 1.
     """
 
     pointer: str
     index: str
     title: str
     entities: tuple[Entity, ...]
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from retrieval.index.layout import ALIASES, TITLE
+from retrieval.index.owners import Owners, form_owners
 from retrieval.index.reader import Index
 from retrieval.normalize import normalize
 from retrieval.types import Entity
@@ -35,12 +37,12 @@ class IndexTitles:
         numbers = self._index.entities.numbers(entity_ids).tolist()
         return {i: self._index.entity(n) for n, i in zip(numbers, entity_ids, strict=True) if n >= 0}
 
-    def named(self, text: str) -> list[int]:
-        """Return the numbers of the entities with this title or alias: those with the title first."""
+    def named(self, text: str, title_weight: float) -> Owners:
+        """Return the entities with this title or alias, and their shares of it."""
         name = normalize(text)
         titled = self._titles.get(name, ())
-        aliased = [number for number in self._aliases.get(name, ()) if number not in titled]
-        return [*titled, *aliased]
+        numbers = np.array(sorted({*titled, *self._aliases.get(name, ())}), dtype=np.int64)
+        return form_owners(self._index, numbers, np.isin(numbers, titled), title_weight)
 
     @cached_property
     def _titles(self) -> dict[str, tuple[int, ...]]:

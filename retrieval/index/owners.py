@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,12 +79,31 @@ class FormOwners:
         if allowed is not None:
             kept = allowed[entities]
             entities, forms = entities[kept], forms[kept]
-        if len(entities) < 2:  # nearly always
-            return Owners(entities.tolist(), (1.0,) * len(entities))
-        weights = np.ones(len(entities)) if index.weights is None else index.weights[entities]
-        is_title = forms == 0
-        shares = shares_by_role(weights, is_title, np.where(is_title, self._title_weight, 1.0))
-        return Owners(entities.tolist(), shares.tolist())
+        return form_owners(index, entities, forms == 0, self._title_weight)
+
+
+def form_owners(
+    index: Index, entities: npt.NDArray[np.integer[Any]], is_title: npt.NDArray[np.bool_], title_weight: float
+) -> Owners:
+    """Return the owners of a form with their shares.
+
+    Args:
+        index: An open index.
+        entities: The owners, ascending. Shape: (n,).
+        is_title: Whether the form is the title of each. Shape: (n,).
+        title_weight: How much more a title counts than an alias, above 0.
+    """
+    if len(entities) < 2:  # nearly always
+        return Owners(entities.tolist(), (1.0,) * len(entities))
+    weights = np.ones(len(entities)) if index.weights is None else index.weights[entities]
+    shares = shares_by_role(weights, is_title, np.where(is_title, title_weight, 1.0))
+    return Owners(entities.tolist(), shares.tolist())
+
+
+def title_owners(index: Index, entities: Sequence[int]) -> Owners:
+    """Return entities of one title, ascending, as the owners of that title: they share it by weight alone."""
+    numbers = np.array(entities, dtype=np.int64)
+    return form_owners(index, numbers, np.ones(len(numbers), dtype=np.bool_), 1.0)
 
 
 def shares_by_role(weights: FloatArray, roles: npt.NDArray[np.generic], strengths: FloatArray) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -42,8 +43,9 @@ _REFUSED: dict[str, object] = {
 class GeneratedRows:
     """Makes rows out of the links that a `MentionGenerator` writes.
 
-    All entities of the title that was written are candidates, in the order of the index: the model has said
-    no more than the title. A text that failed has one row, which spans the part of it that was to be linked.
+    The entities of the title that was written are candidates. The model has said no more than the title: a
+    candidate's probability is its share in it, P(e | title), and its log-probability is that of the title
+    plus the log of the share. A text that failed has one row, which spans the part that was to be linked.
 
     Args:
         retriever: Index and model.
@@ -95,9 +97,10 @@ class GeneratedRows:
 
     def _answer(self, link: GeneratedMention) -> LinkAnswer:
         candidates = tuple(
-            LinkCandidate(entity.entity_id, entity.title, link.logprob, link.logprob, None)
-            for entity in link.entities[: self._options.k]
-        )
+            LinkCandidate(entity.entity_id, entity.title, logprob, logprob, share)
+            for entity, share in zip(link.entities, link.shares, strict=True)
+            for logprob in (link.logprob + math.log(share),)
+        )[: self._options.k]
         reason = "min_logprob" if link.is_nil else None
         return LinkAnswer(reason, link.title, candidates, method=self._method)
 

@@ -86,6 +86,14 @@ if TYPE_CHECKING:
 @scoring_options
 @shortlist_options
 @click.option(
+    "--title-weight",
+    type=float,
+    help="How much more an entity counts for a name that is its title than for one that is its alias, where "
+    "several share the name, in [1e-6, 1e6].",
+    show_default="the checkpoint's",
+    show_envvar=True,
+)
+@click.option(
     "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
 )
 @click.option(
@@ -146,6 +154,7 @@ def query_command(
     decoder: str | None,
     vector_weight: float | None,
     shortlist_query: str | None,
+    title_weight: float | None,
     prompt: str | None,
     predicate: str | None,
     allow_ids: str | None,
@@ -191,6 +200,7 @@ def query_command(
         decoder=decoder,
         vector_weight=vector_weight,
         shortlist_query=shortlist_query,
+        title_weight=title_weight,
         prompt=prompt,
         filter=predicate,
         allow_ids=allowed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.errors import CallError
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
 
     from retrieval.answers.types import AnswerEntity
     from service.client.reply import AnswerReply
+
+
+def shared(entity_ids: Sequence[str], shares: Sequence[float]) -> str:
+    """Return ids of entities, with the share of each where there are several and it is known."""
+    if len(entity_ids) == 1 or len(shares) != len(entity_ids):
+        return ", ".join(entity_ids)
+    return ", ".join(f"{one} ({share:.0%})" for one, share in zip(entity_ids, shares, strict=True))
 
 
 def as_line(reply: AnswerReply) -> str:
@@ -41,7 +49,7 @@ def as_panel(reply: AnswerReply) -> RenderableType:
         for column in ("Where", "Title", "Entity", "Index"):
             table.add_column(column, overflow="fold")
         for found in result.entities:
-            ids = ", ".join(entity.entity_id for entity in found.entities)
+            ids = shared(tuple(entity.entity_id for entity in found.entities), found.shares)
             table.add_row(*(Text(cell) for cell in (found.pointer or "/", found.title, ids, found.index)))
         parts.append(table)
     parts.append(Padding(Text(_caption(reply), style="dim"), (0, 0, 1, 0)))
@@ -107,4 +115,5 @@ def _entity(found: AnswerEntity) -> dict[str, Any]:
             {"entity_id": entity.entity_id, "title": entity.title, "metadata": dict(entity.metadata)}
             for entity in found.entities
         ],
+        "shares": list(found.shares),
     }

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from service.commands.render_answers import shared
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -24,11 +26,13 @@ def best_first(reply: ScoreReply) -> ScoreReply:
 def as_lines(reply: ScoreReply) -> Iterator[str]:
     """Yield a line per title.
 
-    Its cells: title, logprob, probability, tokens, ids of entities; no figures where it is too long.
+    Its cells: title, logprob, probability, tokens, ids of entities, their shares of the title; no logprob and
+    no probability where it is too long.
     """
     for score in reply.result.scores:
         figures = ("", "") if score.logprob is None else (f"{score.logprob:.6f}", f"{score.probability:.6f}")
-        cells = (score.title, *figures, str(score.num_tokens), ",".join(score.entity_ids))
+        shares = ",".join(f"{share:.6f}" for share in score.entity_shares)
+        cells = (score.title, *figures, str(score.num_tokens), ",".join(score.entity_ids), shares)
         yield "\t".join(cell.translate(_WHITESPACE) for cell in cells)
 
 
@@ -42,6 +46,7 @@ def as_json(reply: ScoreReply) -> Iterator[str]:
             "probability": None if score.logprob is None else score.probability,
             "num_tokens": score.num_tokens,
             "entity_ids": list(score.entity_ids),
+            "entity_shares": list(score.entity_shares),
         }
         yield json.dumps(document, ensure_ascii=False)
 
@@ -62,7 +67,8 @@ def as_table(reply: ScoreReply) -> RenderableType:
     for score in result.scores:
         is_scored = score.logprob is not None
         figures = (f"{score.logprob:.2f}", f"{score.probability:.1%}") if is_scored else ("too long", "")
-        cells = (score.title, *figures, str(score.num_tokens), ", ".join(score.entity_ids) or "none")
+        ids = shared(score.entity_ids, score.entity_shares) or "none"
+        cells = (score.title, *figures, str(score.num_tokens), ids)
         table.add_row(*(Text(cell) for cell in cells))  # Text, so that brackets are not read as markup
     took = f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting"
     caption = f"{result.num_nodes:,} tokens computed behind the prompt; {took}; index {reply.index.name}"

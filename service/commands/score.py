@@ -63,8 +63,8 @@ def score_command(
     """Score up to 10,000 TITLES for a QUERY, exactly and in one pass: to rank what another engine found.
 
     On a terminal the answer is a table. In a pipe it is one line per title: title, log-probability,
-    probability among the titles given, tokens and the ids of the catalogue's entities of that name, between
-    tabs; a title that is too long for the model has no figures.
+    probability among the titles given, tokens, the ids of the catalogue's entities of that name and their
+    shares of it, between tabs; a title that is too long for the model has no probability.
     """
     from service.commands import render_scores
     from service.errors import CallError

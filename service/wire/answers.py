@@ -178,6 +178,7 @@ def _answer_entity_to_proto(found: AnswerEntity) -> pb.AnswerEntity:
             )
             for entity in found.entities
         ],
+        shares=found.shares,
     )
 
 
@@ -194,4 +195,5 @@ def _answer_entity_from_proto(message: pb.AnswerEntity) -> AnswerEntity:
             )
             for entity in message.entities
         ),
+        shares=tuple(message.shares),
     )

@@ -33,6 +33,7 @@ _OPTIONAL_FIELDS = (
     "exact_budget",
     "shortlist_size",
     "vector_weight",
+    "title_weight",
 )
 # Fields that are called otherwise here than in the library.
 _WIRE_FIELDS = {

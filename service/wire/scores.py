@@ -88,6 +88,7 @@ def score_reply_to_proto(
                 probability=None if score.logprob is None else score.probability,
                 num_tokens=score.num_tokens,
                 entity_ids=score.entity_ids,
+                entity_shares=score.entity_shares,
             )
             for score in result.scores
         ],
@@ -110,6 +111,7 @@ def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
                 probability=score.probability,
                 num_tokens=score.num_tokens,
                 entity_ids=tuple(score.entity_ids),
+                entity_shares=tuple(score.entity_shares),
             )
             for score in message.scores
         ),

@@ -221,7 +221,11 @@ class CannedRetrieval:
         )
         return pb.AnswerResponse(
             json='{"title": "Hamlet", "n": 12345678901234567890.10, "s": "a,{b}", "e": []}',
-            entities=[pb.AnswerEntity(pointer="/title", index="titles", title="Hamlet", entities=[entity])],
+            entities=[
+                pb.AnswerEntity(
+                    pointer="/title", index="titles", title="Hamlet", entities=[entity], shares=[1.0]
+                )
+            ],
             logprob=-3.25,
             method=pb.ANSWER_METHOD_GREEDY,
             num_tokens=9,

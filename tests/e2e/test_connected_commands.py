@@ -145,9 +145,9 @@ def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded,
     assert (done.exit_code, done.stderr) == (0, "")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert rows == [
-        ["Macbeth", "-7.000000", "0.333333", "2", "Q1,Q2"],
-        ["Hamlet", "-6.000000", "0.333333", "2", "Q1,Q2"],
-        ["w " * 21, "", "", "22", ""],
+        ["Macbeth", "-7.000000", "0.333333", "2", "Q1,Q2", "0.750000,0.250000"],
+        ["Hamlet", "-6.000000", "0.333333", "2", "Q1,Q2", "0.750000,0.250000"],
+        ["w " * 21, "", "", "22", "", ""],
     ]
     file = tmp_path / "titles.txt"
     file.write_text("Macbeth\n\n  Hamlet \n", encoding="utf-8")
@@ -157,8 +157,8 @@ def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded,
     assert piped.stdout == "".join(
         "\t".join(row) + "\n"
         for row in [
-            ["Macbeth", "-7.000000", "0.500000", "2", "Q1,Q2"],
-            ["Hamlet", "-6.000000", "0.500000", "2", "Q1,Q2"],
+            ["Macbeth", "-7.000000", "0.500000", "2", "Q1,Q2", "0.750000,0.250000"],
+            ["Hamlet", "-6.000000", "0.500000", "2", "Q1,Q2", "0.750000,0.250000"],
         ]
     )
 
@@ -178,7 +178,8 @@ def test_a_query_by_shortlist_shows_similarities(api: Threaded) -> None:
     reach = ("--address", api.server.address)
     done = genret("query", "hamlet", "--method", "shortlist", "--shortlist-size", "5", "-k", "1", *reach)
     assert done.stdout.split("\t")[5:] == ["-1.500000", "0.500000", "-1.500000", "0.750000\n"]
-    asked = ("--decoder", "disc", "--vector-weight", "2", "--shortlist-query", "ham", "--json")
+    asked = ("--decoder", "disc", "--vector-weight", "2", "--shortlist-query", "ham")
+    asked = (*asked, "--title-weight", "3", "--json")
     document = json.loads(genret("query", "hamlet", *asked, *reach).stdout)
     assert (document["method"], document["num_scored"], document["shortlist_size"]) == ("auto", 3, 2)
 

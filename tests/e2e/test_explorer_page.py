@@ -68,7 +68,8 @@ def test_search_by_keyboard_alone_shows_the_candidates(page: Page, retrieval: Ca
     assert isinstance(request, pb.RetrieveRequest)
     assert request.explain
     assert page.texts(".candidate h3") == ["Hamlet", ATTACK]
-    assert page.texts(".how-likely strong") == ["38 %", "13 %"]
+    wanted = ["38 % probability of this entity", "13 % probability of this entity"]
+    assert page.texts(".how-likely p:first-child") == wanted
     assert "written as another name" in page.texts(".ids")[1]
     assert page.text('[data-rank="1"] .metadata') == "kind<b>Hamlet</b>year1152921504606846977"
     assert page.text("[data-verdict=certified]").startswith("Proven")
@@ -196,7 +197,15 @@ def test_options_are_those_of_the_method_and_of_what_decodes_for_it(page: Page) 
 
     page.one("#more-search summary").click()
     names = ("shortlist_size", "decoder", "vector_weight", "beam_size", "exact", "num_samples", "min_mass")
-    assert shown(*names) == ["shortlist_size", "decoder", "vector_weight", "beam_size", "exact"]
+    names = (*names, "title_weight")  # of every method
+    assert shown(*names) == [
+        "shortlist_size",
+        "decoder",
+        "vector_weight",
+        "beam_size",
+        "exact",
+        "title_weight",
+    ]
     page.one("#decoder [value=RETRIEVAL_METHOD_DISC]").click()
     assert shown(*names) == [
         "shortlist_size",
@@ -205,16 +214,17 @@ def test_options_are_those_of_the_method_and_of_what_decodes_for_it(page: Page) 
         "beam_size",
         "num_samples",
         "min_mass",
+        "title_weight",
     ]
     page.one("input[value=RETRIEVAL_METHOD_AUTO]").click()
     page.press(Keys.ARROW_RIGHT)
     assert page.focused("value") == "RETRIEVAL_METHOD_BEAM"
-    assert shown(*names) == ["beam_size", "exact"]
+    assert shown(*names) == ["beam_size", "exact", "title_weight"]
     page.press(Keys.ARROW_RIGHT)
-    assert shown(*names) == ["beam_size", "num_samples", "min_mass"]
+    assert shown(*names) == ["beam_size", "num_samples", "min_mass", "title_weight"]
     page.press(Keys.ARROW_RIGHT)
     assert page.focused("value") == "RETRIEVAL_METHOD_SHORTLIST"
-    assert shown(*names) == ["shortlist_size", "vector_weight"]
+    assert shown(*names) == ["shortlist_size", "vector_weight", "title_weight"]
 
 
 def test_draws_are_told_apart_and_lead_to_their_paths(page: Page, retrieval: CannedRetrieval) -> None:
@@ -369,7 +379,7 @@ def test_json_answers_with_the_entities_behind_their_titles(page: Page, retrieva
         '  "e": []',
         "}",
     ]
-    assert page.texts(".entities tbody td") == ["/title", "Hamlet", "Q1", "year: 1603", "titles"]
+    assert page.texts(".entities tbody td") == ["/title", "Hamlet", "Q1", "100 %", "year: 1603", "titles"]
     request = retrieval.requests[-1]
     assert isinstance(request, pb.AnswerRequest)
     assert "x-genret-index" in request.schema_json

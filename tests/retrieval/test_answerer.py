@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from decoding.cancellation import CancelToken
@@ -25,6 +26,7 @@ from retrieval.answers.shortlist import Finder
 from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from retrieval.errors import InputError
+from retrieval.index.reader import Index
 from retrieval.types import Entity
 from tests.checkpoints import make_checkpoint, make_index
 
@@ -89,6 +91,8 @@ def check(retriever: Retriever, schema: Any, result: AnswerResult) -> None:
         assert value_at(result.value, found.pointer) == found.title
         assert found.entities
         assert {entity.title for entity in found.entities} == {found.title}
+        assert len(found.shares) == len(found.entities)
+        assert sum(found.shares) == pytest.approx(1.0)
         for entity in found.entities:
             assert retriever.index.entity_by_id(entity.entity_id) == entity
 
@@ -326,7 +330,7 @@ def test_titles_of_a_shortlist_are_those_of_a_beam_search(retriever: Retriever, 
     best = retriever.retrieve([QUERY], k=3, method="beam")[0].candidates
     cities = retriever.retrieve([QUERY], k=2, method="beam", filter="kind = 'city'")[0].candidates
     one = retriever.answer(QUERY, SCHEMAS["title"], method=method, seed=1, shortlist=1)
-    assert one.entities[0].entities[0].entity_id == best[0].entity_id
+    assert best[0].entity_id in [entity.entity_id for entity in one.entities[0].entities]
     two = retriever.answer(QUERY, SCHEMAS["two"], method=method, seed=1, shortlist=2)
     check(retriever, SCHEMAS["two"], two)
     found = {entity.pointer: entity.entities for entity in two.entities}
@@ -335,6 +339,29 @@ def test_titles_of_a_shortlist_are_those_of_a_beam_search(retriever: Retriever, 
     check(retriever, SCHEMAS["list"], three)
     titles = {candidate.title for candidate in best}
     assert {entity.title for entity in three.entities} <= titles
+
+
+AMAZON = {**TITLE, "x-genret-filter": "title = 'Amazon'"}
+COMPANY = {**TITLE, "x-genret-filter": "title = 'Amazon' and kind = 'company'"}
+
+
+@pytest.mark.parametrize("shortlist", [None, 1])
+def test_entities_of_a_title_share_it_by_weight_among_those_that_the_filter_allows(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, shortlist: int | None
+) -> None:
+    """A shortlist chooses titles: all allowed entities of the one that is written stand behind it."""
+
+    def behind(schema: Any) -> dict[str, float]:
+        (found,) = retriever.answer(QUERY, schema, shortlist=shortlist).entities
+        ids = (entity.entity_id for entity in found.entities)
+        return dict(zip(ids, found.shares, strict=True))
+
+    assert list(behind(AMAZON).items()) == [("Q8", 0.5), ("Q9", 0.5)]
+    weights = np.ones(retriever.index.num_entities)
+    weights[retriever.index.entities.numbers(["Q9"])] = 3
+    monkeypatch.setattr(Index, "weights", weights)
+    assert list(behind(AMAZON).items()) == [("Q9", 0.75), ("Q8", 0.25)]
+    assert behind(COMPANY) == {"Q9": 1.0}
 
 
 def test_a_shortlist_that_is_too_short_is_refused_for_its_request_alone(retriever: Retriever) -> None:

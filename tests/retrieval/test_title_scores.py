@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ from retrieval.index.reader import Index
 from retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest, ScoreResult
 from retrieval.text import Rendering, TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
+from tests.entity_oracle import owners, shares
 from tests.fakes import TableModel
 
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
@@ -80,6 +83,32 @@ def test_titles_are_looked_up_in_the_catalogue(retriever: Retriever) -> None:
     ids = [score.entity_ids for score in scores]
     assert ids == [("Q8", "Q9"), ("Q10", "Q11"), ("Q4",), (), ("Q5",)]
     assert scores[-1].title == " Paris,\tTexas "
+
+
+SHARED_FORMS = (
+    "entity_id\ttitle\taliases\n"
+    "Q1\tAmazon\t\nQ2\tAmazon\t\nQ3\tRiver\tAmazon\nQ4\tShop\tAmazon|Store\nQ5\tNile\tRiver\n"
+)
+
+
+@pytest.mark.parametrize("weights", [None, [1, 3, 50, 0, 7], [0, 0, 0, 0, 0]])
+@pytest.mark.parametrize("title_weight", [0.5, 10.0])
+def test_entities_share_a_form_by_role_and_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: list[float] | None, title_weight: float
+) -> None:
+    monkeypatch.setattr(Index, "weights", None if weights is None else np.array(weights, dtype=float))
+    index = Index.open(make_index(tmp_path, TOKENIZER, SHARED_FORMS, rendering=CONFIG.rendering))
+    config = replace(CONFIG, title_weight=title_weight)
+    ids = [index.entity(number).entity_id for number in range(index.num_entities)]
+    given = None if weights is None else dict(enumerate(weights))
+    with Retriever(index, TableModel.random(TOKENIZER.vocab_size, seed=1), TOKENIZER, config) as opened:
+        for score in opened.score("one", ["Amazon", "River", "Store", "none"]).scores:
+            row = index.row_of(row_of(opened, score.title))
+            wanted = shares(owners(index).get(row, {}), given, title_weight)
+            by_id = {ids[number]: share for number, share in wanted.items()}
+            assert dict(zip(score.entity_ids, score.entity_shares, strict=True)) == pytest.approx(by_id)
+            assert list(score.entity_shares) == sorted(score.entity_shares, reverse=True)
+            assert math.fsum(score.entity_shares) == pytest.approx(1.0 if wanted else 0.0)
 
 
 def test_titles_are_composed_as_those_of_catalogues_are(retriever: Retriever) -> None:

@@ -164,6 +164,7 @@ def fake_scores(request: ScoreRequest) -> ScoreResult:
                 probability=1 / len(rooms) if fits else 0.0,
                 num_tokens=len(title.split()) + 1,
                 entity_ids=("Q1", "Q2") if title[0].isupper() else (),
+                entity_shares=(0.75, 0.25) if title[0].isupper() else (),
             )
             for title, fits in zip(request.titles, rooms, strict=True)
         ),
@@ -180,7 +181,7 @@ def fake_answer(request: AnswerRequest) -> AnswerResult:
         query=request.query,
         method=request.method,
         text='{"title": "Hamlet"}',
-        entities=(AnswerEntity("/title", "titles", "Hamlet", (entity,)),),
+        entities=(AnswerEntity("/title", "titles", "Hamlet", (entity,), (1.0,)),),
         logprob=-2.5,
         num_tokens=9,
         num_forced=4,

@@ -55,6 +55,7 @@ ENTITIES = st.builds(
         ),
         max_size=2,
     ).map(tuple),
+    shares=st.lists(st.floats(0, 1), max_size=2).map(tuple),
 )
 RESULTS = st.builds(
     AnswerResult,

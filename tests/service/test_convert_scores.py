@@ -33,6 +33,7 @@ SCORED = st.builds(
     probability=st.floats(0, 1),
     num_tokens=st.integers(1, 10**6),
     entity_ids=st.lists(TEXT, max_size=3).map(tuple),
+    entity_shares=st.lists(st.floats(0, 1), max_size=3).map(tuple),
 )
 TOO_LONG = st.builds(
     TitleScore, title=FULL, logprob=st.none(), probability=st.just(0.0), num_tokens=st.just(9)

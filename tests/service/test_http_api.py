@@ -78,6 +78,7 @@ async def test_a_json_answer_is_written() -> None:
         neither = await client.post("/v1/answer", json={"query": "x"})
     assert json.loads(reply.json()["json"]) == {"title": "Hamlet"}
     assert reply.json()["entities"][0]["entities"][0]["entity_id"] == "Q1"
+    assert reply.json()["entities"][0]["shares"] == [1.0]
     assert code_of(neither) == (400, "INVALID_ARGUMENT")
 
 
@@ -92,7 +93,8 @@ async def test_given_titles_are_scored() -> None:
         none = await client.post("/v1/score", json={"query": "x"})
     known, unknown, long = reply.json()["scores"]
     assert (known["title"], known["logprob"], known["entity_ids"]) == ("Hamlet", -6.0, ["Q1", "Q2"])
-    assert unknown["entity_ids"] == []
+    assert known["entity_shares"] == [0.75, 0.25]
+    assert unknown["entity_ids"] == unknown["entity_shares"] == []
     assert "logprob" not in long
     assert "probability" not in long
     assert (reply.json()["num_nodes"], reply.json()["timings"]["score_ms"]) == (17, 4.0)

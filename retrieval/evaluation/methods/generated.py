@@ -18,9 +18,11 @@ from retrieval.evaluation.catalogue import IndexTitles
 from retrieval.evaluation.methods.prompts import Answer, Asked, QueryPrompts, answer_in_batches
 from retrieval.evaluation.methods.spec import MethodSpec
 from retrieval.evaluation.types import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.index.owners import FormOwners, Owners
 from retrieval.limits import Limits
 from retrieval.normalize import normalize
 from retrieval.retriever import Retriever
+from retrieval.tallies import owners_best_first
 from retrieval.types import RetrieveRequest
 
 
@@ -89,7 +91,7 @@ class GeneratingMethod:
         if self._generator.is_hopeless:
             return [Ranking(query.query_id, ()) for query in queries]
         if not self.is_constrained:
-            self._titles.named("")  # the table of titles is made now, and in no query's time
+            self._titles.named("", 1.0)  # the table of titles is made now, and in no query's time
         with torch.random.fork_rng(devices=_devices(self._generator.device)):
             torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}\0{self.name}".encode()) >> 1)
             return answer_in_batches(
@@ -111,9 +113,9 @@ class GeneratingMethod:
         return tuple(ranked.values())[: self._k]
 
     def _named(self, title: Written, score: float, logprob: float | None) -> Iterator[RankedEntity]:
-        """Yield the entities that one title names; of several the first of the index comes first."""
+        """Yield the entities that one title names, those with the greatest share of it first."""
         index = self._retriever.index
-        numbers = index.entities_of(title.row) if title.row >= 0 else self._found(title)
+        numbers = owners_best_first(index, self._owners(title))
         for number in numbers:
             entity = index.entity(number)
             yield RankedEntity(entity.entity_id, entity.title, score, logprob)
@@ -122,11 +124,15 @@ class GeneratingMethod:
             text = normalize(self._text(title))
             yield RankedEntity(INVALID + text, text, score, logprob)
 
-    def _found(self, title: Written) -> list[int]:
-        if self.is_constrained or self._generator.was_cut(title):
-            return []
-        row = self._retriever.index.row_of(title.token_ids)
-        return self._retriever.index.entities_of(row) if row >= 0 else self._titles.named(self._text(title))
+    def _owners(self, title: Written) -> Owners:
+        index, title_weight, row = self._retriever.index, self._retriever.config.title_weight, title.row
+        if row < 0:
+            if self.is_constrained or self._generator.was_cut(title):
+                return Owners((), ())
+            row = index.row_of(title.token_ids)
+        if row < 0:
+            return self._titles.named(self._text(title), title_weight)
+        return FormOwners(index, None, title_weight)(row)
 
     def _text(self, title: Written) -> str:
         """Return what was written, without what stands around every title."""

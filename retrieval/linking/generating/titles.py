@@ -11,9 +11,11 @@ from retrieval.filters.entity_filter import EntityFilter
 from retrieval.filters.parser import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.index.layout import TITLE
+from retrieval.index.owners import title_owners
 from retrieval.index.reader import Index
 from retrieval.index.title_order import title_batches
 from retrieval.retriever import Retriever
+from retrieval.tallies import owners_best_first
 from retrieval.types import Entity
 
 # Of more titles than these tokens are found in compiled loops, which take a second or two to compile.
@@ -32,9 +34,14 @@ class IndexTitles:
     titles: LinkTitles
     index: Index
 
-    def entities(self, title: bytes) -> tuple[Entity, ...]:
-        """The entities of a title, in the order of the index; none where it is no title that may be named."""
-        return tuple(self.index.entity(number) for number in self.titles.members(title))
+    def entities(self, title: bytes) -> tuple[tuple[Entity, ...], tuple[float, ...]]:
+        """The entities of a title and their shares in it, the greatest first.
+
+        Those without a share are left out. There are none where it is no title that may be named.
+        """
+        owners = title_owners(self.index, self.titles.members(title))
+        shares = {e: share for e, share in owners_best_first(self.index, owners).items() if share}
+        return tuple(map(self.index.entity, shares)), tuple(shares.values())
 
 
 def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:

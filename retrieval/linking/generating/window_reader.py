@@ -23,7 +23,7 @@ class WindowReader:
     Attributes:
         titles: Those that links may name.
         vocabulary: Of the tokens.
-        min_logprob: A link whose title has a lower log-probability is NIL; None: none is.
+        min_logprob: A link whose likeliest entity has a lower log-probability is NIL; None: none is.
     """
 
     titles: IndexTitles
@@ -59,7 +59,7 @@ class WindowReader:
         self, link: Link, window: str, offset: int, places: Sequence[int], costs: tuple[float, float]
     ) -> GeneratedMention:
         start, end = bisect_left(places, link.begin), bisect_left(places, link.end)
-        entities = self.titles.entities(link.title)
+        entities, shares = self.titles.entities(link.title)
         if not entities:
             raise ModelError(f"{link.title!r} was written, which is no title")
         mention_logprob, logprob = costs
@@ -69,9 +69,10 @@ class WindowReader:
             mention=window[start:end],
             title=link.title.decode(),
             entities=entities,
+            shares=shares,
             logprob=logprob,
             mention_logprob=mention_logprob,
-            is_nil=self.min_logprob is not None and logprob < self.min_logprob,
+            is_nil=self.min_logprob is not None and logprob + math.log(shares[0]) < self.min_logprob,
         )
 
 

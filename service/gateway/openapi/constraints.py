@@ -24,6 +24,7 @@ CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
     "RetrieveRequest.deny_entity_ids": _IDS,
     "RetrieveRequest.shortlist_size": {"minimum": 1, "maximum": 2000},
     "RetrieveRequest.vector_weight": {"minimum": 0, "maximum": 1000},
+    "RetrieveRequest.title_weight": {"minimum": 1e-6, "maximum": 1e6},
     "EntityIds.ids": _IDS,
     "Mention.mention": _NOT_BLANK,
     "AnswerRequest.query": _NOT_BLANK,

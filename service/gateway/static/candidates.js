@@ -17,7 +17,7 @@ export function metadataPairs(metadata) {
     .sort(([one], [other]) => one.localeCompare(other)); // a map of the wire has no order
 }
 
-// What the probability of a candidate is a share of, by the method that was used.
+// What the percentage of a candidate is of, by the method that was used; of the others the entity's own probability.
 const SHARE_OF = {
   RETRIEVAL_METHOD_DISC: "of samples",
   RETRIEVAL_METHOD_AUTO: "among the scored",
@@ -50,9 +50,9 @@ function candidateItem(candidate, method, ranks, onShow) {
     make(
       "div",
       { class: "how-likely" },
-      make("p", {}, make("strong", {}, percent(probability)), isShare ? ` ${SHARE_OF[method] ?? ""}` : ` log ${logText(logprob)}`),
+      make("p", {}, make("strong", {}, percent(probability)), ` ${isShare ? (SHARE_OF[method] ?? "") : "probability of this entity"}`),
       bar([["filled", probability]]),
-      isShare ? make("p", { class: "muted" }, `log P ${logText(logprob)}`) : null,
+      make("p", { class: "muted" }, `log P ${logText(logprob)}`),
       method === "RETRIEVAL_METHOD_DISC" ? null : scoreText(candidate, logprob),
       similarityText(candidate),
       method === "RETRIEVAL_METHOD_AUTO" && ranks !== null && !isInTree ? make("p", { class: "proposed" }, "from the shortlist alone") : null,

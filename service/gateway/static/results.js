@@ -4,7 +4,7 @@ import { candidateList, markCandidate, metadataPairs } from "./candidates.js";
 import { button, definitions, make } from "./dom.js";
 import { drawsTable } from "./draws.js";
 import { indentJson } from "./json_text.js";
-import { logText } from "./numbers.js";
+import { logText, number, percent } from "./numbers.js";
 import { figures, verdict } from "./summary.js";
 import { buildTree, endsOf } from "./tree_model.js";
 import { TreeView } from "./tree_view.js";
@@ -94,19 +94,20 @@ function entities(found) {
     return make("p", { class: "muted" }, "No string of this answer is a title.");
   }
   const rows = found.flatMap((one) =>
-    one.entities.map((entity) =>
+    one.entities.map((entity, at) =>
       make(
         "tr",
         {},
         make("td", {}, make("code", {}, one.pointer)),
         make("td", {}, make("strong", {}, one.title), entity.title === one.title ? "" : ` (${entity.title})`),
         make("td", {}, make("code", {}, entity.entity_id)),
+        make("td", {}, percent(number(one.shares[at]))),
         make("td", {}, metadataPairs(entity.metadata).map(([column, text]) => `${column}: ${text}`).join("; ")),
         make("td", {}, one.index),
       ),
     ),
   );
-  const head = make("tr", {}, ["Place", "Title", "Entity", "Metadata", "Index"].map((title) => make("th", { scope: "col" }, title)));
+  const head = make("tr", {}, ["Place", "Title", "Entity", "Share", "Metadata", "Index"].map((title) => make("th", { scope: "col" }, title)));
   const table = make("table", { class: "entities" }, make("caption", {}, "Entities behind its titles"), make("thead", {}, head), make("tbody", {}, rows));
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Entities behind the titles" }, table);
 }

@@ -104,7 +104,7 @@ EXTRA_PROPERTIES_DECLARED: ExtraProperties
 EXTRA_PROPERTIES_ALLOWED: ExtraProperties
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation", "explain", "shortlist_size", "decoder", "vector_weight", "shortlist_query")
+    __slots__ = ("index", "query", "k", "method", "beam_size", "num_draws", "num_samples", "temperature", "top_m", "seed", "prompt_template", "filter", "allow_entity_ids", "deny_entity_ids", "min_mass", "adaptive", "exact", "exact_budget", "length_penalty", "aggregation", "explain", "shortlist_size", "decoder", "vector_weight", "shortlist_query", "title_weight")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class RetrieveRequest(_message.Message):
     DECODER_FIELD_NUMBER: _ClassVar[int]
     VECTOR_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SHORTLIST_QUERY_FIELD_NUMBER: _ClassVar[int]
+    TITLE_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     index: str
     query: str
     k: int
@@ -155,7 +156,8 @@ class RetrieveRequest(_message.Message):
     decoder: RetrievalMethod
     vector_weight: float
     shortlist_query: str
-    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ..., exact: bool = ..., exact_budget: _Optional[int] = ..., length_penalty: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ..., explain: bool = ..., shortlist_size: _Optional[int] = ..., decoder: _Optional[_Union[RetrievalMethod, str]] = ..., vector_weight: _Optional[float] = ..., shortlist_query: _Optional[str] = ...) -> None: ...
+    title_weight: float
+    def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., k: _Optional[int] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., beam_size: _Optional[int] = ..., num_draws: _Optional[int] = ..., num_samples: _Optional[int] = ..., temperature: _Optional[float] = ..., top_m: _Optional[int] = ..., seed: _Optional[int] = ..., prompt_template: _Optional[str] = ..., filter: _Optional[str] = ..., allow_entity_ids: _Optional[_Union[EntityIds, _Mapping]] = ..., deny_entity_ids: _Optional[_Iterable[str]] = ..., min_mass: _Optional[float] = ..., adaptive: bool = ..., exact: bool = ..., exact_budget: _Optional[int] = ..., length_penalty: _Optional[float] = ..., aggregation: _Optional[_Union[Aggregation, str]] = ..., explain: bool = ..., shortlist_size: _Optional[int] = ..., decoder: _Optional[_Union[RetrievalMethod, str]] = ..., vector_weight: _Optional[float] = ..., shortlist_query: _Optional[str] = ..., title_weight: _Optional[float] = ...) -> None: ...
 
 class EntityIds(_message.Message):
     __slots__ = ("ids",)
@@ -470,16 +472,18 @@ class Entity(_message.Message):
     def __init__(self, entity_id: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ...) -> None: ...
 
 class AnswerEntity(_message.Message):
-    __slots__ = ("pointer", "index", "title", "entities")
+    __slots__ = ("pointer", "index", "title", "entities", "shares")
     POINTER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     pointer: str
     index: str
     title: str
     entities: _containers.RepeatedCompositeFieldContainer[Entity]
-    def __init__(self, pointer: _Optional[str] = ..., index: _Optional[str] = ..., title: _Optional[str] = ..., entities: _Optional[_Iterable[_Union[Entity, _Mapping]]] = ...) -> None: ...
+    shares: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, pointer: _Optional[str] = ..., index: _Optional[str] = ..., title: _Optional[str] = ..., entities: _Optional[_Iterable[_Union[Entity, _Mapping]]] = ..., shares: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class AnswerResponse(_message.Message):
     __slots__ = ("json", "entities", "logprob", "method", "num_tokens", "num_forced", "num_drafted", "num_accepted", "num_forwards", "seed", "schema_digest", "compile_ms", "mass", "mass_stderr", "timings", "index", "kv_usage")
@@ -534,18 +538,20 @@ class ScoreRequest(_message.Message):
     def __init__(self, index: _Optional[str] = ..., query: _Optional[str] = ..., mention: _Optional[_Union[Mention, _Mapping]] = ..., titles: _Optional[_Iterable[str]] = ..., prompt_template: _Optional[str] = ...) -> None: ...
 
 class TitleScore(_message.Message):
-    __slots__ = ("title", "logprob", "probability", "num_tokens", "entity_ids")
+    __slots__ = ("title", "logprob", "probability", "num_tokens", "entity_ids", "entity_shares")
     TITLE_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENTITY_IDS_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_SHARES_FIELD_NUMBER: _ClassVar[int]
     title: str
     logprob: float
     probability: float
     num_tokens: int
     entity_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, title: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., num_tokens: _Optional[int] = ..., entity_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    entity_shares: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, title: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., num_tokens: _Optional[int] = ..., entity_ids: _Optional[_Iterable[str]] = ..., entity_shares: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("scores", "num_nodes", "timings", "index", "kv_usage")

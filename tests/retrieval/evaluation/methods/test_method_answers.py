@@ -118,7 +118,7 @@ def test_free_text_counts_only_as_a_title_or_an_alias(
                     assert retriever.index.entity_by_id(entity.entity_id) is not None
                 else:
                     num_invalid += 1
-                    assert passes.maker.titles.named(entity.title) == []
+                    assert passes.maker.titles.named(entity.title, 1.0).entities == []
                     assert entity.entity_id == f"invalid:{entity.title}"
     assert num_invalid  # a random model writes no titles, so that there was something to look at
 

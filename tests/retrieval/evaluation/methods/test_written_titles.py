@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
 
 from retrieval.evaluation.catalogue import IndexTitles
 from retrieval.evaluation.methods.generated import Generator, Written
 from retrieval.evaluation.methods.method import make_method
 from retrieval.evaluation.types import LabelledQuery, RankedEntity
+from retrieval.index.owners import FormOwners
+from retrieval.index.reader import Index
 from retrieval.retriever import Retriever
 from tests.checkpoints import make_checkpoint, make_index
 
@@ -80,10 +83,31 @@ def test_tokens_of_a_row_need_no_text(retriever: Retriever, monkeypatch: pytest.
         assert [e.entity_id for e in ranking.entities] == expected
 
 
-def test_titles_come_before_aliases(retriever: Retriever) -> None:
+@pytest.mark.parametrize(("text", "first"), [(" Amazon", "Q9"), (" Quicksilver", "Q11")])
+@pytest.mark.parametrize("is_row", [False, True])
+def test_entities_of_a_title_come_by_their_share(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, text: str, first: str, is_row: bool
+) -> None:
+    index = retriever.index
+    weights = np.ones(index.num_entities)
+    weights[index.entities.numbers([first])] = 3
+    monkeypatch.setattr(Index, "weights", weights)
+    if not is_row:
+        assert named(retriever, monkeypatch, [text])[0].entity_id == first
+        return
+    (tokens,) = retriever.tokenizer.encode_titles([text.strip()], index.rendering)
+    assert tokens is not None
+    row = [Written(tuple(tokens), -1, 0.0)]
+    monkeypatch.setattr(Generator, "write", lambda _, prompts: [row] * len(prompts))
+    (ranking,) = make_method("unconstrained", retriever, 10, 4).answer(QUERY, 0, lambda _: None)
+    assert ranking.entities[0].entity_id == first
+
+
+def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
     titles = IndexTitles(retriever.index)
     for rank in range(retriever.index.num_rows):
         text = retriever.index.surface(rank)
-        assert sorted(titles.named(f" {text} ")) == retriever.index.entities_of(rank)
+        assert titles.named(f" {text} ", 10.0) == FormOwners(retriever.index, None, 10.0)(rank)
+    assert titles.named("nobody", 10.0).entities == []
     assert titles.known(["Q3", "Q99", "Q1"]) == {"Q1", "Q3"}
     assert titles.entities(["Q3", "Q99"])["Q3"].title == "Othello"

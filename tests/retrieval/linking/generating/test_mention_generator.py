@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
 from retrieval import Retriever
 from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.index.reader import Index
 from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.generating.generator import MentionGenerator
 from retrieval.linking.generating.mention import GeneratedMention
@@ -57,6 +59,7 @@ def check_links(text: str, mentions: list[GeneratedMention], retriever: Retrieve
             if retriever.index.entity(number).title == link.title
         ]
         assert list(link.entities) == titled != []
+        assert link.shares == (1 / len(titled),) * len(titled)
         assert link.logprob <= 0
         assert link.mention_logprob <= 0
 
@@ -107,9 +110,25 @@ def test_links_below_the_least_logprob_are_nil(small: Retriever) -> None:
     (links,) = MentionGenerator(small, GenerateOptions(method="sample")).annotate([text])
     assert links
     assert not any(link.is_nil for link in links)
-    least = max(link.logprob for link in links)
+    logprobs = [link.logprob + math.log(link.shares[0]) for link in links]
+    least = max(logprobs)
     (again,) = MentionGenerator(small, GenerateOptions(method="sample", min_logprob=least)).annotate([text])
-    assert again == [replace(link, is_nil=link.logprob < least) for link in links]
+    assert again == [replace(link, is_nil=mine < least) for link, mine in zip(links, logprobs, strict=True)]
+
+
+@pytest.mark.parametrize(("weight", "shares"), [(3.0, {"Q9": 0.75, "Q8": 0.25}), (0.0, {"Q8": 1.0})])
+def test_entities_of_a_title_share_it_by_weight(
+    small: Retriever, monkeypatch: pytest.MonkeyPatch, weight: float, shares: dict[str, float]
+) -> None:
+    weights = np.ones(small.index.num_entities)
+    weights[small.index.entities.numbers(["Q9"])] = weight
+    monkeypatch.setattr(Index, "weights", weights)
+    options = GenerateOptions(method="sample", filter="title = 'Amazon'")
+    (links,) = MentionGenerator(small, options).annotate(["They sailed there in spring. " * 6])
+    assert links
+    for link in links:
+        found = zip((entity.entity_id for entity in link.entities), link.shares, strict=True)
+        assert list(found) == list(shares.items())
 
 
 def test_mentions_are_bounded(small: Retriever) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -45,7 +46,9 @@ class ScriptedGenerator:
         if start < 0:
             return []
         is_nil = "!" in document.text
-        return [GeneratedMention(start, start + 5, "Paris", "Paris", PARIS, -1.5, -0.5, is_nil)]
+        return [
+            GeneratedMention(start, start + 5, "Paris", "Paris", PARIS, (0.5, 0.25, 0.25), -1.5, -0.5, is_nil)
+        ]
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +70,11 @@ def test_links_become_rows_with_the_entities_of_the_title() -> None:
         "Paris",
         "Paris",
     )
-    assert (row["logprob"], row["score"], row["probability"], row["certified"]) == (-1.5, -1.5, None, None)
-    assert [candidate["entity_id"] for candidate in row["candidates"]] == ["Q4", "Q5"]
+    best = pytest.approx(-1.5 + math.log(0.5))
+    assert (row["logprob"], row["score"], row["probability"], row["certified"]) == (best, best, 0.5, None)
+    found = [(candidate["entity_id"], candidate["probability"]) for candidate in row["candidates"]]
+    assert found == [("Q4", 0.5), ("Q5", 0.25)]
+    assert row["candidates"][1]["logprob"] == pytest.approx(-1.5 + math.log(0.25))
     assert (row["mention_source"], row["method"], row["mention_id"]) == ("generated", "beam", None)
     assert run.counts == LinkCounts(num_documents=0, num_mentions=1, num_linked=1, num_rows=1)
 
