@@ -1,16 +1,16 @@
-"""Ambiguous mentions of labelled documents, linked as `genret link` links by default: right answers, calibration.
+"""Ambiguous mentions of labelled documents, linked as `genret link` does by default: right and calibrated?
 
     python benchmarks/mention_answers.py --work /large/disk --json mention_answers.json
     python benchmarks/mention_answers.py --work /large/disk --part train --fit
 
 The catalogues are the shared data's, with base names as aliases ("Cairo" of "Cairo, Illinois"). A mention
-counts if the finder finds exactly its span, several entities are called so, and the entity it is labelled with
-is in the catalogue. Beside the answer of `genret link` stands a simple one: the entity whose title is the
-mention (spelled so, else in any letter case), else the one that the model gives the largest probability.
+counts if the finder finds exactly its span, several entities are called so, and the entity it is labelled
+with is in the catalogue. Beside the answer of `genret link` stands a simple one: the entity whose title is
+the mention (spelled so, else in any letter case), else the one that the model gives the largest probability.
 
 Calibration is told twice: of mentions whose entity is among those called so, which is what the probabilities
-are about, and of all that count. With `--fit`, the weights of names, text and model are fitted on the mentions
-of the part: `genret.json` has those of the train parts, and the figures are those of the dev parts.
+are about, and of all that count. With `--fit`, the weights of names, text and model are fitted on the
+mentions of the part: `genret.json` has those of the train parts, and the figures are those of the dev parts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from retrieval.linking import Document, LinkOptions, link_documents
 from retrieval.linking.finding.finder import open_finder
 from retrieval.linking.finding.folding import fold_name
 from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
-from retrieval.text import TextTokenizer
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
 
 _BINS = 10
 _RIDGE = 1e-3
@@ -73,31 +74,36 @@ class Asked:
         """Whether the simple answer is the one: the entity titled so, else the model's."""
         named = [title for title in self.titles if title == self.mention]
         named += [title for title in self.titles if fold_name(title) == fold_name(self.mention)]
-        return (named[0] if named else self.titles[int(np.argmax(self.logprobs))]) == self.gold
+        likeliest = min(zip(self.logprobs, self.titles, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        return (named[0] if named else likeliest[1]) == self.gold
 
 
 def ambiguous(retriever: Retriever, file: Path, known: set[str]) -> Iterator[Asked]:
-    """Link a labelled set and yield its mentions that count."""
-    options = LinkOptions(k=1000)
+    """Link the mentions of a labelled set that count.
+
+    They are given to the linker as spans, named candidates alone, as it links what it finds itself: nothing
+    else of the documents has to be linked.
+    """
+    options = LinkOptions(k=1000, candidates="named")
     finder = open_finder(retriever.index, options.find, cache_dir=retriever.index.path.parent / "names")
     config = retriever.config
     names = NamedEntities(retriever.index, finder, options, config.title_weight, config.name_evidence)
     documents = read_documents(file)
-    gold = [{(span.start, span.end): span.title for span in document.spans} for document in documents]
-    texts = [Document("set", n, str(n), document.text) for n, document in enumerate(documents)]
+    gold = [{(s.start, s.end): s.title for s in document.spans if s.title in known} for document in documents]
+    texts = []
+    for number, document in enumerate(documents):
+        found = [span for span in finder.find(document.text) if span.num_names > 1]
+        spans = [span for span in found if (span.start, span.end) in gold[number]]
+        texts.append(Document("set", number, str(number), document.text, tuple(spans)))
     for row in link_documents(retriever, texts, options):
-        title = gold[row["row"]].get((row["start"], row["end"]))
-        if title not in known or len(row["candidates"]) < 2 or row["error"]:
-            continue
         text, start, end = documents[row["row"]].text, row["start"], row["end"]
-        near = names.near(
-            row["mention"], text[max(start - NEARBY_CHARS, 0) : start], text[end:][:NEARBY_CHARS]
-        )
+        left, right = text[max(start - NEARBY_CHARS, 0) : start], text[end : end + NEARBY_CHARS]
+        near = names.near(row["mention"], left, right)
         called = names.called(row["mention"], names.ids(row["mention"]))
         listed = row["candidates"]
         yield Asked(
             row["mention"],
-            title,
+            gold[row["row"]][start, end] or "",
             tuple(c["title"] for c in listed),
             tuple(c["probability"] for c in listed),
             tuple(c["logprob"] for c in listed),
@@ -123,7 +129,10 @@ def calibration_error(asked: Sequence[Asked]) -> tuple[float, list[dict[str, Any
 
 
 def fit(sets: Sequence[Sequence[Asked]]) -> dict[str, float]:
-    """Return the weights under which the labelled entities are likeliest; a set counts as the root of its size."""
+    """Return the weights under which the labelled entities are likeliest.
+
+    A set counts as the root of its size.
+    """
     terms = []
     for asked in sets:
         answerable = [one for one in asked if one.gold in one.titles]
@@ -198,8 +207,8 @@ def main(
         figures["fitted"] = fit(list(found.values()))
         click.echo("fitted: " + ", ".join(f"{k} {v:.3g}" for k, v in figures["fitted"].items()))
     if json_file is not None:
-        about = {"model": folder_fingerprint(Path(place)), "part": part, "command": command_line()}
-        write_json(json_file, {"environment": machine, **about, **figures})
+        about = {"model": folder_fingerprint(Path(place)), "part": part}
+        write_json(json_file, command_line(), machine, {**about, **figures})
 
 
 def _opened(shared: Path, work: Path, catalogue: str, model: str) -> tuple[Retriever, set[str]]:

@@ -1,0 +1,124 @@
+"""Place names that several places share: is the greatest of them first, with its population as its weight?
+
+    python benchmarks/place_names.py --work /large/disk --json place_names.json
+
+The catalogue is the shared data's places, "City, State, Country", with the name alone as an alias. The
+queries are the names that the most people live under, of those that several places have and no title is:
+nothing in them says which place is meant. The same catalogue without weights stands beside it, and both
+indexes' sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+from harness.report import announce, command_line, environment, write_json
+
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from retrieval import Retriever
+from retrieval.defaults import default_model_dir
+from retrieval.sources.columns import ColumnMapping
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--model", help="Checkpoint directory.", show_default="the shipped model")
+@click.option(
+    "--shared",
+    type=click.Path(exists=True, path_type=Path, file_okay=False),
+    envvar="GENRET_SHARED_DATA",
+    default="../shared/data",
+    help="Folder with titles/.",
+)
+@click.option("--names", "num_names", type=click.IntRange(min=1), default=300, help="Names asked.")
+@click.option("--method", default="auto", help="As `genret query` has it.")
+@click.option(
+    "--work", type=click.Path(path_type=Path, file_okay=False), required=True, help="For the indexes: 50 MB."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
+def main(
+    model: str | None, shared: Path, num_names: int, method: str, work: Path, json_file: Path | None
+) -> None:
+    """Ask for shared names, with and without weights."""
+    machine = environment("generative-retrieval", "torch", "transformers")
+    announce(machine)
+    work.mkdir(parents=True, exist_ok=True)
+    source = work / "places.parquet"
+    places = _write_places(shared, source)
+    asked = _shared_names(places, num_names)
+    place = model or str(default_model_dir())
+    figures: dict[str, Any] = {"names": len(asked), "method": method}
+    for kind, weight in (("without", None), ("with", "population")):
+        index = work / f"places-{kind}.index"
+        if not index.exists():
+            mapping = ColumnMapping(weight=weight)
+            rendering = CheckpointConfig.load(Path(place)).rendering or Rendering()
+            options = BuildOptions(out=index, mapping=mapping, rendering=rendering)
+            build_index(source, TextTokenizer.load(place), options)
+        with Retriever.open(index, place, num_threads=1) as retriever:
+            began = time.perf_counter()
+            answers = retriever.retrieve(list(asked), k=10, method=method)
+            seconds = time.perf_counter() - began
+            size = retriever.index.manifest.num_bytes
+            num_postings = len(retriever.index.postings.entity)
+        first = sum(a.candidates[0].title == asked[a.query] for a in answers)
+        listed = sum(any(c.title == asked[a.query] for c in a.candidates) for a in answers)
+        missed = [(a.query, asked[a.query], a.candidates[0].title) for a in answers]
+        missed = [row for row in missed if row[1] != row[2]]
+        figures[kind] = {"first": first, "listed": listed, "bytes": size, "postings": num_postings}
+        figures[kind] |= {"ms": 1000 * seconds / len(asked), "missed": missed}
+        click.echo(
+            f"{kind} weights: the greatest first {first} of {len(asked)}, among ten {listed}; "
+            f"index {size:,} bytes, {num_postings:,} postings; {1000 * seconds / len(asked):.1f} ms a name"
+        )
+        for query, greatest, got in missed[:10]:
+            click.echo(f"  {query}: expected {greatest}, got {got}")
+    if json_file is not None:
+        write_json(json_file, command_line(), machine, figures)
+
+
+def _write_places(shared: Path, file: Path) -> dict[str, tuple[str, float]]:
+    """Write the catalogue; return title -> name, population."""
+    table = pq.read_table(shared / "titles" / "places.parquet", columns=["title", "name", "population"])
+    names = [[name] if name and name != title else [] for title, name, _ in zip(*_lists(table), strict=True)]
+    catalogue = pa.table(
+        {
+            "title": table.column("title"),
+            "aliases": pa.array(names, pa.list_(pa.string())),
+            "population": table.column("population"),
+        }
+    )
+    pq.write_table(catalogue, file)
+    return {
+        title: (name, float(population or 0)) for title, name, population in zip(*_lists(table), strict=True)
+    }
+
+
+def _lists(table: pa.Table) -> list[list[Any]]:
+    return [table.column(name).to_pylist() for name in ("title", "name", "population")]
+
+
+def _shared_names(places: dict[str, tuple[str, float]], count: int) -> dict[str, str]:
+    """Return name -> title of its greatest place, the names of the most people first."""
+    of_name: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for title, (name, population) in places.items():
+        of_name[name].append((population, title))
+    shared = {
+        name: sorted(owners, reverse=True)
+        for name, owners in of_name.items()
+        if len(owners) > 1 and name not in places and sorted(owners)[-1][0] > sorted(owners)[-2][0]
+    }
+    ordered = sorted(shared, key=lambda name: (-sum(p for p, _ in shared[name]), name))
+    return {name: shared[name][0][1] for name in ordered[:count]}
+
+
+if __name__ == "__main__":
+    main()
