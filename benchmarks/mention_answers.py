@@ -37,8 +37,7 @@ from retrieval.linking import Document, LinkOptions, link_documents
 from retrieval.linking.finding.finder import open_finder
 from retrieval.linking.finding.folding import fold_name
 from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
+from retrieval.text import TextTokenizer
 
 _BINS = 10
 _RIDGE = 1e-3
