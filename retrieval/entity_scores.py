@@ -72,7 +72,9 @@ def is_proven(
     if unseen == -math.inf:
         return True
     scores = {entity: score.of(tally) for entity, tally in tallies.items()}
-    order = sorted(scores, key=lambda entity: -scores[entity])
+    missing = {e: int(index.forms_per_entity[e]) - len(tally.forms) for e, tally in tallies.items()}
+    # Of equal scores those that may still grow stand last, so that the others are compared with their bounds.
+    order = sorted(scores, key=lambda entity: (-scores[entity], missing[entity] > 0))
     if len(order) < min(k, num_entities) or scores[order[min(k, len(order)) - 1]] == -math.inf:
         return False
     # Upper bound of everything behind a position that is not known exactly, from the end of the list upwards.
@@ -83,7 +85,6 @@ def is_proven(
         entity = order[position]
         if position < k and scores[entity] <= behind:
             return False
-        missing = int(index.forms_per_entity[entity]) - len(tallies[entity].forms)
-        if missing > 0:
-            behind = max(behind, score.bound(scores[entity], missing, unseen))
+        if missing[entity] > 0:
+            behind = max(behind, score.bound(scores[entity], missing[entity], unseen))
     return True

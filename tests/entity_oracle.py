@@ -7,14 +7,31 @@ forms, and shares are computed as docs/numbers.md derives them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Self
 
+import numpy as np
+
+from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
+from tests.fakes import TableModel
 
 TITLE_WEIGHT = 10.0
 
 
+def with_weights(index: Index, values: Sequence[float] | None) -> Index:
+    """Give an open index weights, as if a metadata column held them; None: it has none.
+
+    Stands in for `build-index --weight-column`, so that one index serves many random weights.
+    """
+    index._weights = None if values is None else np.array(values, dtype=np.float64)
+    return index
+
+
+@lru_cache(maxsize=64)
 def owners(index: Index) -> dict[int, dict[int, bool]]:
     """Return row -> entity number -> whether the row is its title, of all rows."""
     found: dict[int, dict[int, bool]] = {}
@@ -53,87 +70,152 @@ def shares(
 
 @dataclass(frozen=True)
 class EntityOracle:
-    """What every entity of an index has, given the log-probability of every row.
+    """Scores of every entity of an index, given the log-probability of every row.
 
     Attributes:
         index: An open index.
         rows: log P(f | q) by rank.
         allowed: Entity numbers that a filter allows; None: all.
-        weights: By entity number; None: those of the index.
         title_weight: How much more a title counts than an alias.
+        log_shares: Entity -> rank -> log P(e | f), of all allowed entities; made when left empty. It does not
+            depend on `rows`: `dataclasses.replace` keeps it.
     """
 
     index: Index
     rows: Mapping[int, float]
     allowed: Collection[int] | None = None
-    weights: Mapping[int, float] | None = None
     title_weight: float = TITLE_WEIGHT
     log_shares: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        weights = self.weights
-        if weights is None and self.index.weights is not None:
-            weights = dict(enumerate(self.index.weights.tolist()))
+        if self.log_shares:
+            return
+        weights = None if self.index.weights is None else self.index.weights.tolist()
         for rank, mine in owners(self.index).items():
             kept = {e: role for e, role in mine.items() if self.allowed is None or e in self.allowed}
-            for e, share in shares(kept, weights, self.title_weight).items():
+            mine_weights = None if weights is None else {e: weights[e] for e in kept}
+            for e, share in shares(kept, mine_weights, self.title_weight).items():
                 log_share = math.log(share) if share else -math.inf
                 self.log_shares.setdefault(e, {})[rank] = log_share
 
+    @classmethod
+    def of(
+        cls,
+        index: Index,
+        model: TableModel,
+        prompt: Sequence[int],
+        allowed: EntityFilter | None = None,
+        temperature: float = 1.0,
+        **options: Any,
+    ) -> Self:
+        """Return the oracle of a model behind a prompt."""
+        rows = {r: model.logprob(prompt, index.row_token_ids(r), temperature) for r in range(index.num_rows)}
+        numbers = None if allowed is None else set(np.flatnonzero(allowed.allowed).tolist())
+        return cls(index, rows, numbers, **options)
+
     @property
     def entities(self) -> list[int]:
-        """Those that own a row and are allowed."""
+        """Allowed entities, ascending."""
         return sorted(self.log_shares)
 
-    def forms(self, entity: int) -> dict[int, float]:
-        """Return log P(f | q) · P(e | f) by row."""
-        return {rank: self.rows[rank] + share for rank, share in self.log_shares[entity].items()}
+    def forms(self, entity: int, found: Collection[int] | None = None) -> dict[int, float]:
+        """Return log P(f | q) · P(e | f) by row; of the rows `found` alone, unless None."""
+        mine = self.log_shares[entity]
+        return {r: self.rows[r] + mine[r] for r in mine if found is None or r in found}
 
-    def logprob(self, entity: int) -> float:
-        """Return log P(e | q)."""
-        total = math.fsum(math.exp(value) for value in self.forms(entity).values())
+    def logprob(self, entity: int, found: Collection[int] | None = None) -> float:
+        """Return log P(e | q); a lower bound of it where only some rows are found."""
+        total = math.fsum(math.exp(value) for value in self.forms(entity, found).values())
         return math.log(total) if total else -math.inf
 
-    def score(self, entity: int, aggregate: str = "sum", length_penalty: float = 0.0) -> float:
-        """Return what a beam search orders the entity by."""
-        if aggregate == "sum":
-            return self.logprob(entity)
-        return max(
-            self.rows[rank] / len(self.index.row_token_ids(rank)) ** length_penalty + share
+    def logprobs(self, found: Collection[int] | None = None) -> dict[str, float]:
+        """Return entity id -> log P(e | q), of entities of any probability."""
+        values = {self.id_of(e): self.logprob(e, found) for e in self.entities}
+        return {name: value for name, value in values.items() if value > -math.inf}
+
+    def form_scores(self, entity: int, length_penalty: float = 0.0) -> dict[int, float]:
+        """Return row -> score of an entity's form: its logprob under a length penalty, and log P(e | f)."""
+        return {
+            rank: self.rows[rank] / len(self.index.row_token_ids(rank)) ** length_penalty + share
             for rank, share in self.log_shares[entity].items()
+        }
+
+    def score(self, entity: int, aggregate: str = "sum", length_penalty: float = 0.0) -> float:
+        """Return the score by which a beam search orders entities."""
+        return (
+            self.logprob(entity)
+            if aggregate == "sum"
+            else max(self.form_scores(entity, length_penalty).values())
         )
 
-    def surface(self, entity: int) -> str:
-        """Return the form that says most for an entity."""
-        forms = self.forms(entity)
+    def surface(self, entity: int, length_penalty: float = 0.0) -> str:
+        """Return an entity's best form; of equal ones the first."""
+        forms = self.form_scores(entity, length_penalty)
         return self.index.surface(max(forms, key=lambda rank: (forms[rank], -rank)), entity)
 
     @property
-    def mass(self) -> float:
-        """P_L of the rows that name an allowed entity."""
-        ranks = {rank for mine in self.log_shares.values() for rank in mine}
-        return math.fsum(math.exp(self.rows[rank]) for rank in ranks)
+    def ranks(self) -> set[int]:
+        """Rows that name an allowed entity."""
+        return {rank for mine in self.log_shares.values() for rank in mine}
+
+    def mass(self, ranks: Iterable[int] | None = None) -> float:
+        """Return P_L of rows; None: of those that name an allowed entity."""
+        return math.fsum(math.exp(self.rows[rank]) for rank in (self.ranks if ranks is None else ranks))
+
+    def scores(self, aggregate: str = "sum", length_penalty: float = 0.0) -> dict[int, float]:
+        """Return entity -> score, of entities of any probability."""
+        scores = {e: self.score(e, aggregate, length_penalty) for e in self.entities}
+        return {e: score for e, score in scores.items() if score > -math.inf}
 
     def ranking(self, aggregate: str = "sum", length_penalty: float = 0.0) -> list[int]:
-        """Return the entities in their order: by score, then weight, then title, then id."""
-        weights = self.weights or (
-            {} if self.index.weights is None else dict(enumerate(self.index.weights.tolist()))
-        )
-        scores = {e: self.score(e, aggregate, length_penalty) for e in self.entities}
-        return sorted(
-            (e for e in scores if scores[e] > -math.inf),
-            key=lambda e: (
-                -scores[e],
-                -weights.get(e, 1.0),
-                self.index.entity(e).title,
-                self.index.entity(e).entity_id,
-            ),
-        )
+        """Return the entities in their order: by score, then by `tie_key`."""
+        scores = self.scores(aggregate, length_penalty)
+        return sorted(scores, key=lambda e: (-scores[e], *self.tie_key(e)))
 
-    def by_id(self) -> dict[str, tuple[float, str]]:
-        """Return entity id -> (log P(e | q), form that says most for it)."""
-        return {
-            self.index.entity(e).entity_id: (self.logprob(e), self.surface(e))
-            for e in self.entities
-            if self.logprob(e) > -math.inf
-        }
+    def tie_key(self, entity: int) -> tuple[float, str, str]:
+        """Return the key by which entities of one score stand: by weight, then title, then id."""
+        weight = 1.0 if self.index.weights is None else float(self.index.weights[entity])
+        found = self.index.entity(entity)
+        return -weight, found.title, found.entity_id
+
+    def assert_is_ranking(
+        self,
+        told: Sequence[int],
+        k: int,
+        aggregate: str = "sum",
+        length_penalty: float = 0.0,
+        tolerance: float = 1e-9,
+    ) -> None:
+        """Fail unless `told` are the k best entities in their order.
+
+        Entities whose forms have the same probabilities tie: they stand by `tie_key`. Scores that are equal
+        by other sums, or differ by less than the tolerance, may stand either way, as rounding decides.
+        """
+        scores = self.scores(aggregate, length_penalty)
+        best = sorted(scores.values(), reverse=True)[:k]
+        assert len(set(told)) == len(told) == len(best)
+        assert all(abs(scores[e] - value) <= tolerance for e, value in zip(told, best, strict=True))
+        listed = Counter(self._kind(e, scores[e], aggregate) for e in told)
+        twins: dict[Any, list[int]] = {}
+        for e in scores:
+            if (kind := self._kind(e, scores[e], aggregate)) in listed:
+                twins.setdefault(kind, []).append(e)
+        for kind, mine in twins.items():
+            in_order = [e for e in told if self._kind(e, scores[e], aggregate) == kind]
+            assert in_order == sorted(mine, key=self.tie_key)[: listed[kind]]
+
+    def _kind(self, entity: int, score: float, aggregate: str) -> tuple[float, ...]:
+        """Return what entities have in common that tie exactly."""
+        return tuple(sorted(self.forms(entity).values())) if aggregate == "sum" else (score,)
+
+    def id_of(self, entity: int) -> str:
+        """Return an entity's id."""
+        return self.index.entity(entity).entity_id
+
+    def number_of(self, entity_id: str) -> int:
+        """Return the number of an entity."""
+        return int(self.index.entities.numbers([entity_id])[0])
+
+    def numbers(self, candidates: Iterable[Any]) -> list[int]:
+        """Return the numbers of candidates."""
+        return self.index.entities.numbers([c.entity_id for c in candidates]).tolist()

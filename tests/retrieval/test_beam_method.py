@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,15 +20,16 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
-from decoding.types import Hypothesis
 from retrieval import beam_method
 from retrieval.beam_method import run_beam
 from retrieval.entity_scores import EntityScore, is_proven
 from retrieval.filters.entity_filter import EntityFilter, FilterMaker
 from retrieval.filters.restriction import Restriction
+from retrieval.index.owners import Owners
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally
+from retrieval.tallies import Tally, credit
 from retrieval.types import RetrievalResult, RetrieveRequest
+from tests.entity_oracle import EntityOracle, owners, shares
 from tests.fakes import TableModel, likely_titles
 from tests.index_fixtures import build, character_tokenizer
 
@@ -71,20 +71,6 @@ def random_model(index: Index, seed: int, scale: float = 2.0) -> TableModel:
     return likely_titles(index, seed, boost=4.0, scale=scale)
 
 
-def true_scores(
-    index: Index, model: TableModel, aggregate: str, penalty: float, allowed: EntityFilter | None = None
-) -> dict[str, float]:
-    """Entity id -> its score from every one of its forms."""
-    forms: dict[int, list[float]] = defaultdict(list)
-    for rank in range(index.num_rows):
-        row = index.row_token_ids(rank)
-        for number in index.entities_of(rank):
-            if allowed is None or allowed.allowed[number]:
-                forms[number].append(model.logprob(PROMPT, row) / len(row) ** penalty)
-    combine = max if aggregate == "max" else (lambda v: math.log(math.fsum(map(math.exp, v))))
-    return {index.entity(number).entity_id: combine(values) for number, values in forms.items()}
-
-
 def ask(
     index: Index,
     model: TableModel,
@@ -98,12 +84,9 @@ def ask(
     return list(run_beam(session, trie, index, requests, cancel or nothing, nothing, filters))
 
 
-def assert_list_is(result: RetrievalResult, truth: dict[str, float], k: int) -> None:
-    """The k best entities in their order, up to ties."""
-    best = sorted(truth.values(), reverse=True)[:k]
-    found = [truth[c.entity_id] for c in result.candidates]
-    assert len({c.entity_id for c in result.candidates}) == len(found) == len(best)
-    assert found == pytest.approx(best, abs=1e-5)
+def assert_list_is(result: RetrievalResult, oracle: EntityOracle, k: int, scoring: tuple[str, float]) -> None:
+    """The k best entities in their order, ties included."""
+    oracle.assert_is_ranking(oracle.numbers(result.candidates), k, *scoring, tolerance=1e-5)
 
 
 SCORINGS = [("sum", 0.0), ("max", 0.0), ("max", 1.0), ("max", 0.5), ("max", -1.0), ("max", 3.0)]
@@ -130,7 +113,6 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
     num_allowed: int | None,
 ) -> None:
     index = indexes[which]
-    aggregate, penalty = scoring
     model = random_model(index, seed, 1.0 + seed % 3)
     allowed = None
     if num_allowed is not None:
@@ -140,18 +122,20 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
         "q",
         k=k,
         beam_size=beam_size,
-        aggregate=aggregate,
-        length_penalty=penalty,
+        aggregate=scoring[0],
+        length_penalty=scoring[1],
         exact=budget is not None,
         exact_budget=budget,
     )
     (result,) = ask(index, model, request, filters=[allowed])
-    truth = true_scores(index, model, aggregate, penalty, allowed)
+    oracle = EntityOracle.of(index, model, PROMPT, allowed)
+    truth = oracle.scores(*scoring)
     scores = [c.score for c in result.candidates]
     assert scores == sorted(scores, reverse=True)
-    assert all(c.score <= truth[c.entity_id] + 1e-5 for c in result.candidates)
+    for number, score in zip(oracle.numbers(result.candidates), scores, strict=True):
+        assert score <= truth[number] + 1e-5
     if result.certified:
-        assert_list_is(result, truth, k)
+        assert_list_is(result, oracle, k, scoring)
     if budget is not None:
         assert result.num_exact_nodes <= budget
         assert result.certified or result.num_exact_nodes == budget
@@ -167,7 +151,6 @@ def test_narrow_beams_miss_what_exact_finds(indexes: list[Index], aggregate: str
     for index in indexes:
         for seed in range(12):
             model = random_model(index, seed)
-            truth = true_scores(index, model, aggregate, penalty)
             options: dict[str, Any] = {"k": 5, "beam_size": 2, "aggregate": aggregate}
             plain, exact = ask(
                 index,
@@ -176,7 +159,7 @@ def test_narrow_beams_miss_what_exact_finds(indexes: list[Index], aggregate: str
                 RetrieveRequest("q", length_penalty=penalty, exact=True, **options),
             )
             assert exact.certified
-            assert_list_is(exact, truth, 5)
+            assert_list_is(exact, EntityOracle.of(index, model, PROMPT), 5, (aggregate, penalty))
             unproven += not plain.certified
             wrong += [c.entity_id for c in plain.candidates] != [c.entity_id for c in exact.candidates]
     assert unproven > 10
@@ -186,27 +169,18 @@ def test_narrow_beams_miss_what_exact_finds(indexes: list[Index], aggregate: str
 def test_score_surface_and_logprob_of_a_candidate(indexes: list[Index]) -> None:
     index = indexes[2]
     model = likely_titles(index, seed=1)
+    oracle = EntityOracle.of(index, model, PROMPT)
     for aggregate, penalty in SCORINGS:
         options: dict[str, Any] = {"aggregate": aggregate, "length_penalty": penalty}
         (result,) = ask(index, model, RetrieveRequest("q", k=20, beam_size=500, **options))
-        truth = true_scores(index, model, aggregate, penalty)
-        sums = true_scores(index, model, "sum", 0.0)
         assert result.certified
         assert len(result.candidates) == index.num_entities
-        for candidate in result.candidates:
-            assert candidate.score == pytest.approx(truth[candidate.entity_id], abs=1e-5)
-            assert candidate.logprob == pytest.approx(sums[candidate.entity_id], abs=1e-5)
-            (row,) = (
-                index.row_token_ids(rank)
-                for rank in range(index.num_rows)
-                for number in index.entities_of(rank)
-                if index.entity(number).entity_id == candidate.entity_id
-                and index.surface(rank, number) == candidate.surface
-            )
-            if aggregate == "max":
-                score = model.logprob(PROMPT, row) / len(row) ** penalty
-                assert candidate.score == pytest.approx(score, abs=1e-5)
-            else:
+        for number, candidate in zip(oracle.numbers(result.candidates), result.candidates, strict=True):
+            expected = oracle.score(number, aggregate, penalty)
+            assert candidate.score == pytest.approx(expected, abs=1e-5)
+            assert candidate.logprob == pytest.approx(oracle.logprob(number), abs=1e-5)
+            assert candidate.surface == oracle.surface(number, penalty)
+            if aggregate == "sum":
                 assert candidate.score == candidate.logprob
 
 
@@ -279,6 +253,7 @@ def test_certified_rows_never_prove_entities_with_fewer_tokens(
     aggregate, penalty = scoring
     score, fewer = EntityScore(aggregate == "max", penalty), 0
     for index, seed in itertools.product(indexes, range(4)):
+        shared = {rank: shares(mine) for rank, mine in owners(index).items()}
         model = random_model(index, seed, 1.0 + seed)
         options: dict[str, Any] = {"k": 3, "beam_size": 2, "aggregate": aggregate, "length_penalty": penalty}
         plain, exact = ask(
@@ -303,8 +278,7 @@ def test_certified_rows_never_prove_entities_with_fewer_tokens(
             assert result.certified
             tallies: dict[int, Tally] = {}
             for row in result.hypotheses:
-                for entity in index.entities_of(row.row):
-                    tallies.setdefault(entity, Tally()).forms[row.row] = row
+                credit(tallies, row, Owners(list(shared[row.row]), list(shared[row.row].values())))
             full = len(result.hypotheses) == one.k
             unseen = result.hypotheses[-1].score(penalty) if full else -math.inf
             if is_proven(index, tallies, 3, score, unseen, index.num_entities):
@@ -389,35 +363,6 @@ def test_a_deadline_ends_the_proof(indexes: list[Index]) -> None:
     assert isinstance(cancelled, DecodingCancelledError)
     assert answered.certified
     assert polls > 8
-
-
-@settings(max_examples=300, deadline=None)
-@given(data=st.data(), k=st.integers(1, 6), scoring=st.sampled_from(SCORINGS))
-def test_a_proof_holds_whatever_was_not_seen(
-    indexes: list[Index], data: st.DataObject, k: int, scoring: tuple[str, float]
-) -> None:
-    """Any scores of the forms, any part of them found: what is proven is true of all."""
-    index = indexes[1]
-    aggregate, penalty = scoring
-    score = EntityScore(aggregate == "max", penalty)
-    lengths = [len(index.row_token_ids(rank)) for rank in range(index.num_rows)]
-    values = data.draw(st.lists(st.floats(-9, -0.1), min_size=len(lengths), max_size=len(lengths)))
-    forms = [
-        Hypothesis((0,) * n, row, v * n**penalty)
-        for row, (n, v) in enumerate(zip(lengths, values, strict=True))
-    ]
-    unseen = data.draw(st.floats(-9, 0))
-    found = [form for form in forms if form.score(penalty) > unseen or data.draw(st.booleans())]
-    tallies: dict[int, Tally] = {}
-    truth: dict[int, Tally] = {}
-    for part, into in ((found, tallies), (forms, truth)):
-        for form in part:
-            for entity in index.entities_of(form.row):
-                into.setdefault(entity, Tally()).forms[form.row] = form
-    if is_proven(index, tallies, k, score, unseen, index.num_entities):
-        told = sorted(tallies, key=lambda e: -score.of(tallies[e]))[:k]
-        right = sorted((score.of(tally) for tally in truth.values()), reverse=True)[:k]
-        assert [score.of(truth[e]) for e in told] == pytest.approx(right, abs=1e-9)
 
 
 def test_bounds_of_entities() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -240,16 +240,23 @@ def test_draws_agree_with_what_the_result_says(
     assert len(explanation.draws) == result.num_draws
     chosen = [draw for draw in explanation.draws if draw.chosen]
     assert sum(draw.accepted for draw in chosen) == result.num_accepted
-    shares: dict[str, float] = defaultdict(float)
     rows = prefixes_of(explanation)
+    named: Counter[str] = Counter()
+    alone: Counter[str] = Counter()
     for draw in chosen:
         rank = retriever.index.row_of(rows[draw.node])
-        named = [retriever.index.entity(number).entity_id for number in retriever.index.entities_of(rank)]
+        mine = {retriever.index.entity(number).entity_id for number in retriever.index.entities_of(rank)}
         if predicate == "entity_id in ('Q8', 'Q10')":
-            named = [entity_id for entity_id in named if entity_id in ("Q8", "Q10")]
-        for entity_id in named:
-            shares[entity_id] += 1 / len(named) / len(chosen)
-    assert shares == {c.entity_id: pytest.approx(c.probability) for c in result.candidates}
+            mine &= {"Q8", "Q10"}
+        named.update(mine)
+        alone.update(mine if len(mine) == 1 else ())
+    # Every sample names one owner of its row.
+    counts = {c.entity_id: len(chosen) * (c.probability or 0.0) for c in result.candidates}
+    assert sum(counts.values()) == pytest.approx(len(chosen))
+    assert alone.keys() <= counts.keys() <= named.keys()
+    for entity_id, count in counts.items():
+        assert count == pytest.approx(round(count))
+        assert max(alone[entity_id], 1) <= round(count) <= named[entity_id]
     for draw in explanation.draws:
         assert draw.valid_mass > 0.0
         if draw.draw < request.num_draws:

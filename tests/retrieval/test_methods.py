@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,30 +23,12 @@ from retrieval.methods import run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import Candidate, RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer
+from tests.entity_oracle import EntityOracle, owners
 from tests.fakes import TableModel, likely_titles
 from tests.index_fixtures import build, character_tokenizer
 
 PROMPT = (9, 10, 11)
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
-
-
-def row_logprobs(index: Index, model: TableModel, prompt: Sequence[int] = PROMPT) -> dict[int, float]:
-    return {rank: model.logprob(prompt, index.row_token_ids(rank)) for rank in range(index.num_rows)}
-
-
-def aggregate(index: Index, rows: dict[int, float]) -> dict[str, tuple[float, str]]:
-    """Entity id -> (log-sum-exp over its rows, text of its likeliest row)."""
-    forms: dict[int, dict[int, float]] = defaultdict(dict)
-    for rank, logprob in rows.items():
-        for number in index.entities_of(rank):
-            forms[number][rank] = logprob
-    return {
-        index.entity(number).entity_id: (
-            math.log(math.fsum(math.exp(v) for v in mine.values())),
-            index.surface(max(mine, key=lambda r: mine[r]), number),
-        )
-        for number, mine in forms.items()
-    }
 
 
 def beam(
@@ -75,22 +57,21 @@ def model(index: Index) -> TableModel:
     return likely_titles(index)
 
 
-def assert_is(candidates: Sequence[Candidate], expected: dict[str, tuple[float, str]], k: int) -> None:
-    order = sorted(expected, key=lambda entity_id: -expected[entity_id][0])[:k]
-    assert {c.entity_id for c in candidates} == set(order)
-    assert len(candidates) == len(order)
+def assert_is(candidates: Sequence[Candidate], oracle: EntityOracle, k: int) -> None:
+    """The k best entities in their order, with their probabilities and best forms."""
+    entities = oracle.numbers(candidates)
+    assert entities == oracle.ranking()[:k]
+    assert [c.surface for c in candidates] == [oracle.surface(e) for e in entities]
+    expected = [oracle.logprob(e) for e in entities]
+    assert [c.logprob for c in candidates] == pytest.approx(expected, abs=1e-5)
     assert [c.logprob for c in candidates] == sorted((c.logprob for c in candidates), reverse=True)
-    for candidate in candidates:
-        logprob, surface = expected[candidate.entity_id]
-        assert candidate.logprob == pytest.approx(logprob, abs=1e-5)
-        assert candidate.surface == surface
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_exhaustive_beam_is_the_enumeration_by_entity(index: Index, seed: int) -> None:
     model = likely_titles(index, seed)
     (result,) = beam(index, model, RetrieveRequest("q", k=1000, beam_size=1000))
-    assert_is(result.candidates, aggregate(index, row_logprobs(index, model)), 1000)
+    assert_is(result.candidates, EntityOracle.of(index, model, PROMPT), 1000)
     assert len(result.candidates) == index.num_entities == 12
     assert result.certified
     assert all(c.probability is None for c in result.candidates)
@@ -99,13 +80,16 @@ def test_exhaustive_beam_is_the_enumeration_by_entity(index: Index, seed: int) -
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8])
 def test_short_list_of_a_wide_beam_counts_every_form(index: Index, model: TableModel, k: int) -> None:
     (result,) = beam(index, model, RetrieveRequest("q", k=k, beam_size=200))
-    assert_is(result.candidates, aggregate(index, row_logprobs(index, model)), k)
+    assert_is(result.candidates, EntityOracle.of(index, model, PROMPT), k)
     assert result.certified
 
 
 def test_entities_that_share_a_title_share_its_probability(index: Index, model: TableModel) -> None:
     (result,) = beam(index, model, RetrieveRequest("q", k=12, beam_size=200))
     amazon = {c.entity_id: c for c in result.candidates if c.title == "Amazon"}
+    row_of = {index.surface(rank): index.row_token_ids(rank) for rank in range(index.num_rows)}
+    half, river = (math.exp(model.logprob(PROMPT, row_of[form])) for form in ("Amazon", "Amazon River"))
+    assert amazon["Q8"].logprob == pytest.approx(math.log(half / 2 + river), abs=1e-5)
     assert set(amazon) == {"Q8", "Q9"}
     assert amazon["Q8"].metadata == {"kind": "river"}
     assert amazon["Q9"].metadata == {"kind": "company"}
@@ -227,20 +211,20 @@ def test_disc_shares_are_those_of_the_samples(index: Index, model: TableModel, t
     params = DiscParams(num_samples=64, num_draws=3, temperature=temperature, seed=5, reject_early=False)
     (raw,) = disc(model.prefill([PROMPT]), trie, [params])
     assert not isinstance(raw, DecodingCancelledError)
-    shares: dict[int, float] = defaultdict(float)
-    for drawn in raw.samples:
-        owners = index.entities_of(drawn.hypothesis.row)
-        for owner in owners:
-            shares[owner] += 1 / 64 / len(owners)
-    expected = {index.entity(number).entity_id: share for number, share in shares.items()}
-    assert {c.entity_id: c.probability for c in result.candidates} == pytest.approx(expected)
-    assert math.fsum(c.probability or 0.0 for c in result.candidates) == pytest.approx(1.0)
-    found = {
-        s.hypothesis.row: model.logprob(PROMPT, s.hypothesis.token_ids, temperature) for s in raw.samples
-    }
-    forms = aggregate(index, found)
+    drawn = Counter(drawn.hypothesis.row for drawn in raw.samples)
+    oracle = EntityOracle.of(index, model, PROMPT, temperature=temperature)
+    counts = {c.entity_id: 64 * (c.probability or 0.0) for c in result.candidates}
+    assert math.fsum(counts.values()) == pytest.approx(64)
     for candidate in result.candidates:
-        assert candidate.logprob == pytest.approx(forms[candidate.entity_id][0], abs=1e-5)
+        forms = oracle.forms(oracle.number_of(candidate.entity_id), drawn)
+        named, alone = (
+            sum(drawn[r] for r in forms),
+            sum(drawn[r] for r in forms if len(owners(index)[r]) == 1),
+        )
+        assert counts[candidate.entity_id] == pytest.approx(round(counts[candidate.entity_id]))
+        assert max(alone, 1) <= round(counts[candidate.entity_id]) <= named
+        expected = oracle.logprob(oracle.number_of(candidate.entity_id), drawn)
+        assert candidate.logprob == pytest.approx(expected, abs=1e-5)
     assert result.num_accepted == sum(s.accepted for s in raw.samples)
     assert (result.mass, result.num_draws, result.seed) == (raw.mass, raw.num_draws, 5)
 
@@ -255,15 +239,11 @@ def test_disc_is_ranked_by_share_then_logprob(index: Index, model: TableModel) -
 
 @pytest.mark.statistical
 def test_disc_posterior_is_the_restricted_distribution_by_entity(index: Index) -> None:
-    """Chi-square of 8 x 256 samples against P_S, alpha = 0.001; forms of two entities count by halves."""
+    """Chi-square of 8 x 256 samples of entities against P(e | q) / P_L(S), alpha = 0.001."""
     model = likely_titles(index, seed=3, boost=7.0)
-    rows = row_logprobs(index, model)
-    mass = math.fsum(math.exp(v) for v in rows.values())
-    expected: dict[str, float] = defaultdict(float)
-    for rank, logprob in rows.items():
-        owners = index.entities_of(rank)
-        for owner in owners:
-            expected[index.entity(owner).entity_id] += math.exp(logprob) / mass / len(owners)
+    oracle = EntityOracle.of(index, model, PROMPT)
+    mass = oracle.mass()
+    expected = {name: math.exp(logprob) / mass for name, logprob in oracle.logprobs().items()}
     counts: dict[str, float] = defaultdict(float)
     masses = []
     for seed in range(8):
@@ -275,12 +255,10 @@ def test_disc_posterior_is_the_restricted_distribution_by_entity(index: Index) -
         assert result.mass is not None
         assert result.mass_stderr is not None
         masses.append((result.mass - mass) / result.mass_stderr)
-    names = sorted(expected, key=lambda name: -expected[name])
     total = 8 * 256
-    # Halves make the counts of Q8 and Q9 vary less than a multinomial's: the test errs to the safe side.
     assert min(expected.values()) * total >= 5
-    observed = [counts[name] for name in names]
-    assert chisquare(observed, [expected[name] * total for name in names]).pvalue > 0.001
+    observed = [counts[name] for name in expected]
+    assert chisquare(observed, [share * total for share in expected.values()]).pvalue > 0.001
     assert max(abs(z) for z in masses) < 4.5
 
 
@@ -288,14 +266,14 @@ def test_disc_with_one_draw_estimates_the_mass_from_weights(index: Index, model:
     many = sample(
         index, model, RetrieveRequest("q", k=12, method="disc", num_samples=200, num_draws=1, seed=1)
     )
-    mass = math.fsum(math.exp(v) for v in row_logprobs(index, model).values())
+    mass = EntityOracle.of(index, model, PROMPT).mass()
     assert many.mass is not None
     assert many.mass_stderr is not None
     assert abs(many.mass - mass) < 4.5 * many.mass_stderr
     assert many.mass_stderr < math.sqrt(mass * (1 - mass) / 200) / 2  # of 200 accept or reject outcomes
     one = sample(index, model, RetrieveRequest("q", method="disc", num_samples=1, num_draws=1, seed=1))
     assert one.mass_stderr is None
-    assert len(one.candidates) in (1, 2)
+    assert [c.probability for c in one.candidates] == [1.0]
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])
@@ -306,12 +284,12 @@ def test_a_certified_list_is_that_of_all_surface_forms(index: Index, crowded: In
         trie = TitleTrie(catalogue.trie_arrays(), catalogue.vocab_size)
         for seed in range(60):
             model = likely_titles(catalogue, seed=seed, boost=4.0, scale=1.0 + seed % 3)
-            truth = aggregate(catalogue, row_logprobs(catalogue, model))
-            order = sorted(truth, key=lambda entity_id: -truth[entity_id][0])[:k]
+            oracle = EntityOracle.of(catalogue, model, PROMPT)
+            order = oracle.ranking()[:k]
             request = RetrieveRequest("q", k=k, beam_size=4 + 8 * (seed % 4))
             (result,) = run_beam(model.prefill([PROMPT]), trie, catalogue, [request], [None], [None])
             assert isinstance(result, RetrievalResult)
-            found = [c.entity_id for c in result.candidates]
+            found = oracle.numbers(result.candidates)
             if result.certified:
                 certified += 1
                 assert found == order

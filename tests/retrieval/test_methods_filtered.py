@@ -25,6 +25,7 @@ from retrieval.methods import Outcome, run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer
+from tests.entity_oracle import EntityOracle
 from tests.fakes import TableModel, likely_titles
 
 PROMPT = (9, 10, 11)
@@ -44,29 +45,6 @@ def maker(index: Index) -> FilterMaker:
 
 def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
     return {index.entity(int(number)).entity_id for number in np.flatnonzero(allowed.allowed)}
-
-
-def scores(index: Index, model: TableModel, allowed: EntityFilter) -> dict[str, float]:
-    """Entity id -> log-sum-exp over its rows, for the allowed entities."""
-    forms: dict[str, list[float]] = defaultdict(list)
-    for rank in range(index.num_rows):
-        logprob = model.logprob(PROMPT, index.row_token_ids(rank))
-        for number in index.entities_of(rank):
-            if allowed.allowed[number]:
-                forms[index.entity(number).entity_id].append(logprob)
-    return {entity: math.log(math.fsum(map(math.exp, found))) for entity, found in forms.items()}
-
-
-def row_shares(index: Index, model: TableModel, allowed: EntityFilter) -> tuple[dict[str, float], float]:
-    """Return each allowed entity's share of the mass of the allowed rows, and that mass."""
-    shares: dict[str, float] = defaultdict(float)
-    for rank in range(index.num_rows):
-        owners = [number for number in index.entities_of(rank) if allowed.allowed[number]]
-        for number in owners:
-            probability = math.exp(model.logprob(PROMPT, index.row_token_ids(rank)))
-            shares[index.entity(number).entity_id] += probability / len(owners)
-    mass = math.fsum(shares.values())
-    return {entity: share / mass for entity, share in shares.items()}, mass
 
 
 def answer(
@@ -97,14 +75,14 @@ def test_beam_lists_the_best_allowed_entities(
     allowed = maker.make(Restriction(allow_ids=tuple(ids)))
     model = likely_titles(index, seed, boost=4.0, scale=1.0 + seed % 3)
     (result,) = answer(index, model, [RetrieveRequest("q", k=k, beam_size=beam_size)], [allowed])
-    expected = scores(index, model, allowed)
+    oracle = EntityOracle.of(index, model, PROMPT, allowed)
+    expected = oracle.logprobs()
     found = {c.entity_id: c.logprob for c in result.candidates}
     assert set(found) <= ids
     if beam_size == 200:
         assert result.certified
     if result.certified:
-        order = sorted(expected, key=lambda entity: -expected[entity])[:k]
-        assert [c.entity_id for c in result.candidates] == order
+        assert oracle.numbers(result.candidates) == oracle.ranking()[:k]
     for candidate in result.candidates:
         assert candidate.logprob <= expected[candidate.entity_id] + 1e-5
         if beam_size == 200:
@@ -162,13 +140,15 @@ def entity_ids_of_odd() -> set[str]:
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("ids", [("Q8", "Q9", "Q10"), ("Q9", "Q11", "Q4", "Q1"), IDS])
-def test_disc_samples_the_distribution_over_allowed_rows(
+def test_disc_samples_the_distribution_over_allowed_entities(
     index: Index, maker: FilterMaker, ids: tuple[str, ...]
 ) -> None:
-    """Chi-square of 4 x 256 accepted draws, alpha = 0.001; the mass is that of the allowed rows."""
+    """Chi-square of 4 x 256 accepted draws, alpha = 0.001; allowed entities alone share a form."""
     allowed = maker.make(Restriction(allow_ids=ids))
     model = likely_titles(index, seed=3, boost=7.0)
-    expected, mass = row_shares(index, model, allowed)
+    oracle = EntityOracle.of(index, model, PROMPT, allowed)
+    mass = oracle.mass()
+    expected = {name: math.exp(logprob) / mass for name, logprob in oracle.logprobs().items()}
     counts: dict[str, float] = defaultdict(float)
     accepted = 0
     for seed in range(4):

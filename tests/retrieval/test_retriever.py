@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -16,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import IndexDirectoryError, InputError
 from tests.checkpoints import make_checkpoint, make_index
+from tests.entity_oracle import EntityOracle
 
 ARCHITECTURES = ("llama", "bart")
 QUERIES = ["who wrote hamlet", "a river", "Denmark's prince </s> <title>", "Quecksilber ü"]
@@ -59,20 +59,21 @@ def enumerate_rows(retriever: Retriever, plain: Any, query: str) -> dict[int, fl
     return logprobs
 
 
-def by_entity(retriever: Retriever, rows: dict[int, float]) -> dict[str, dict[str, float]]:
-    """Entity id -> surface form -> logprob."""
-    forms: dict[str, dict[str, float]] = defaultdict(dict)
-    for rank, logprob in rows.items():
-        for number in retriever.index.entities_of(rank):
-            surface = retriever.index.surface(rank, number)
-            forms[retriever.index.entity(number).entity_id][surface] = logprob
-    return forms
+def enumerate_entities(retriever: Retriever, plain: Any, query: str) -> EntityOracle:
+    return EntityOracle(retriever.index, enumerate_rows(retriever, plain, query))
 
 
-def log_sum(values: Any) -> float:
-    values = list(values)
-    largest: float = max(values)
-    return largest + math.log(math.fsum(math.exp(v - largest) for v in values))
+def assert_are_all(result: RetrievalResult, oracle: EntityOracle) -> None:
+    """Every entity with its probability, under its best form; the best first."""
+    numbers = oracle.numbers(result.candidates)
+    assert sorted(numbers) == oracle.entities == list(range(12))
+    for number, candidate in zip(numbers, result.candidates, strict=True):
+        assert candidate.logprob == pytest.approx(oracle.logprob(number), abs=1e-4)
+        values = oracle.forms(number)
+        mine = {oracle.index.surface(rank, number): value for rank, value in values.items()}
+        assert mine[candidate.surface] == pytest.approx(max(mine.values()), abs=1e-4)
+    scores = [c.score for c in result.candidates]
+    assert scores == [c.logprob for c in result.candidates] == sorted(scores, reverse=True)
 
 
 def same(one: RetrievalResult, other: RetrievalResult) -> None:
@@ -98,15 +99,8 @@ def same(one: RetrievalResult, other: RetrievalResult) -> None:
 @pytest.mark.parametrize("query", QUERIES)
 def test_beam_equals_enumeration(retriever: Retriever, plain: Any, query: str) -> None:
     (result,) = retriever.retrieve(query, k=12, method="beam", beam_size=100)
-    forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
-    assert len(result.candidates) == len(forms) == 12
     assert result.certified
-    for candidate in result.candidates:
-        mine = forms[candidate.entity_id]
-        assert candidate.logprob == pytest.approx(log_sum(mine.values()), abs=1e-4)
-        assert mine[candidate.surface] == pytest.approx(max(mine.values()), abs=1e-4)
-    scores = [c.logprob for c in result.candidates]
-    assert scores == sorted(scores, reverse=True)
+    assert_are_all(result, enumerate_entities(retriever, plain, query))
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -115,42 +109,37 @@ def test_a_small_catalogue_is_scored_as_a_whole(
     retriever: Retriever, plain: Any, query: str, method: str
 ) -> None:
     (result,) = retriever.retrieve(query, k=12, method=method)
-    rows = enumerate_rows(retriever, plain, query)
-    forms = by_entity(retriever, rows)
-    assert (result.method, result.certified, len(result.candidates)) == (method, True, 12)
-    total = log_sum(rows.values())
-    assert result.mass_lower == pytest.approx(math.exp(total), rel=1e-3)
+    oracle = enumerate_entities(retriever, plain, query)
+    assert (result.method, result.certified) == (method, True)
+    assert_are_all(result, oracle)
+    mass = oracle.mass()
+    assert result.mass_lower == pytest.approx(mass, rel=1e-3)
     for candidate in result.candidates:
-        mine = forms[candidate.entity_id]
-        assert candidate.logprob == candidate.score == pytest.approx(log_sum(mine.values()), abs=1e-4)
-        assert mine[candidate.surface] == pytest.approx(max(mine.values()), abs=1e-4)
-        assert candidate.probability == pytest.approx(math.exp(log_sum(mine.values()) - total), rel=1e-3)
-    assert [c.score for c in result.candidates] == sorted((c.score for c in result.candidates), reverse=True)
+        assert candidate.probability == pytest.approx(math.exp(candidate.logprob) / mass, rel=1e-3)
 
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_best_candidate_is_the_best_entity(retriever: Retriever, plain: Any, query: str) -> None:
     (result,) = retriever.retrieve(query, k=1, method="beam", beam_size=50)
-    forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
+    oracle = enumerate_entities(retriever, plain, query)
     assert result.certified
-    assert len(result.candidates) == 1
-    assert result.candidates[0].entity_id == max(forms, key=lambda entity: log_sum(forms[entity].values()))
+    assert oracle.numbers(result.candidates) == oracle.ranking()[:1]
 
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_disc_scores_equal_enumeration(retriever: Retriever, plain: Any, query: str) -> None:
     (result,) = retriever.retrieve(query, k=12, method="disc", num_samples=32, seed=3)
-    forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
+    oracle = enumerate_entities(retriever, plain, query)
     assert math.fsum(c.probability or 0.0 for c in result.candidates) == pytest.approx(1.0)
-    for candidate in result.candidates:
-        mine = forms[candidate.entity_id]
-        found = [
-            log_sum(some)
-            for size in range(1, len(mine) + 1)
-            for some in combinations(mine.values(), size)
-            if mine[candidate.surface] in some
+    for number, candidate in zip(oracle.numbers(result.candidates), result.candidates, strict=True):
+        ranks = list(oracle.forms(number))
+        possible = [
+            oracle.logprob(number, some)
+            for size in range(1, len(ranks) + 1)
+            for some in combinations(ranks, size)
+            if candidate.surface in {oracle.index.surface(rank, number) for rank in some}
         ]
-        assert min(abs(candidate.logprob - value) for value in found) < 1e-4
+        assert min(abs(candidate.logprob - value) for value in possible) < 1e-4
 
 
 def test_k_beyond_the_catalogue_gives_everything_once(retriever: Retriever) -> None:
@@ -295,11 +284,7 @@ def test_longest_query_that_fits_is_answered(retriever: Retriever, plain: Any) -
     assert retriever.prompt_tokens(request) == longest
     (result,) = retriever.retrieve_batch([request])
     assert isinstance(result, RetrievalResult)
-    forms = by_entity(retriever, enumerate_rows(retriever, plain, query))
-    for candidate in result.candidates:
-        expected = log_sum(forms[candidate.entity_id].values())
-        assert candidate.logprob == pytest.approx(expected, abs=1e-4)
-    assert len(result.candidates) == 12
+    assert_are_all(result, enumerate_entities(retriever, plain, query))
     with pytest.raises(InputError, match=f"the prompt has {longest + 1} tokens "):
         retriever.retrieve(query + "$")
 

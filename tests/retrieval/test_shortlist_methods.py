@@ -22,6 +22,7 @@ from retrieval.index_vectors import IndexVectors
 from retrieval.text import TextTokenizer
 from retrieval.types import KvShare, Timings
 from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_index, train_tokenizer
+from tests.entity_oracle import EntityOracle
 from tests.fake_vectors import MadeUpVectors
 from tests.fakes import TableModel, likely_titles
 
@@ -58,25 +59,11 @@ class Setting:
         self.vectors = MadeUpVectors.of(self.index)
         self.retriever = Retriever(self.index, self.model, TOKENIZER, CONFIG, vectors=self.vectors.opened())
         self.blind = Retriever(self.index, self.model, TOKENIZER, CONFIG, is_named=False)
-        self.number_of = {self.index.entity(n).entity_id: n for n in range(self.index.num_entities)}
 
-    def row_logprobs(self, query: str) -> dict[int, float]:
-        prompt = CONFIG.prompt(None).encode(TOKENIZER, query)
-        return {
-            rank: self.model.logprob(prompt, self.index.row_token_ids(rank))
-            for rank in range(self.index.num_rows)
-        }
-
-    def forms(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {number: [] for number in range(self.index.num_entities)}
-        for rank in range(self.index.num_rows):
-            for number in self.index.entities_of(rank):
-                found[number].append(rank)
-        return found
-
-    def allowed(self, request: RetrieveRequest) -> list[int]:
+    def oracle(self, request: RetrieveRequest) -> EntityOracle:
+        prompt = CONFIG.prompt(None).encode(TOKENIZER, request.query)
         made = self.retriever.filters._maker.make(request.restriction)
-        return np.flatnonzero(made.allowed).tolist()
+        return EntityOracle.of(self.index, self.model, prompt, made)
 
     def answer(self, *requests: RetrieveRequest) -> list[RetrievalResult]:
         replies = self.retriever.retrieve_batch(requests)
@@ -94,10 +81,6 @@ def twelve(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     return Setting(tmp_path_factory.mktemp("twelve"), CATALOGUE)
 
 
-def log_sum(values: Sequence[float]) -> float:
-    return float(np.logaddexp.reduce(values))
-
-
 QUERIES = st.sampled_from(["one", "a river", "who wrote hamlet"])
 COMMON: dict[str, Any] = {
     "query": QUERIES,
@@ -111,23 +94,20 @@ FILTERS = st.none() | st.sampled_from(
 
 
 def check_scores(
-    setting: Setting, request: RetrieveRequest, result: RetrievalResult, scored: set[int]
+    setting: Setting, request: RetrieveRequest, result: RetrievalResult, scored: Sequence[int]
 ) -> None:
     """Every candidate has the score of its own, and the list is the best of those scored."""
-    rows, forms = setting.row_logprobs(request.query), setting.forms()
+    oracle = setting.oracle(request)
     alike = setting.vectors.all_similarities(request.vector_text)
-    ranks = {rank for number in scored for rank in forms[number]}
-    total = log_sum([rows[rank] for rank in ranks])
-    logprobs = {number: log_sum([rows[rank] for rank in forms[number]]) for number in scored}
-    scores = {n: logprob + request.similarity_weight * float(alike[n]) for n, logprob in logprobs.items()}
-    for found in result.candidates:
-        number = setting.number_of[found.entity_id]
-        assert found.logprob == pytest.approx(logprobs[number], abs=1e-4)
+    ranks = {rank for number in scored for rank in oracle.forms(number)}
+    scores = {n: oracle.logprob(n) + request.similarity_weight * float(alike[n]) for n in scored}
+    for number, found in zip(oracle.numbers(result.candidates), result.candidates, strict=True):
+        logprob = oracle.logprob(number)
+        assert found.logprob == pytest.approx(logprob, abs=1e-4)
         assert found.score == pytest.approx(scores[number], abs=1e-4)
         assert found.similarity == pytest.approx(float(alike[number]), abs=1e-5)
-        assert found.probability == pytest.approx(math.exp(logprobs[number] - total), rel=1e-3)
-        best = max(forms[number], key=rows.__getitem__)
-        assert found.surface == setting.index.surface(best, number)
+        assert found.probability == pytest.approx(math.exp(logprob) / oracle.mass(ranks), rel=1e-3)
+        assert found.surface == oracle.surface(number)
         assert found.title == setting.index.entity(number).title
     assert result.num_scored == len(ranks)
     found_scores = [found.score for found in result.candidates]
@@ -145,16 +125,16 @@ def test_shortlist_is_the_best_of_what_is_proposed(
 ) -> None:
     request = RetrieveRequest(method="shortlist", allow_ids=ids, **fields)
     (result,) = setting.answer(request)
-    allowed = setting.allowed(request)
+    oracle = setting.oracle(request)
+    allowed = oracle.entities
     alike = setting.vectors.all_similarities(request.query)
     proposed = sorted(allowed, key=lambda number: -alike[number])[: request.proposals]
-    check_scores(setting, request, result, set(proposed))
+    check_scores(setting, request, result, proposed)
     is_everything = len(allowed) <= request.proposals
     assert result.certified == (True if is_everything else None)
     assert (result.method, result.shortlist_size) == ("shortlist", len(proposed))
-    rows, forms = setting.row_logprobs(request.query), setting.forms()
-    ranks = {rank for number in proposed for rank in forms[number]}
-    assert result.mass_lower == pytest.approx(math.fsum(math.exp(rows[rank]) for rank in ranks), rel=1e-3)
+    ranks = {rank for number in proposed for rank in oracle.forms(number)}
+    assert result.mass_lower == pytest.approx(oracle.mass(ranks), rel=1e-3)
     assert (result.mass, result.num_draws, result.num_steps, result.seed) == (None, 0, 0, None)
 
 
@@ -174,12 +154,12 @@ def test_auto_ranks_what_is_decoded_and_what_is_proposed(
 ) -> None:
     request = RetrieveRequest(method="auto", allow_ids=ids, **fields, **beams)
     (result,) = setting.answer(request)
-    allowed = setting.allowed(request)
-    rows, forms = setting.row_logprobs(request.query), setting.forms()
-    logprobs = {number: log_sum([rows[rank] for rank in forms[number]]) for number in allowed}
+    oracle = setting.oracle(request)
+    allowed = oracle.entities
+    logprobs = {number: oracle.logprob(number) for number in allowed}
     assert result.method == "auto"
     if len(allowed) <= request.proposals:
-        check_scores(setting, request, result, set(allowed))
+        check_scores(setting, request, result, allowed)
         assert (result.certified, result.num_steps) == (True, 0)
         return
     alone = RetrieveRequest(
@@ -193,12 +173,12 @@ def test_auto_ranks_what_is_decoded_and_what_is_proposed(
     (decoded,) = setting.answer(alone)
     alike = setting.vectors.all_similarities(request.query)
     proposed = sorted(allowed, key=lambda number: -alike[number])[: request.proposals]
-    listed = {setting.number_of[found.entity_id] for found in decoded.candidates}
+    listed = set(oracle.numbers(decoded.candidates))
     weight = request.similarity_weight
     scores = {number: logprobs[number] + weight * float(alike[number]) for number in allowed}
     assert len(result.candidates) >= min(request.k, len({*proposed, *listed}))
     last = result.candidates[-1].score if len(result.candidates) == request.k else -math.inf
-    found = {setting.number_of[candidate.entity_id]: candidate for candidate in result.candidates}
+    found = dict(zip(oracle.numbers(result.candidates), result.candidates, strict=True))
     for number, candidate in found.items():
         assert candidate.logprob == pytest.approx(logprobs[number], abs=1e-4)
         assert candidate.score == pytest.approx(scores[number], abs=1e-4)
@@ -214,8 +194,7 @@ def test_auto_ranks_what_is_decoded_and_what_is_proposed(
     elif decoded.certified:
         assert result.certified
     if result.certified:
-        best = sorted(logprobs.values(), reverse=True)[: request.k]
-        assert [c.logprob for c in result.candidates] == pytest.approx(best, abs=1e-4)
+        oracle.assert_is_ranking(oracle.numbers(result.candidates), request.k, tolerance=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +209,7 @@ def test_auto_keeps_what_disc_says_of_the_mass(twelve: Setting, options: dict[st
     assert (result.method, result.seed) == ("auto", 7)
     assert result.abstained == (options.get("min_mass") == 1.0) == (not result.candidates)
     if size == 40:  # everything is scored, so that its probability is known
-        mass = math.fsum(map(math.exp, twelve.row_logprobs("a river").values()))
+        mass = twelve.oracle(request).mass()
         assert result.mass == result.mass_lower == result.mass_upper == pytest.approx(mass, rel=1e-4)
         assert (result.mass_stderr, result.num_draws, result.certified) == (0.0, 0, True)
         return
@@ -249,7 +228,7 @@ def test_auto_keeps_what_disc_says_of_the_mass(twelve: Setting, options: dict[st
     assert result.mass_lower >= drawn.mass_lower
     if not result.abstained:
         assert {c.entity_id for c in drawn.candidates} <= {c.entity_id for c in result.candidates}
-        check_scores(twelve, request, result, {twelve.number_of[c.entity_id] for c in result.candidates})
+        check_scores(twelve, request, result, twelve.oracle(request).numbers(result.candidates))
 
 
 def test_scores_of_entities_are_those_of_the_decoder(twelve: Setting) -> None:
