@@ -33,6 +33,7 @@ from index_builder.config import BuildOptions
 from retrieval import Retriever
 from retrieval.checkpoint_fingerprint import folder_fingerprint
 from retrieval.defaults import default_model_dir
+from retrieval.index.owners import shares_by_role
 from retrieval.linking import Document, LinkOptions, link_documents
 from retrieval.linking.finding.finder import open_finder
 from retrieval.linking.finding.folding import fold_name
@@ -132,32 +133,23 @@ def fit(sets: Sequence[Sequence[Asked]]) -> dict[str, float]:
 
     A set counts as the root of its size.
     """
-    terms = []
-    for asked in sets:
-        answerable = [one for one in asked if one.gold in one.titles]
-        for one in answerable:
-            roles = one.evidence[:, 0] * 2 + one.evidence[:, 1]
-            sizes = (roles[:, None] == roles).sum(axis=1)
-            columns = np.column_stack([one.evidence, one.logprobs])
-            terms.append((-np.log(sizes), columns, one.titles.index(one.gold), len(answerable) ** -0.5))
-    total = sum(weight for *_, weight in terms)
+    answerable = [[one for one in asked if one.gold in one.titles] for asked in sets]
+    terms = [(one, len(asked) ** -0.5) for asked in answerable for one in asked]
+    total = sum(weight for _, weight in terms)
 
-    def loss(point: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        value, slope = _RIDGE * float(point @ point), 2 * _RIDGE * point
-        for offset, columns, place, weight in terms:
-            scores = offset + columns @ point
-            log_p = scores - np.logaddexp.reduce(scores)
-            value -= weight / total * log_p[place]
-            slope = slope - weight / total * (columns[place] - np.exp(log_p) @ columns)
-        return value, slope
+    def loss(point: npt.NDArray[np.float64]) -> float:
+        mention, title, spelling, context = np.exp(point)
+        lost = 0.0
+        for one, weight in terms:
+            is_title, is_spelled, is_near = one.evidence.T
+            strengths = np.where(is_title, title, 1.0) * np.where(is_spelled, spelling, 1.0)
+            shares = shares_by_role(np.ones(len(one.titles)), 2 * is_title + is_spelled, strengths)
+            scores = np.logaddexp(one.logprobs, np.log(mention * shares)) + is_near * math.log(context)
+            lost += weight * (np.logaddexp.reduce(scores) - scores[one.titles.index(one.gold)])
+        return float(lost / total + _RIDGE * (point @ point))
 
-    point = minimize(loss, np.zeros(4), jac=True, method="L-BFGS-B").x.tolist()
-    return {
-        "title_weight": math.exp(point[0]),
-        "spelling": math.exp(point[1]),
-        "context": math.exp(point[2]),
-        "model": point[3],
-    }
+    point = minimize(loss, np.log([0.5, 10.0, 5.0, 9.0]), method="Nelder-Mead", options={"maxfev": 300}).x
+    return dict(zip(("mention", "title_weight", "spelling", "context"), np.exp(point).tolist(), strict=True))
 
 
 @click.command(context_settings={"show_default": True})

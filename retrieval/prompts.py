@@ -162,15 +162,15 @@ class NameEvidence:
     """How evidence is weighed among the entities that a text calls by one name (docs/numbers.md).
 
     Attributes:
+        mention: Probability that the text's own word for the name adds to what the model gives it. The less
+            a model knows of a catalogue, the more that word decides.
         spelling: How much more an entity counts whose name is spelled as in the text, letter case included.
         context: How much more one counts of whose title another word stands near the mention.
-        model: Exponent of the model's probability: 1 believes it as it is, 0 not at all. The less a model
-            knows, the smaller: it is measured, not guessed.
     """
 
-    spelling: float = 6.0
+    mention: float = 0.5
+    spelling: float = 5.0
     context: float = 9.0
-    model: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +321,7 @@ def _name_evidence(value: object) -> NameEvidence:
     fields = _object("name_evidence", value)
     if unknown := sorted(set(fields) - set(asdict(NameEvidence()))):
         raise ValueError(f"name_evidence: unknown keys {unknown}; known: {sorted(asdict(NameEvidence()))}")
-    model = number("name_evidence.model", fields.pop("model", NameEvidence().model), 0.0, 100.0)
-    factors = {name: _factor(f"name_evidence.{name}", factor) for name, factor in fields.items()}
-    return NameEvidence(model=model, **factors)
+    return NameEvidence(**{name: _factor(f"name_evidence.{name}", one) for name, one in fields.items()})
 
 
 def _factor(name: str, value: object) -> float:

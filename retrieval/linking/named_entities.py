@@ -1,16 +1,17 @@
 """Entities that are called what a mention says: the only ones it may be linked to, where so asked.
 
-Which of them is meant, its name says first: the entity whose title it is, rather than those with the alias,
-those that are spelled like it, and among equals those with the greater weight. Then the text around it says
-something, where it holds another word of a title ("... Illinois ... Cairo"), and then the model. The
-probability of an entity is the product of the three, each to the power that labelled mentions gave it
-(docs/numbers.md):
+Which of them is meant, three things say (docs/numbers.md): the model, P(e | q); the mention, which is a form
+m that the author wrote, so that what the model gives this form is raised by `mention` and shared as P(e | m);
+and the text around it, where it holds another word of a title ("... Illinois ... Cairo"):
 
-    P(e | mention, text)  ∝  P(e | name) · context^[e has a word nearby] · P(e | q)^model
+    P(e | mention, text)  ∝  (P(e | q) + mention · P(e | m)) · context^[a word of e is nearby]
+
+In P(e | m) the entities that are spelled like the mention, letter case included, are a role of their own.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -120,16 +121,18 @@ class NamedEntities:
         """
         if not candidates:
             return []
-        priors = self._log_priors(question, [candidate.entity_id for candidate in candidates])
+        shares = self._shares(question, [candidate.entity_id for candidate in candidates])
+        mention, context = math.log(self._evidence.mention), math.log(self._evidence.context)
         scores = [
-            prior + self._evidence.model * candidate.score
-            for prior, candidate in zip(priors, candidates, strict=True)
+            float(np.logaddexp(candidate.logprob, mention + log_or_nothing(share)))
+            + (context if candidate.entity_id in question.near else 0.0)
+            for share, candidate in zip(shares, candidates, strict=True)
         ]
         weighed = zip(candidates, scores, probabilities(scores), strict=True)
         return sorted(weighed, key=lambda one: -one[1])  # of equal ones the reply's order stays
 
-    def _log_priors(self, question: OpenQuestion, ids: Sequence[str]) -> list[float]:
-        """Return the log of what name and text say for each entity of a name, up to a constant."""
+    def _shares(self, question: OpenQuestion, ids: Sequence[str]) -> list[float]:
+        """Return P(e | m) of those entities of a name that share it."""
         every = question.named if question.named and len(question.named) <= MAX_K else IdList(ids)
         called = self.called(question.mention.mention, every)
         mine = [called[entity_id] for entity_id in ids]
@@ -142,12 +145,8 @@ class NamedEntities:
             for one in mine
         ]
         roles = np.array([2 * one.is_title + one.is_spelled for one in mine])
-        shares = shares_by_role(weights, roles, np.array(strengths)).tolist()
-        context = log_or_nothing(self._evidence.context)
-        return [
-            log_or_nothing(share) + (context if entity_id in question.near else 0.0)
-            for share, entity_id in zip(shares, ids, strict=True)
-        ]
+        shares: list[float] = shares_by_role(weights, roles, np.array(strengths)).tolist()
+        return shares
 
     def is_settled(self, ids: IdList | None) -> bool:
         """Whether the model has nothing to choose among these."""

@@ -1,4 +1,4 @@
-"""The Python blocks of the README, docs/disc.md and docs/beam-search.md run as they stand."""
+"""The Python blocks of the README, docs/disc.md, docs/beam-search.md and docs/numbers.md run as they stand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def example(word: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "examples"), [("disc", 5), ("beam-search", 6)])
+@pytest.mark.parametrize(("name", "examples"), [("disc", 5), ("beam-search", 6), ("numbers", 3)])
 def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, examples: int) -> None:
     page = text_of(f"docs/{name}.md")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -84,18 +84,20 @@ def weighed(text: str, start: int, end: int, config: dict[str, Any] | None = Non
 
 
 def test_name_text_and_model_weigh_as_the_page_says() -> None:
-    """P(e | mention, text) in proportion to P(e | name) · context^[a word nearby] · P(e | q)^model."""
-    model = math.exp(-1.0)  # what the script says of the second candidate against the first
+    """(P(e | q) + mention · P(e | m)) · context^[a word nearby], in proportion."""
+    first, second = math.exp(-1.0), math.exp(-2.0)  # what the script has for P(e | q)
+    title, alias = first + 0.5 * 10 / 11, second + 0.5 / 11
     alone = weighed("in Paris .", 3, 8)
-    assert alone == pytest.approx({"E2": 10 / (10 + model), "E3": model / (10 + model)})
+    assert alone == pytest.approx({"E2": title / (title + alias), "E3": alias / (title + alias)})
     near = weighed("Texas: in Paris .", 10, 15)
-    assert near == pytest.approx({"E2": 10 / (10 + 9 * model), "E3": 9 * model / (10 + 9 * model)})
-    believed = {"title_weight": 2.0, "name_evidence": NameEvidence(spelling=1.0, context=5.0, model=0.5)}
-    ours = 5 * math.exp(-0.5)
-    assert weighed("Texas: in Paris .", 10, 15, believed) == pytest.approx(
-        {"E3": ours / (2 + ours), "E2": 2 / (2 + ours)}
+    total = title + 9 * alias
+    assert near == pytest.approx({"E2": title / total, "E3": 9 * alias / total})
+    other = {"title_weight": 2.0, "name_evidence": NameEvidence(mention=1.0, spelling=1.0, context=5.0)}
+    title, alias = first + 2 / 3, 5 * (second + 1 / 3)
+    assert weighed("Texas: in Paris .", 10, 15, other) == pytest.approx(
+        {"E3": alias / (title + alias), "E2": title / (title + alias)}
     )
-    assert list(weighed("Texas: in Paris .", 10, 15, believed)) == ["E3", "E2"]
+    assert list(weighed("Texas: in Paris .", 10, 15, other)) == ["E3", "E2"]
 
 
 def test_a_word_counts_as_a_whole_and_near_the_mention_only() -> None:
