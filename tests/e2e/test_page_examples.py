@@ -1,4 +1,4 @@
-"""The Python blocks of the README, docs/disc.md, docs/beam-search.md and docs/numbers.md run as they stand."""
+"""The Python blocks of the README, docs/{disc,beam-search,numbers}.md run as they stand."""
 
 from __future__ import annotations
 
