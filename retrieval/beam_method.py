@@ -33,6 +33,9 @@ from retrieval.types import RetrievalResult, RetrieveRequest
 # beams; forty beams cost about twice as much as one.
 _MAX_WIDENINGS = 2
 _FACTOR = 4
+# Rows beyond k that an exact search keeps where entities have one form each. Those that score the same as the
+# k-th all have to be found, as weight and title decide which of them is listed.
+_SPARE_ROWS = 32
 
 
 def run_beam(
@@ -114,8 +117,8 @@ class _Query:
 
     @property
     def num_rows(self) -> int:
-        """Rows that an exact search keeps: what proves entities of one form each are k rows at most."""
-        return MAX_K if self._index.max_forms > 1 else self.params.k
+        """Rows that an exact search keeps; of one form each, k prove k entities but for equal scores."""
+        return MAX_K if self._index.max_forms > 1 else min(MAX_K, self.params.k + _SPARE_ROWS)
 
     def reached(self, rows: FinishedRows, unseen: float) -> bool:
         """Whether the entities are proven, by an exact search that goes on."""

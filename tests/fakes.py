@@ -92,7 +92,7 @@ class TableSession:
 
     def _logits(self, query: int, branch: tuple[int, ...] | None) -> Tensor:
         if branch is None:
-            return torch.zeros(self._model.vocab_size)
+            return torch.zeros(self._model.vocab_size, dtype=self._model.dtype)
         self.num_nodes += 1
         return self._model.logits(self._prompts[query], branch)
 
@@ -132,7 +132,8 @@ class TableChains:
         if len(token_ids) != len(self._texts) or not any(token_ids):
             raise ValueError(f"one list per query with a token in one of them, got {token_ids}")
         self.forwards.append([len(tokens) for tokens in token_ids])
-        logits = torch.zeros(len(token_ids), max(map(len, token_ids)), self._model.vocab_size)
+        shape = (len(token_ids), max(map(len, token_ids)), self._model.vocab_size)
+        logits = torch.zeros(shape, dtype=self._model.dtype)
         for query, (prompt, text, tokens) in enumerate(
             zip(self._prompts, self._texts, token_ids, strict=True)
         ):
@@ -163,15 +164,22 @@ class TablePrefix:
 
 
 class TableModel:
-    """A language model given by a function of the prompt and the tokens written so far."""
+    """A language model given by a function of the prompt and the tokens written so far.
+
+    Args:
+        vocab_size: Number of logits.
+        function: From prompt and written tokens to logits.
+        dtype: What the logits are cast to: float64 where a library is to be compared to the last digits.
+    """
 
     device = torch.device("cpu")
     max_positions = None
     max_prompt_tokens = None
     is_encoder_decoder = False
 
-    def __init__(self, vocab_size: int, function: LogitsFunction) -> None:
+    def __init__(self, vocab_size: int, function: LogitsFunction, dtype: torch.dtype = torch.float32) -> None:
         self.vocab_size = vocab_size
+        self.dtype = dtype
         self._function = function
         self._memory: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
         self._logprobs: dict[tuple[tuple[int, ...], tuple[int, ...], float], list[float]] = {}
@@ -189,7 +197,7 @@ class TableModel:
     def logits(self, prompt: tuple[int, ...], written: tuple[int, ...]) -> Tensor:
         key = (prompt, written)
         if key not in self._memory:
-            self._memory[key] = self._function(prompt, written).float()
+            self._memory[key] = self._function(prompt, written).to(self.dtype)
         return self._memory[key]
 
     def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
