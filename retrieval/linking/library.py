@@ -10,7 +10,7 @@ from retrieval.arguments import check_text
 from retrieval.errors import InputError
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.finding.late_finder import LateFinder
+from retrieval.linking.finding.finder import LateFinder
 from retrieval.linking.linker import DocumentLinker
 from retrieval.linking.options import LinkOptions, WorkerOptions
 

@@ -42,14 +42,14 @@ def _find(values: Values) -> FindOptions:
 
 mention_flags = flag_group(
     "find",
-    "Mentions that are found (names of the index in the text; the longest counts)",
+    "Mentions that are found (names of the index in the text; the likeliest of those that overlap)",
     [
         flag(
             "--case",
             type=click.Choice(CASES),
             default="smart",
-            help="smart: any letter case where the text has a capital letter (the pronoun I is none) or a "
-            "digit, else only names written in lower case.",
+            help="smart: where the letter case and the words of the text make a name likelier than other "
+            "words; sensitive: as the index writes it; insensitive: in any letter case.",
         ),
         flag(
             "--min-chars", type=int, default=FindOptions().min_chars, help="Shorter names are not looked for."

@@ -16,7 +16,7 @@ from retrieval.index.layout import VERSIONS_DIR
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document
 from retrieval.linking.documents.shard import Shard
-from retrieval.linking.finding.late_finder import LateFinder
+from retrieval.linking.finding.finder import LateFinder
 from retrieval.linking.options import LinkJob
 from retrieval.linking.output.layout import part_name, record_file
 from retrieval.linking.output.part_file import write_part

@@ -24,6 +24,8 @@ _UNSPACED = (
     "\U0001b000-\U0001b16f\U00020000-\U0003ffff"  # further kana and ideographs
 )
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+# A word of letters and digits; of a script without blanks, one letter.
+A_WORD = re.compile(rf"[^\W_{_UNSPACED}]+|[{_UNSPACED}]")
 
 # Invisible, and without a meaning of their own: soft hyphen, word joiner, marks of direction, zero-width
 # blank and byte order mark. The joiners U+200C and U+200D are not among them: they change what a word says.
@@ -59,12 +61,12 @@ class _Kinds(dict[str, int]):
         return kind
 
 
-_KINDS = _Kinds()
+KINDS = _Kinds()
 
 
 def is_boundary(text: str, at: int) -> bool:
     """Whether a word may begin or end between text[at - 1] and text[at]."""
-    return not 0 < at < len(text) or _KINDS[text[at]] != WORD or _KINDS[text[at - 1]] != WORD
+    return not 0 < at < len(text) or KINDS[text[at]] != WORD or KINDS[text[at - 1]] != WORD
 
 
 def start_pattern(first_marks: str) -> re.Pattern[str]:

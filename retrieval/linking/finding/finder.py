@@ -1,16 +1,32 @@
-"""`MentionFinder`: the longest names of an index in a text, from left to right."""
+"""`MentionFinder`: the likeliest mentions of the names of an index in a text."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from retrieval.index.reader import Index
 from retrieval.linking.documents.document import Span
-from retrieval.linking.finding.mention_finder import MentionFinder
-from retrieval.linking.finding.options import FindOptions
-from retrieval.linking.finding.table_building import build_table
+from retrieval.linking.finding.characters import IGNORED, KINDS, WORD, is_boundary, start_pattern
+from retrieval.linking.finding.folded_window import FoldedWindow, unit_begin
+from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
+from retrieval.linking.finding.mention_odds import Match, MentionOdds, NamePolicy
+from retrieval.linking.finding.name_table import NameTable, build_table
+from retrieval.linking.finding.options import FindOptions, load_stop_words
 from retrieval.linking.finding.table_cache import open_table
+
+_BLANK = re.compile(r"\s")
+_PIECE_CHARS = 16_384
+# How far before `begin` the paragraph it is in may begin and still be matched from its beginning; also, how
+# long a chain of names that overlap each other may be and still be decided as a whole.
+LOOK_BACK_CHARS = 65_536
+# Longer names are not looked for: nobody writes them out, and each would make all lookups slower.
+LONGEST_NAME_CHARS = 1_000
+# Most ids that `entity_ids` returns; a request takes as many.
+MAX_NAMED_ENTITIES = 100_000
 
 
 class SpanFinder(Protocol):
@@ -38,3 +54,219 @@ def open_finder(index: Index, options: FindOptions, cache_dir: Path | None = Non
     """
     table = build_table(index) if cache_dir is None else open_table(index, cache_dir)
     return MentionFinder(table, index, options)
+
+
+class LateFinder:
+    """A finder whose table is opened at the first search; documents that mark their mentions need none.
+
+    Args:
+        index: Whose names are found.
+        options: Which of them.
+        cache_dir: See `open_finder`, whose errors come with the first search.
+    """
+
+    def __init__(self, index: Index, options: FindOptions, cache_dir: Path | None = None) -> None:
+        self._index = index
+        self._options = options
+        self._cache_dir = cache_dir
+        self._finder: SpanFinder | None = None
+
+    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
+        """Find the mentions of a text."""
+        return self._opened().find(text, begin, end)
+
+    def entity_ids(self, text: str) -> tuple[str, ...]:
+        """Return who is called so."""
+        return self._opened().entity_ids(text)
+
+    def _opened(self) -> SpanFinder:
+        if self._finder is None:
+            self._finder = open_finder(self._index, self._options, self._cache_dir)
+        return self._finder
+
+
+class MentionFinder:
+    """Finds names in texts, and the entities that have a name. Safe to use from several threads.
+
+    Args:
+        table: The names.
+        index: The entities behind them.
+        options: Which names count.
+        piece_chars: Characters of a text that are folded at a time, about. It changes no mention.
+
+    Raises:
+        SourceError: the stop words cannot be read.
+    """
+
+    def __init__(
+        self, table: NameTable, index: Index, options: FindOptions, piece_chars: int = _PIECE_CHARS
+    ) -> None:
+        self._table = table
+        self._index = index
+        self._policy = NamePolicy(table, options, load_stop_words(options.stop_words))
+        self._starts = start_pattern(table.first_marks)
+        self._max_chars = min(table.max_chars, LONGEST_NAME_CHARS)
+        self._piece_chars = piece_chars
+
+    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
+        """Return mentions that begin in [begin, end), in order, none overlapping another.
+
+        Of the names that overlap each other, those are mentions whose odds have the largest product. A name
+        never goes across a paragraph break. The search starts at the last one before `begin`, or
+        `LOOK_BACK_CHARS` before it where there is none so near, so that names before `begin` are known. It
+        sees the text behind `end`.
+
+        Raises:
+            ValueError: [begin, end) is no stretch of the text.
+        """
+        stop = len(text) if end is None else end
+        if not 0 <= begin <= stop <= len(text):
+            raise ValueError(f"begin, end: expected 0 <= begin <= end <= {len(text)}, got {begin}, {end}")
+        if begin == stop or not self._max_chars:
+            return []
+        found = []
+        for match in self._mentions(text, _search_begin(text, begin), stop):
+            if match.start >= stop:
+                break
+            if match.start >= begin:
+                found.append(Span(match.start, match.end, num_names=match.num_names))
+        return found
+
+    def entity_ids(self, text: str) -> tuple[str, ...]:
+        """Return the ids of the entities that have a text as a title or alias, in any letter case.
+
+        Folded as texts are; whatever `FindOptions` say counts. In the order of the index, and at most
+        `MAX_NAMED_ENTITIES`.
+        """
+        key = self._table.key_of(fold_name(text))
+        if key is None:
+            return ()
+        entities = self._index.entities
+        numbers = self._table.entities_of(key)[:MAX_NAMED_ENTITIES]
+        if len(numbers) == 1:
+            found = entities.slice(int(numbers[0]), int(numbers[0]) + 1)
+        else:
+            found = entities.take(numbers)
+        return tuple(found.column(entities.id_column).to_pylist())
+
+    def _mentions(self, text: str, begin: int, stop: int) -> Iterator[Match]:
+        """Yield the likeliest matches from `begin` on; all that begin before `stop`, and maybe more."""
+        chain: list[Match] = []  # each overlaps one before it
+        chain_end = done = begin
+        for match in self._matches(text, begin, stop):
+            if match.start >= chain_end or _is_too_long(chain, match):
+                for chosen in likeliest(chain):
+                    yield chosen
+                    done = chosen.end
+                if match.start >= stop:
+                    return
+                chain = []
+            if match.start >= done:  # always, but behind a chain that was too long
+                chain.append(match)
+                chain_end = max(chain_end, match.end)
+        yield from likeliest(chain)
+
+    def _matches(self, text: str, begin: int, stop: int) -> Iterator[Match]:
+        """Yield matches by where they begin, the longest first.
+
+        All that begin before `stop`, or overlap one that does, or one that overlaps that, and maybe more.
+        """
+        odds = MentionOdds(self._policy, text)
+        reach = self._max_chars + 1  # a name and the character behind it
+        window = FoldedWindow(text, begin, self._piece_chars)
+        at = len(window.text)
+        while True:
+            while not window.is_whole and len(window.text) - at < reach:
+                window.read()
+            # Up to here, every name that begins is in the window as a whole, wherever it was cut.
+            limit = len(window.text) if window.is_whole else len(window.text) - reach + 1
+            for match in self._in_window(text, window, at, limit, odds):
+                stop = max(stop, match.end)
+                yield match
+            at = max(at, limit)
+            place = window.place(at)
+            if window.is_whole or (place is not None and place >= stop):
+                return
+            before = max(at - 1, 0)  # the character before `at` is kept, for the boundary there
+            window.drop(before)
+            at -= before
+
+    def _in_window(
+        self, text: str, window: FoldedWindow, at: int, limit: int, odds: MentionOdds
+    ) -> Iterator[Match]:
+        """Yield matches that begin at text[at:limit] of the window."""
+        folded, reach, prefixes = window.text, self._max_chars, self._table.names.prefixes
+        length, excluded, min_chars = len(folded), self._policy.stop_words, self._policy.min_chars
+        for found in self._starts.finditer(folded, at):
+            begin = found.start()
+            if begin >= limit:
+                return
+            names = prefixes(folded[begin : begin + reach])
+            # Of what the pattern matches, only what stands behind a mark may be inside of a word.
+            if not names or (begin and folded[begin - 1] > "\x7f" and not is_boundary(folded, begin)):
+                continue
+            for name in reversed(names):
+                behind = begin + len(name)
+                # As `is_boundary` says, without a call: most prefixes end inside a word.
+                if behind < length and KINDS[folded[behind]] == WORD == KINDS[folded[behind - 1]]:
+                    continue
+                if name in excluded or len(name) < min_chars:
+                    continue
+                place = window.span(begin, behind)
+                if place is None:
+                    continue
+                start, end = place
+                if text[end - 1] > "\x7f":
+                    end = _without_ignored(text, end)
+                match = odds.match(name, start, end)
+                if match is not None:
+                    yield match
+
+
+def _is_too_long(chain: Sequence[Match], match: Match) -> bool:
+    """Whether a chain of names that overlap each other has to be decided before `match`, to bound memory."""
+    return len(chain) >= LOOK_BACK_CHARS or (bool(chain) and match.start - chain[0].start >= LOOK_BACK_CHARS)
+
+
+def likeliest(chain: Sequence[Match]) -> Sequence[Match]:
+    """Return the matches of which none overlaps another and whose odds have the largest product.
+
+    Args:
+        chain: By start, the longest first; of equally likely choices the one with the earlier ones is taken.
+    """
+    if len(chain) < 2:
+        return chain
+    starts = [match.start for match in chain]
+    best = [0.0] * (len(chain) + 1)  # of the matches from here on
+    after = [0] * len(chain)  # the first match behind one that is taken; 0: it is not
+    for at in range(len(chain) - 1, -1, -1):
+        behind = bisect_left(starts, chain[at].end, at + 1)
+        taken = chain[at].log_odds + best[behind]
+        best[at] = max(taken, best[at + 1])
+        after[at] = behind if taken >= best[at + 1] else 0
+    chosen = []
+    at = 0
+    while at < len(chain):
+        if after[at]:
+            chosen.append(chain[at])
+        at = after[at] or at + 1
+    return chosen
+
+
+def _without_ignored(text: str, end: int) -> int:
+    """Return the end of a mention without the invisible characters at its end."""
+    while text[end - 1] in IGNORED:
+        end -= 1
+    return end
+
+
+def _search_begin(text: str, begin: int) -> int:
+    """Return where to start so that all mentions around `begin` are found as they would be from the start."""
+    earliest = max(begin - LOOK_BACK_CHARS, 0)
+    found = earliest
+    for match in PARAGRAPH_BREAK.finditer(text, earliest, begin):
+        found = match.end()
+    if found > earliest or not earliest:
+        return found
+    blank = _BLANK.search(text, earliest, begin)
+    return min(unit_begin(text, earliest), begin) if blank is None else blank.start()

@@ -72,9 +72,29 @@ class FoldedWindow:
             place = self._begins[unit]
         else:
             return None
-        # What is composed already is folded character by character, the marks too.
-        goes_on = place < len(self._source) and is_continuation(self._source[place])
-        return None if goes_on else place
+        return None if self._goes_on(place) else place
+
+    def span(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Return the code points of the source that text[begin:end] stands for; None where it cuts a unit."""
+        folded = self._base + begin
+        following = bisect_right(self._folded_begins, folded)
+        unit = following - 1
+        is_plain = folded >= self._folded_ends[unit] and (
+            following == len(self._folded_begins) or self._base + end <= self._folded_begins[following]
+        )
+        if is_plain:  # no unit but characters in between
+            start = self._ends[unit] + folded - self._folded_ends[unit]
+            behind = start + end - begin
+            if not self._goes_on(start) and not self._goes_on(behind):
+                return start, behind
+            return None
+        first, last = self.place(begin), self.place(end)
+        return None if first is None or last is None else (first, last)
+
+    def _goes_on(self, place: int) -> bool:
+        """Whether a character belongs to the one before it: marks on what is composed are folded alone."""
+        character = self._source[place : place + 1]
+        return character > "\x7f" and is_continuation(character)
 
     def _add(self, folded_begin: int, folded_end: int, begin: int, end: int) -> None:
         self._folded_begins.append(folded_begin)

@@ -1,12 +1,41 @@
-"""Which stretches of a text count as mentions of names."""
+"""Which stretches of a text count as mentions of names, and the words that are no mention on their own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from retrieval.errors import InputError
+from retrieval.errors import InputError, SourceError
+from retrieval.linking.finding.folding import fold_name
 
 CASES = ("smart", "sensitive", "insensitive")
+_MAX_FILE_BYTES = 16 * 2**20
+
+# Words that carry grammar rather than content, and what is left of them before or behind an apostrophe.
+# "us" is not among them: its letter case tells the pronoun from the name that a catalogue writes "US".
+_ENGLISH = """
+a about above across after afterwards again against ain albeit all almost along already also although always
+am amid among amongst an and another any anybody anyhow anyone anything anyway anywhere apart are aren
+around as aside at away back be became because become becomes been before beforehand behind being below
+beneath beside besides between beyond both but by came can cannot come comes could couldn despite did didn
+do does doesn doing don done down due during each either else elsewhere enough especially etc even ever
+every everybody everyone everything everywhere except far few fewer for former formerly from further
+furthermore gave get gets getting give given gives go goes going gone got had hadn has hasn have haven
+having he hence her here hereby herein hers herself him himself his how however i if in indeed instead into
+is isn it its itself just keep kept last least less lest let like likely ll made mainly make makes making
+many may maybe me meanwhile might mightn mine more moreover most mostly much must mustn my myself namely
+near nearly needn neither never nevertheless next no nobody none nonetheless nor not nothing now nowhere of
+off often oh ok on once one ones only onto or other others otherwise ought our ours ourselves out over own
+per perhaps please put quite rather re really said same saw say says see seem seemed seems seen several
+shall shan she should shouldn since so some somebody somehow someone something sometimes somewhat somewhere
+soon still such take taken takes than that the their theirs them themselves then thence there thereafter
+thereby therefore therein thereupon these they thing things this those though through throughout thus to
+together too took toward towards two under unless unlike until up upon used using usually ve very via was
+wasn we well went were weren what whatever when whence whenever where whereas whereby wherein wherever
+whether which whichever while who whoever whole whom whose why will with within without won would wouldn yes
+yet you your yours yourself yourselves b c d e f g h j k l m n o p q r s t u v w x y z
+"""
+ENGLISH_STOP_WORDS = frozenset(_ENGLISH.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +43,8 @@ class FindOptions:
     """How names are found in text.
 
     Attributes:
-        case: "sensitive": as the index writes it; "insensitive": in any letter case; "smart": in any letter
-            case where the text has a capital letter, the pronoun "I" aside, or a digit, else only names
-            written in lower case.
+        case: "sensitive": as the index writes it; "insensitive": in any letter case; "smart": where the
+            letter case and the words of the mention make the name more likely than other words.
         min_chars: Shorter names are not looked for.
         max_entities: Names that more entities have than this are not looked for; None: all are.
         max_short_entities: The same for names of one word with at most 3 characters.
@@ -48,3 +76,36 @@ class FindOptions:
 def _check_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(name, f"must be an integer of at least 1, got {value!r}")
+
+
+def load_stop_words(name: str) -> frozenset[str]:
+    """Return folded stop words.
+
+    Args:
+        name: "english", "none", or the path of a file with one word per line, in UTF-8.
+
+    Raises:
+        SourceError: the file cannot be read, is too large, or is not UTF-8; names the line.
+    """
+    if name == "none":
+        return frozenset()
+    if name == "english":
+        return ENGLISH_STOP_WORDS
+    return frozenset(filter(None, map(fold_name, _read_lines(Path(name)))))
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"stop words: {path}: cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise SourceError(f"stop words: {path}: expected at most {_MAX_FILE_BYTES // 2**20} MiB, got more")
+    lines = []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        try:
+            lines.append(line.decode().strip())
+        except UnicodeDecodeError:
+            raise SourceError(f"stop words: {path}, line {number}: not valid UTF-8") from None
+    return lines

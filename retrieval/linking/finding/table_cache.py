@@ -5,6 +5,8 @@ CACHE/names-<index digest>-<version>/names.marisa      folded names
                                     /offsets.npy       key -> its entities
                                     /entities.npy      entity numbers
                                     /written.npy       bits about the spellings
+                                    /small.npy, /weight.npy, /start.npy, /part.npy
+                                                       evidence for each key
                                     /table.json        sizes and digests of these files
 """
 
@@ -29,17 +31,25 @@ from filelock import FileLock
 from retrieval.errors import SourceError
 from retrieval.index.digests import digest_file
 from retrieval.index.reader import Index
-from retrieval.linking.finding.name_table import NameTable
-from retrieval.linking.finding.table_building import build_table
+from retrieval.linking.finding.name_table import NameTable, build_table
 
 _LOG = logging.getLogger(__name__)
 
 _FORMAT = "genret-name-table"
-# What is folded to what depends on both. To be raised whenever a table made before would differ.
-_VERSION = f"1-unicode{unicodedata.unidata_version}"
+# What is folded to what depends on both, and how names are weighed on the first, which has to be raised
+# whenever a table made before would differ.
+_VERSION = f"2-unicode{unicodedata.unidata_version}"
 _TABLE_FILE = "table.json"
 _TRIES = ("names", "spellings")
-_ARRAYS: dict[str, type[np.generic]] = {"offsets": np.int64, "entities": np.int32, "written": np.uint8}
+_ARRAYS: dict[str, type[np.generic]] = {
+    "offsets": np.int64,
+    "entities": np.int32,
+    "written": np.uint8,
+    "small": np.uint8,
+    "weight": np.float16,
+    "start": np.float16,
+    "part": np.float16,
+}
 _ATTEMPTS = 10
 # No table takes this long to make.
 _LEFTOVER_SECONDS = 24 * 3600
@@ -181,7 +191,8 @@ def _read(folder: Path, index: Index) -> NameTable:
             raise _UnusableTableError(f"{name}.marisa cannot be opened: {error}") from error
     arrays = {name: _map_array(folder / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
     num_names = len(tries["names"])
-    if len(arrays["offsets"]) != num_names + 1 or len(arrays["written"]) != num_names:
+    by_key = ("written", "small", "weight", "start", "part")
+    if len(arrays["offsets"]) != num_names + 1 or any(len(arrays[name]) != num_names for name in by_key):
         raise _UnusableTableError(f"expected arrays for {num_names} names")
     return NameTable(
         **tries,

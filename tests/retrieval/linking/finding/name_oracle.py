@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from retrieval.index.entities import EntityTable
 from retrieval.index.layout import ENTITY_BATCH_ROWS
+from retrieval.linking.finding.options import load_stop_words
 
 IGNORED = "\u00ad\u200b\u200e"
 ALIKE = {"–": "-", "\u2011": "-", "’": "'", "ʼ": "'", "“": '"'}
@@ -31,6 +36,13 @@ class NameIndex:
         self.entities = EntityTable(table, (), "entities")
         self.num_entities = len(names)
         self.digest = digest
+
+
+class Stretch(NamedTuple):
+    start: int
+    end: int
+    log_odds: float
+    num_names: int
 
 
 @dataclass(frozen=True)
@@ -67,10 +79,6 @@ def kind(character: str) -> str:
     return "other"
 
 
-def in_word(character: str) -> bool:
-    return character.isalnum() or character == "_" or "\u0300" <= character <= "\u036f"
-
-
 def is_free(text: str, at: int) -> bool:
     """Whether a name may begin or end at a place of a text."""
     if at < len(text) and goes_on(text[at]):
@@ -90,8 +98,43 @@ def has_paragraph_break(text: str) -> bool:
     return False
 
 
-def find_by_trying(text: str, names: Sequence[Sequence[str]], policy: Policy) -> list[tuple[int, int, int]]:
-    """Return (start, end, number of entities) of the leftmost longest names."""
+def words_of(name: str) -> list[str]:
+    """Split a name at what is no word; a letter of a script without blanks is a word."""
+    words = [""]
+    for character in name:
+        if character.isalnum():
+            words += [character, ""] if kind(character) == "unspaced" else [words.pop() + character]
+        else:
+            words.append("")
+    return [word for word in words if word]
+
+
+class Weights:
+    """How much likelier each name is than other words, as `word_counts` has it, by counting once more."""
+
+    def __init__(self, forms: Sequence[str]) -> None:
+        spellings = [plain(form, keep_case=True) for form in forms if plain(form)]
+        self._counts = Counter(word.casefold() for name in spellings for word in words_of(name))
+        self._total = sum(self._counts.values()) + 1_000_000
+        stop_words = [word for word in load_stop_words("english") if len(word) > 1 or word == "a"]
+        self._counts.update(dict.fromkeys(stop_words, 5_000))
+        self._has_numbers = 20 * sum(name.isdecimal() for name in spellings) >= len(spellings)
+
+    def of(self, name: str) -> float:
+        """Return the weight of a name as it is written; -inf for a number that is not looked for."""
+        if name.isdecimal() and not self._has_numbers:
+            return -math.inf
+        words = words_of(name)
+        rare = [min(9.0, math.log(self._total / self._counts[word.casefold()])) for word in words]
+        return float(np.float16(sum(rare) - 7.5 if words else 1.5))
+
+
+# The odds of the stretch that begins and ends here, given its folded text; 0 for what is not to be found.
+Odds = Callable[[int, int, str], float]
+
+
+def find_by_trying(text: str, names: Sequence[Sequence[str]], policy: Policy, odds: Odds) -> list[Stretch]:
+    """Return every stretch of a text that has a name which counts, with its odds."""
     entities: dict[str, set[int]] = {}
     spellings: dict[str, set[str]] = {}
     for number, forms in enumerate(names):
@@ -99,20 +142,26 @@ def find_by_trying(text: str, names: Sequence[Sequence[str]], policy: Policy) ->
             entities.setdefault(plain(form), set()).add(number)
             spellings.setdefault(plain(form), set()).add(plain(form, keep_case=True))
     found = []
-    start = 0
     longest = max(len(plain(form)) for forms in names for form in forms)
-    while start < len(text):
+    for start in range(len(text)):
         # Blanks and invisible characters make a mention longer than its name.
         extra = sum(c.isspace() or goes_on(c) for c in text[start:])
         latest = min(len(text), start + longest + extra) if is_free(text, start) else start
         for end in range(latest, start, -1):
             if is_mention(text, start, end, entities, spellings, policy):
-                found.append((start, end, len(entities[plain(text[start:end])])))
-                start = end
-                break
-        else:
-            start += 1
+                name = plain(text[start:end])
+                if (value := odds(start, end, name)) > 0:
+                    found.append(Stretch(start, end, value, len(entities[name])))
     return found
+
+
+def largest_total(stretches: Sequence[Stretch]) -> float:
+    """Return the largest sum of odds of stretches that do not overlap, trying every choice of them."""
+    if not stretches:
+        return 0.0
+    first, *others = stretches
+    without = largest_total(others)
+    return max(without, first.log_odds + largest_total([s for s in others if s.start >= first.end]))
 
 
 def is_mention(
@@ -123,6 +172,7 @@ def is_mention(
     spellings: dict[str, set[str]],
     policy: Policy,
 ) -> bool:
+    """Whether a stretch is a name of the catalogue that the policy counts, as whole words of a paragraph."""
     mention = text[start:end]
     if mention[0].isspace() or mention[-1].isspace() or mention[-1] in IGNORED:
         return False
@@ -141,12 +191,4 @@ def is_mention(
     is_short = len(name) <= 3 and " " not in name
     if is_short and policy.max_short_entities is not None and num > policy.max_short_entities:
         return False
-    if policy.case == "sensitive":
-        return plain(mention, keep_case=True) in spellings[name]
-    others = "".join(
-        "i" if c == "I" and not in_word(b) and not in_word(d) else c
-        for b, c, d in zip(f" {mention}"[:-1], mention, f"{mention[1:]} ", strict=True)
-    )
-    if policy.case == "smart" and others == others.lower() and not any(c.isdecimal() for c in mention):
-        return any(spelling == spelling.lower() for spelling in spellings[name])
-    return True
+    return policy.case != "sensitive" or plain(mention, keep_case=True) in spellings[name]

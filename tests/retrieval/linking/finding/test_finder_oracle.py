@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from retrieval.linking.documents.document import Span
+from retrieval.linking.finding import finder as finder_module
+from retrieval.linking.finding.finder import MentionFinder, likeliest
 from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
-from retrieval.linking.finding.mention_finder import MentionFinder
+from retrieval.linking.finding.mention_odds import Match, MentionOdds
+from retrieval.linking.finding.name_table import build_table
 from retrieval.linking.finding.options import CASES, FindOptions
-from retrieval.linking.finding.table_building import build_table
 from retrieval.normalize import normalize
-from tests.retrieval.linking.finding.name_oracle import NameIndex, Policy, find_by_trying
+from tests.retrieval.linking.finding.name_oracle import (
+    NameIndex,
+    Odds,
+    Policy,
+    Weights,
+    find_by_trying,
+    largest_total,
+    plain,
+)
 
 # Changing lengths, combining, decomposed, invisible, blank and line-ending characters of every sort.
 PIECES = [
@@ -32,6 +43,7 @@ NAMES = (
 )
 CATALOGUES = st.lists(st.lists(NAMES, min_size=1, max_size=3), min_size=1, max_size=8)
 ANY = Policy()
+MAX_STRETCHES = 16  # every choice of them is tried
 POLICIES = st.builds(
     Policy,
     case=st.sampled_from(CASES),
@@ -62,17 +74,76 @@ def as_triples(spans: list[Span]) -> list[tuple[int, int, int]]:
     return [(span.start, span.end, span.num_names) for span in spans]
 
 
+def odds_in(finder: MentionFinder, catalogue: list[list[str]], policy: Policy, text: str) -> Odds:
+    """Return the odds that are expected; in "smart" mode those that the finder gives each stretch."""
+    judge = MentionOdds(finder._policy, text)
+    weights = Weights([form for forms in catalogue for form in forms])
+
+    def odds(start: int, end: int, name: str) -> float:
+        if policy.case == "smart":
+            match = judge.match(name, start, end)
+            return match.log_odds if match else 0.0
+        spellings = {plain(form, keep_case=True) for forms in catalogue for form in forms}
+        found = max(weights.of(spelling) for spelling in spellings if plain(spelling) == name)
+        return max(found, 2**-10) if found > -math.inf else 0.0
+
+    return odds
+
+
 @settings(max_examples=250, deadline=None)
 @given(cases(), POLICIES, st.sampled_from([1, 3, 4096]))
 @example(([["i"], ["s"]], "İ ß S"), Policy(), 1)
 @example(([["a b"]], "a\r\nb a\r\n\r\nb a\n b"), Policy(), 1)
 @example(([["a"], ["a b"], ["a b"]], "a b a"), Policy(max_entities=1), 4096)
-def test_the_finder_finds_what_trying_everything_finds(
+@example(([["the red"], ["red sea"], ["sea"]], "the red sea"), Policy(), 1)
+def test_the_mentions_are_the_likeliest_choice_of_all_stretches(
     case: tuple[list[list[str]], str], policy: Policy, piece_chars: int
 ) -> None:
     catalogue, text = case
-    found = as_triples(make_finder(catalogue, policy, piece_chars).find(text))
-    assert found == find_by_trying(text, catalogue, policy)
+    finder = make_finder(catalogue, policy, piece_chars)
+    stretches = find_by_trying(text, catalogue, policy, odds_in(finder, catalogue, policy, text))
+    assume(len(stretches) <= MAX_STRETCHES)
+    found = finder.find(text)
+    assert all(one.end <= other.start for one, other in pairwise(found))
+    known = {(s.start, s.end, s.num_names): s.log_odds for s in stretches}
+    total = sum(known[span.start, span.end, span.num_names] for span in found)
+    assert total == pytest.approx(largest_total(stretches), abs=1e-6)
+
+
+MATCHES = st.builds(
+    lambda start, length, log_odds: Match(start, start + length, log_odds, 1),
+    st.integers(0, 12),
+    st.integers(1, 5),
+    st.floats(0.0625, 9, width=16),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(MATCHES, max_size=9, unique_by=lambda match: match[:2]))
+def test_the_likeliest_of_a_chain_is_the_best_of_all_subsets(matches: list[Match]) -> None:
+    chain = sorted(matches, key=lambda match: (match.start, -match.end))
+    chosen = likeliest(chain)
+    totals = [
+        sum(match.log_odds for match in subset)
+        for size in range(len(chain) + 1)
+        for subset in combinations(chain, size)
+        if all(one.end <= other.start for one, other in pairwise(subset))
+    ]
+    assert all(one.end <= other.start for one, other in pairwise(chosen))
+    assert sum(match.log_odds for match in chosen) == pytest.approx(max(totals))
+
+
+def test_of_equally_likely_choices_the_earlier_and_longer_is_taken() -> None:
+    chain = [Match(0, 9, 2.0, 1), Match(0, 4, 1.0, 1), Match(2, 6, 2.0, 1), Match(5, 9, 1.0, 1)]
+    assert likeliest(chain) == chain[:1]
+
+
+def test_a_chain_that_is_too_long_is_decided_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finder_module, "LOOK_BACK_CHARS", 6)
+    finder = make_finder([["a b"], ["b a"], ["a b a"]])
+    spans = finder.find("a b " * 20)
+    assert len(spans) > 10
+    assert all(one.end <= other.start for one, other in pairwise(spans))
 
 
 @settings(max_examples=100, deadline=None)
@@ -81,17 +152,20 @@ def test_parts_of_a_text_have_the_mentions_of_the_whole(
     case: tuple[list[list[str]], str], data: st.DataObject
 ) -> None:
     catalogue, text = case
-    finder = make_finder(catalogue, piece_chars=data.draw(st.sampled_from([1, 4, 4096])))
+    policy = Policy(case=data.draw(st.sampled_from(CASES)))
+    finder = make_finder(catalogue, policy, data.draw(st.sampled_from([1, 4, 4096])))
     cuts = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=3))})
     parts = [span for begin, end in pairwise(cuts) for span in finder.find(text, begin, end)]
     assert parts == finder.find(text)
 
 
 @settings(max_examples=100, deadline=None)
-@given(cases())
-def test_paragraphs_alone_have_the_mentions_of_the_whole(case: tuple[list[list[str]], str]) -> None:
+@given(cases(), st.sampled_from(CASES))
+def test_paragraphs_alone_have_the_mentions_of_the_whole(
+    case: tuple[list[list[str]], str], letter_case: str
+) -> None:
     catalogue, text = case
-    finder = make_finder(catalogue)
+    finder = make_finder(catalogue, Policy(case=letter_case))
     cuts = [0, *(match.end() for match in PARAGRAPH_BREAK.finditer(text)), len(text)]
     parts = [
         (span.start + begin, span.end + begin, span.num_names)

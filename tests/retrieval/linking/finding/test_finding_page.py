@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.linking.finding.mention_finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS
+from retrieval.linking.finding.finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS
 from retrieval.linking.finding.options import FindOptions
 from tests.index_fixtures import build, character_tokenizer
 

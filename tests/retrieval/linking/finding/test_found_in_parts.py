@@ -10,9 +10,9 @@ from retrieval.linking.documents import part_documents
 from retrieval.linking.documents.document import Document
 from retrieval.linking.documents.part_documents import part_document
 from retrieval.linking.documents.parts import cut_text
-from retrieval.linking.finding.mention_finder import MentionFinder
+from retrieval.linking.finding.finder import MentionFinder
+from retrieval.linking.finding.name_table import build_table
 from retrieval.linking.finding.options import FindOptions
-from retrieval.linking.finding.table_building import build_table
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
 INDEX = NameIndex([["a b"], ["b a"], ["b"], ["a b a b"], ["ä"], ["東a"]])

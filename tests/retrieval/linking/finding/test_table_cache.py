@@ -16,9 +16,8 @@ from filelock import FileLock
 from retrieval.errors import SourceError
 from retrieval.linking.finding import table_cache
 from retrieval.linking.finding.finder import open_finder
-from retrieval.linking.finding.name_table import NameTable
+from retrieval.linking.finding.name_table import NameTable, build_table
 from retrieval.linking.finding.options import FindOptions
-from retrieval.linking.finding.table_building import build_table
 from retrieval.linking.finding.table_cache import open_table
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
@@ -33,9 +32,14 @@ def content(table: NameTable) -> dict[str, object]:
     return {
         "names": {name: table.entities_of(table.names[name]).tolist() for name in table.names},
         "written": {name: int(table.written[table.names[name]]) for name in table.names},
+        "evidence": {name: [a.item(table.names[name]) for a in evidence(table)] for name in table.names},
         "spellings": sorted(table.spellings),
         "shape": (table.max_chars, table.first_marks),
     }
+
+
+def evidence(table: NameTable) -> list[np.ndarray]:
+    return [table.small, table.weight, table.start, table.part]
 
 
 def folders(cache: Path) -> list[Path]:
@@ -51,12 +55,14 @@ def test_a_table_is_made_once_and_mapped(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(second.entities.base, np.memmap)
     assert not second.entities.flags.writeable
     (folder,) = folders(tmp_path / "some" / "cache")
-    assert folder.name.startswith(f"names-{'a' * 32}-1-unicode")
+    assert folder.name.startswith(f"names-{'a' * 32}-2-unicode")
 
 
 def test_what_a_table_holds() -> None:
     table = build_table(names_index())  # type: ignore[arg-type]
-    assert content(table) == {
+    held = content(table)
+    del held["evidence"]
+    assert held == {
         "names": {"new york": [0], "ny": [0], "big apple": [0], "york": [1, 4], "strasse": [2], "¿qué?": [3]},
         "written": {"new york": 0, "ny": 0, "big apple": 3, "york": 3, "strasse": 0, "¿qué?": 0},
         "spellings": ["NY", "New York", "Straße", "York", "¿Qué?"],

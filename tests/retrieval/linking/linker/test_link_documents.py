@@ -12,7 +12,7 @@ import pytest
 import retrieval.linking
 from retrieval.errors import InputError
 from retrieval.linking import Document, LinkCounts, LinkOptions, Span, link_documents
-from retrieval.linking.finding import late_finder
+from retrieval.linking.finding import finder as finder_module
 from retrieval.types import Entity
 from tests.scripted_linking import Names, ScriptedRetriever
 
@@ -26,7 +26,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(options)
         return Names({"Nile": ["E1"]})
 
-    monkeypatch.setattr(late_finder, "open_finder", open_finder)
+    monkeypatch.setattr(finder_module, "open_finder", open_finder)
     return made
 
 

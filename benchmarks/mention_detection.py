@@ -1,0 +1,251 @@
+"""How well mentions are found: the likeliest names against the longest from the left, on labelled documents.
+
+    python benchmarks/mention_detection.py                                  # builds both indexes: a minute
+    python benchmarks/mention_detection.py --wikipedia wiki.index --places places.index --part train
+
+Every set of el/ is put together to documents again, so that the labelled spans are known in whole texts. A
+found mention counts if it is exactly a labelled span. The catalogue is English Wikipedia's titles, with base
+names as aliases ("Mercury" of "Mercury (planet)"); for `lgl` it is places of GeoNames.
+
+Recall is of mentions that are linked to an entity of the catalogue; "named" ones have a text that is a title
+or alias of that entity, as others cannot be linked to it by name. Labels are partial, so precision is low
+wherever a set labels places or subjects only; "boundary" precision is that of the found mentions which
+overlap a labelled one. Weights were chosen with `--part train`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from harness.labelled_mentions import (
+    PLACES,
+    WIKIPEDIA,
+    LabelledDocument,
+    LabelledSpan,
+    build_index,
+    catalogue_of,
+    labelled_sets,
+    read_documents,
+    write_catalogue,
+)
+from harness.longest_from_left import LongestFromTheLeft
+from harness.report import Spread, announce, command_line, environment, write_json
+from harness.titles import DATA, JSON, WORK
+
+from retrieval.index.reader import Index
+from retrieval.linking.finding.finder import MentionFinder
+from retrieval.linking.finding.folding import fold_name
+from retrieval.linking.finding.name_table import NameTable, build_table
+from retrieval.linking.finding.options import FindOptions, load_stop_words
+
+_OLD, _NEW = "longest from the left", "likeliest"
+_PROSE = ("geovirus", "iitb", "msnbc", "news_fair_v2", "reuters128", "rss500")
+_INDEX = click.Path(path_type=Path, exists=True, file_okay=False)
+_CLASSES = (
+    *("no name of the catalogue", "a name of other entities only", "inside a longer mention"),
+    *("a shorter or crossing mention", "too many entities", "stop word", "number", "short capitals"),
+    *("in lower case", "unlikely in its letter case"),
+)
+
+Find = Callable[[str], set[tuple[int, int]]]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of one set and one way to find: numbers of mentions.
+
+    Attributes:
+        found: Mentions that are found.
+        right: Those that are labelled.
+        overlapping: Those that overlap a labelled one.
+        recalled: Labelled mentions of the catalogue's entities that are found.
+        named: Those of them that their entity is called.
+        lost: The others, by what became of them.
+    """
+
+    found: int = 0
+    right: int = 0
+    overlapping: int = 0
+    recalled: int = 0
+    named: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+
+
+class Side:
+    """The two ways to find the names of one index."""
+
+    def __init__(self, index: Index) -> None:
+        table = build_table(index)
+        self.index = index
+        self.table: NameTable = table
+        self.finder = MentionFinder(table, index, FindOptions())
+        self.ways = {_OLD: LongestFromTheLeft(table, FindOptions()).find, _NEW: self.finder.find}
+        self._stop_words = load_stop_words(FindOptions().stop_words)
+
+    def is_entity(self, span: LabelledSpan) -> bool:
+        """Whether the entity of a labelled span is in the catalogue."""
+        return span.title is not None and bool(self.index.entities.find([span.title])[0] >= 0)
+
+    def is_named(self, mention: str, title: str | None) -> bool:
+        """Whether an entity is called so."""
+        return title in self.finder.entity_ids(mention)
+
+    def why_lost(self, text: str, span: LabelledSpan, found: set[tuple[int, int]]) -> str:
+        """Return which of `_CLASSES` a labelled mention belongs to that is not found."""
+        mention = text[span.start : span.end]
+        name = fold_name(mention)
+        key = self.table.key_of(name)
+        over = [(start, end) for start, end in found if start < span.end and span.start < end]
+        if key is None:
+            return _CLASSES[0]
+        if any(start <= span.start and span.end <= end for start, end in over):
+            return _CLASSES[2]
+        if over:
+            return _CLASSES[3]
+        if not self.is_named(mention, span.title):
+            return _CLASSES[1]
+        limit = FindOptions().max_short_entities if len(name) <= 3 else FindOptions().max_entities
+        if self.table.num_entities(key) > (limit or 0):
+            return _CLASSES[4]
+        if name in self._stop_words or len(name) < FindOptions().min_chars:
+            return _CLASSES[5]
+        if name.isdecimal():
+            return _CLASSES[6]
+        if mention.isupper() and len(mention) <= 3:
+            return _CLASSES[7]
+        return _CLASSES[8] if mention == mention.lower() else _CLASSES[9]
+
+
+@click.command(context_settings={"show_default": True})
+@JSON
+@WORK
+@DATA
+@click.option("--wikipedia", type=_INDEX, help="Index of the catalogue of most sets.", show_default="built")
+@click.option("--places", type=_INDEX, help="Index of the catalogue of lgl.", show_default="built")
+@click.option("--part", type=click.Choice(["dev", "train"]), default="dev", help="The documents to use.")
+@click.option("--set", "sets", multiple=True, help="A set.", show_default="all")
+@click.option("--repeats", type=click.IntRange(min=1), default=9, help="Rounds of the comparison of speed.")
+def main(
+    data: Path,
+    work: Path | None,
+    wikipedia: Path | None,
+    places: Path | None,
+    part: str,
+    sets: tuple[str, ...],
+    repeats: int,
+    json_file: Path | None,
+) -> None:
+    """Compare two ways to find mentions: what is found, what is lost and why, and how fast."""
+    machine = environment("marisa-trie", "numpy")
+    announce(machine)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        names = sets or labelled_sets(data)
+        given = {WIKIPEDIA: wikipedia, PLACES: places}
+        needed = {catalogue_of(name) for name in names}
+        sides = {name: Side(_opened(data, Path(folder), name, given[name])) for name in sorted(needed)}
+        documents = {name: read_documents(data / "el" / f"{name}.{part}.jsonl.gz") for name in names}
+        figures: dict[str, Any] = {"part": part, "sets": {}}
+        for name, read in documents.items():
+            figures["sets"][name] = _scored(sides[catalogue_of(name)], read)
+        _show(figures["sets"])
+        prose = [document.text for name in names if name in _PROSE for document in documents[name]]
+        if prose:
+            figures["characters_per_second"] = speeds(sides[WIKIPEDIA].ways, prose, repeats)
+    write_json(json_file, command_line(), machine, figures)
+
+
+def _opened(data: Path, folder: Path, name: str, path: Path | None) -> Index:
+    if path is None:
+        path = folder / f"{name}.index"
+        build_index(data, write_catalogue(data, folder)[name], path)
+    return Index.open(path, verify_digests=False)
+
+
+def _scored(side: Side, documents: Sequence[LabelledDocument]) -> dict[str, Any]:
+    linked = [(document, span) for document in documents for span in document.spans if side.is_entity(span)]
+    named = sum(side.is_named(d.text[s.start : s.end], s.title) for d, s in linked)
+    figures: dict[str, Any] = {"linked": len(linked), "named": named}
+    for way, find in side.ways.items():
+        counts = Counts()
+        for document in documents:
+            _count(side, document, {(span.start, span.end) for span in find(document.text)}, counts)
+        figures[way] = counts
+    return figures
+
+
+def _count(side: Side, document: LabelledDocument, found: set[tuple[int, int]], counts: Counts) -> None:
+    text = document.text
+    labelled = {(span.start, span.end) for span in document.spans}
+    counts.found += len(found)
+    counts.right += len(found & labelled)
+    counts.overlapping += sum(any(s < e and b < t for b, e in labelled) for s, t in found)
+    for span in document.spans:
+        if not side.is_entity(span):
+            continue
+        if (span.start, span.end) in found:
+            counts.recalled += 1
+            counts.named += side.is_named(text[span.start : span.end], span.title)
+        else:
+            reason = side.why_lost(text, span, found)
+            counts.lost[reason] = counts.lost.get(reason, 0) + 1
+
+
+def speeds(ways: dict[str, Callable[[str], object]], texts: Sequence[str], repeats: int) -> dict[str, Any]:
+    """Time both ways in turn, and in both orders, on the same texts."""
+    num_chars = sum(map(len, texts))
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(repeats + 1):
+        for way in sorted(ways, reverse=bool(number % 2)):
+            begun = time.process_time()
+            for text in texts:
+                ways[way](text)
+            if number:  # the first round brings the tables into memory
+                rates[way].append(num_chars / (time.process_time() - begun))
+    ratio = Spread.of_ratios(rates[_NEW], rates[_OLD])
+    click.echo(f"\n{num_chars:,} characters of {', '.join(_PROSE)}; 1,000 characters per second of one core")
+    for way, found in rates.items():
+        click.echo(f"{way}: {Spread.of([rate / 1000 for rate in found]).text(0)}")
+    click.echo(f"ratio: {ratio.text()}")
+    return {**{way: Spread.of(found) for way, found in rates.items()}, "ratio": ratio}
+
+
+def _show(sets: dict[str, dict[str, Any]]) -> None:
+    click.echo("\n| set | linked | recall % | named | recall of named % | precision % | boundary % | found |")
+    click.echo("|---|--:|--:|--:|--:|--:|--:|--:|")
+    lost: dict[str, Counter[str]] = {_OLD: Counter(), _NEW: Counter()}
+    for name, figures in sets.items():
+        old, new = figures[_OLD], figures[_NEW]
+        cells = [
+            f"{figures['linked']:,}",
+            _pair(old.recalled, new.recalled, figures["linked"], figures["linked"]),
+            f"{figures['named']:,}",
+            _pair(old.named, new.named, figures["named"], figures["named"]),
+            _pair(old.right, new.right, old.found, new.found),
+            _pair(old.right, new.right, old.overlapping, new.overlapping),
+            f"{old.found:,} → {new.found:,}",
+        ]
+        click.echo(f"| {name} | {' | '.join(cells)} |")
+        for way, total in lost.items():
+            total.update(figures[way].lost)
+    click.echo(f"\n| lost | {_OLD} | {_NEW} |\n|---|--:|--:|")
+    for reason in _CLASSES:
+        click.echo(f"| {reason} | {lost[_OLD][reason]:,} | {lost[_NEW][reason]:,} |")
+
+
+def _pair(old: int, new: int, of_old: int, of_new: int) -> str:
+    return f"{_percent(old, of_old)} → {_percent(new, of_new)}"
+
+
+def _percent(number: int, total: int) -> str:
+    return f"{100 * number / total:.1f}" if total else "–"
+
+
+if __name__ == "__main__":
+    main()
