@@ -25,7 +25,7 @@ from retrieval.index.owners import log_or_nothing, shares_by_role
 from retrieval.linking.answers import LinkAnswer, Weighed, nobody, only_entity, probabilities
 from retrieval.linking.finding.characters import is_boundary
 from retrieval.linking.finding.folding import fold_name, fold_piece
-from retrieval.linking.finding.stop_words import load_stop_words
+from retrieval.linking.finding.options import ENGLISH_STOP_WORDS
 from retrieval.linking.options import LinkOptions
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class NamedEntities:
         self._may_skip_model = all(value is None for value in needed)
         self._title_weight = title_weight
         self._evidence = evidence
-        self._stop_words = load_stop_words("english")
         self.called = lru_cache(_KEPT_NAMES)(self._read_called)
 
     def ids(self, mention: str) -> IdList:
@@ -173,7 +172,7 @@ class NamedEntities:
     def _read_called(self, mention: str, ids: IdList) -> dict[str, Called]:
         """Return by id how entities are called; an id that the index lacks is left out."""
         name, spelling = fold_name(mention), fold_name(mention, keep_case=True)
-        own = set(_WORD.findall(name)) | self._stop_words
+        own = ENGLISH_STOP_WORDS.union(_WORD.findall(name))
         found = {}
         for entity_id, number in zip(ids, self._index.entities.find(ids).tolist(), strict=True):
             if number >= 0:
