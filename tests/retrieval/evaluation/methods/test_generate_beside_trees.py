@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -56,12 +57,16 @@ def test_settings_of_the_checkpoint_have_no_say(retriever: Retriever) -> None:
 
 @pytest.mark.statistical
 def test_trie_and_disc_with_one_draw_follow_one_law(retriever: Retriever) -> None:
-    """A chi-square test of homogeneity over 1,500 samples of each."""
+    """A chi-square test of homogeneity over 1,500 samples of each.
+
+    `trie` names all owners of its title and `disc:1` one: here all owners of a title have the same share.
+    """
+    rng = random.Random(1)
     queries = [LabelledQuery(f"q{i}", "quicksilver") for i in range(1500)]
     counts = []
     for name in ("trie", "disc:1"):
         rankings = make_method(name, retriever, 10, 500).answer(queries, 5, lambda _: None)
-        counts.append(Counter(ranking.entities[0].entity_id for ranking in rankings))
+        counts.append(Counter(rng.choice(ranking.entities).entity_id for ranking in rankings))
     seen = [e for e in counts[0] | counts[1] if counts[0][e] + counts[1][e] >= 10]
     statistic = sum((counts[0][e] - counts[1][e]) ** 2 / (counts[0][e] + counts[1][e]) for e in seen)
     freedom = len(seen) - 1
@@ -69,7 +74,7 @@ def test_trie_and_disc_with_one_draw_follow_one_law(retriever: Retriever) -> Non
     assert torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)) > ALPHA
 
 
-def test_a_title_of_several_entities_names_the_same_ones_in_the_same_order(
+def test_a_title_of_several_entities_names_the_same_ones_in_the_same_order_and_a_sample_one_of_them(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     index = make_index(tmp_path, checkpoint, "entity_id\ttitle\nQ3\tAmazon\nQ1\tAmazon\nQ2\tAmazon\n")
@@ -82,8 +87,10 @@ def test_a_title_of_several_entities_names_the_same_ones_in_the_same_order(
             ]
             for name in ("trie", "disc:1", "disc:3", "beam")
         }
-        assert len(set(map(tuple, named.values()))) == 1
-        assert len(named["trie"]) == 2
+        assert named["trie"] == named["beam"] == ["Q1", "Q2"]
+        for name in ("disc:1", "disc:3"):
+            assert len(named[name]) == 1
+            assert named[name][0] in ("Q1", "Q2", "Q3")
 
 
 @pytest.mark.statistical
