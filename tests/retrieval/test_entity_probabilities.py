@@ -42,12 +42,15 @@ from tests.index_fixtures import build, character_tokenizer
 TOKENIZER = character_tokenizer("abc", lower=True)
 CONFIG = CheckpointConfig({name: PromptTemplate(name) for name in ("plain", "mention")}, rendering=None)
 TITLE_WEIGHTS = (0.1, 1.0, 10.0, 1e6)
+FEW = 7
 EVERYTHING = 100_000  # tokens: more than any catalogue here has
 SCORINGS = [("sum", 0.0), ("sum", 0.0), ("max", 0.0), ("max", 1.0), ("max", 0.5), ("max", -1.0)]
 
 
 def lines_of(seed: int) -> list[str]:
-    """A catalogue; seed 0 is one-to-one, and in the last ones everything is shared."""
+    """A catalogue: seed 0 is one-to-one, in 5 and 6 nearly everything is shared, in `FEW` every form."""
+    if seed == FEW:
+        return ["entity_id\ttitle\taliases", "w\ta\tb", "x\tA\tc|b", "y\tc\ta|B", "z\tb\tcc"]
     rng = random.Random(seed)
     if not seed:
         return ["title", *sorted({"".join(rng.choices("abc", k=rng.randint(1, 4))) for _ in range(14)})]
@@ -66,9 +69,9 @@ def lines_of(seed: int) -> list[str]:
 def indexes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Index]]:
     opened = [
         Index.open(build(tmp_path_factory.mktemp(f"index{seed}"), lines_of(seed), TOKENIZER).index)
-        for seed in range(7)
+        for seed in range(FEW + 1)
     ]
-    assert [index.is_one_to_one for index in opened] == [True] + 6 * [False]
+    assert [index.is_one_to_one for index in opened] == [True] + FEW * [False]
     yield opened
     for index in opened:
         index.close()
@@ -347,16 +350,20 @@ def test_certified_answers_are_those_of_enumeration(indexes: list[Index]) -> Non
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("ids", [None, 7])
-def test_disc_samples_entities_by_their_probability(indexes: list[Index], ids: int | None) -> None:
+@pytest.mark.parametrize(
+    ("which", "weights", "num_allowed"),
+    [(5, (0.0, 1.0, 1.0, 4.0), None), (5, (0.0, 1.0, 1.0, 4.0), 7), (FEW, (1.0, 2.0, 4.0), 4)],
+)
+def test_disc_samples_entities_by_their_probability(
+    indexes: list[Index], which: int, weights: Sequence[float], num_allowed: int | None
+) -> None:
     """Chi-square of 4,000 seeds of one sample each against P(e | q) / P_L(S), alpha = 0.0001.
 
     Draws that were accepted are exact. The same for the pairs of form and owner.
     """
-    index = indexes[5]
-    rng = random.Random(8)
-    with_weights(index, rng.choices((0.0, 1.0, 1.0, 4.0), k=index.num_entities))
-    allowed = None if ids is None else tuple(index.entity(e).entity_id for e in range(ids))
+    index = indexes[which]
+    with_weights(index, random.Random(8).choices(weights, k=index.num_entities))
+    allowed = None if num_allowed is None else tuple(index.entity(e).entity_id for e in range(num_allowed))
     case = Case(index, model_of(index, "likely", 2), (0,), allowed, 3.0)
     entities: Counter[Any] = Counter()
     pairs: Counter[Any] = Counter()
