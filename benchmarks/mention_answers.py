@@ -86,8 +86,7 @@ def ambiguous(retriever: Retriever, file: Path, known: set[str]) -> Iterator[Ask
     """
     options = LinkOptions(k=1000, candidates="named")
     finder = open_finder(retriever.index, options.find, cache_dir=retriever.index.path.parent / "names")
-    config = retriever.config
-    names = NamedEntities(retriever.index, finder, options, config.title_weight, config.name_evidence)
+    names = NamedEntities(retriever.index, finder, options, retriever.config)
     documents = read_documents(file)
     gold = [{(s.start, s.end): s.title for s in document.spans if s.title in known} for document in documents]
     texts = []

@@ -31,6 +31,7 @@ _REFUSED: dict[str, object] = {
     "decoder": None,
     "shortlist_size": None,
     "vector_weight": None,
+    "title_weight": None,
     "min_mass": None,
     "adaptive": False,
     "exact": False,

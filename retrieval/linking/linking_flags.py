@@ -126,6 +126,12 @@ linking_flags = flag_group(
             show_default="shortlist: 0; auto: the library's",
         ),
         flag(
+            "--title-weight",
+            type=float,
+            help="How much more a title counts than an alias where entities share a name, above 0.",
+            show_default="the checkpoint's",
+        ),
+        flag(
             "-k",
             "--k",
             key="k",
@@ -160,7 +166,7 @@ linking_flags = flag_group(
         flag(
             "--min-probability",
             type=float,
-            help="The same for its probability among the titles, in [0, 1].",
+            help="The same for its probability to be the one meant, in [0, 1].",
             show_default="no limit",
         ),
         flag(

@@ -72,10 +72,7 @@ class MentionRows:
         if options.candidates == "named" and finder is None:
             raise InputError("candidates", "named needs a finder, which knows the names; got none")
         if options.candidates != "all" and finder is not None:
-            config = retriever.config
-            self._named = NamedEntities(
-                retriever.index, finder, options, config.title_weight, config.name_evidence
-            )
+            self._named = NamedEntities(retriever.index, finder, options, retriever.config)
 
     def link(
         self,

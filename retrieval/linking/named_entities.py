@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from retrieval.index.reader import Index
     from retrieval.linking.finding.finder import SpanFinder
     from retrieval.linking.window import OpenQuestion
-    from retrieval.prompts import NameEvidence
+    from retrieval.prompts import CheckpointConfig
     from retrieval.types import Candidate, Entity
 
 # How much text on either side of a mention is looked at for words of titles.
@@ -69,8 +69,7 @@ class NamedEntities:
         index: Where the entities are.
         finder: Of the same index.
         options: What is asked for.
-        title_weight: How much more a title counts than an alias.
-        evidence: How much else counts.
+        config: How much a title and other evidence count.
     """
 
     def __init__(
@@ -78,16 +77,15 @@ class NamedEntities:
         index: Index,
         finder: SpanFinder,
         options: LinkOptions,
-        title_weight: float,
-        evidence: NameEvidence,
+        config: CheckpointConfig,
     ) -> None:
         self._index = index
         self._finder = finder
         self._method = options.method
         needed = (options.min_logprob, options.min_mass, options.filter)
         self._may_skip_model = all(value is None for value in needed)
-        self._title_weight = title_weight
-        self._evidence = evidence
+        self._title_weight = config.title_weight if options.title_weight is None else options.title_weight
+        self._evidence = config.name_evidence
         self.called = lru_cache(_KEPT_NAMES)(self._read_called)
 
     def ids(self, mention: str) -> IdList:

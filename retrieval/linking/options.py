@@ -35,15 +35,16 @@ class LinkOptions:
         decoder: Of `auto`: "beam" or "disc", whose options are valid then; None: "beam".
         shortlist_size: Entities that the vectors propose to `auto` and `shortlist`; None: the default.
         vector_weight: What a similarity of 1 adds to the score there; None: the method's default.
+        title_weight: How much more a title counts than an alias; None: the checkpoint's.
         seed: Seed of `disc`.
         prompt: Name of the template that puts a mention to the model; None: the checkpoint's for mentions.
         context_chars: Characters of text to the left and to the right of a mention that the model sees; None:
             the template's.
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
-        min_probability: The same for the probability among the titles, in [0, 1]: with `disc` the share of
-            the samples, with `beam` the share among the candidates listed, which needs a k of at least 2,
-            with `shortlist` and `auto` the share of what was scored. `auto` needs that k too, as it is its
-            decoder where there are no vectors.
+        min_probability: The same for its probability, in [0, 1]. Of named candidates: that it is the one of
+            them that is meant. Of any entities: with `disc` the share of the samples, with `shortlist` and
+            `auto` the share of what was scored, with `beam` the share among the candidates listed, which
+            needs a k of at least 2; `auto` needs it too, as it is its decoder where there are no vectors.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
         adaptive: Whether the second phase of `disc` learns from the first.
         exact: Whether `beam` goes on until the candidates are proven.
@@ -63,6 +64,7 @@ class LinkOptions:
     decoder: str | None = None
     shortlist_size: int | None = None
     vector_weight: float | None = None
+    title_weight: float | None = None
     seed: int = 0
     prompt: str | None = None
     context_chars: int | None = None
@@ -116,6 +118,7 @@ class LinkOptions:
             decoder=self.decoder,
             shortlist_size=self.shortlist_size,
             vector_weight=self.vector_weight,
+            title_weight=self.title_weight,
             seed=self.seed if self.decoding == "disc" else None,
             min_mass=self.min_mass,
             adaptive=self.adaptive,

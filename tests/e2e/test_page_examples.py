@@ -50,8 +50,14 @@ def example(word: str) -> str:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "examples"), [("disc", 5), ("beam-search", 6), ("numbers", 3)])
+@pytest.mark.parametrize(
+    ("name", "examples"),
+    [
+        pytest.param("disc", 5, marks=pytest.mark.slow),
+        pytest.param("beam-search", 6, marks=pytest.mark.slow),
+        ("numbers", 3),
+    ],
+)
 def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, examples: int) -> None:
     page = text_of(f"docs/{name}.md")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

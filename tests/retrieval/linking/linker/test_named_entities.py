@@ -100,6 +100,12 @@ def test_name_text_and_model_weigh_as_the_page_says() -> None:
     assert list(weighed("Texas: in Paris .", 10, 15, other)) == ["E3", "E2"]
 
 
+def test_a_run_sets_the_weight_of_titles() -> None:
+    title, alias = math.exp(-1.0) + 0.5 / 2, math.exp(-2.0) + 0.5 / 2
+    alone = weighed("in Paris .", 3, 8, title_weight=1.0)
+    assert alone == pytest.approx({"E2": title / (title + alias), "E3": alias / (title + alias)})
+
+
 def test_a_word_counts_as_a_whole_and_near_the_mention_only() -> None:
     alone = weighed("in Paris .", 3, 8)
     far = "Texas " + "x" * 600

@@ -127,7 +127,6 @@ def without_times(text: str) -> str:
     return re.sub(r"\d+\.\d s\b", "TIME", text)
 
 
-@pytest.mark.slow
 def test_commands_and_python_print_what_the_page_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
