@@ -17,6 +17,7 @@ two (docs/numbers.md has the measurement).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,9 +42,7 @@ class Owners(NamedTuple):
 
     def log_share(self, entity: int) -> float:
         """Return log P(e | f); -inf of an entity that does not own the form, or whose share is 0."""
-        if len(self.entities) == 1:
-            return 0.0 if self.entities[0] == entity else -math.inf
-        at = int(np.searchsorted(self.entities, entity))
+        at = bisect_left(self.entities, entity)
         if at == len(self.entities) or self.entities[at] != entity:
             return -math.inf
         return log_or_nothing(self.shares[at])
