@@ -22,6 +22,7 @@ from retrieval.prompts import (
     MENTION,
     PLAIN,
     CheckpointConfig,
+    NameEvidence,
     PromptTemplate,
 )
 from retrieval.text import Rendering, TextTokenizer
@@ -149,6 +150,7 @@ def test_unknown_template_lists_the_known_ones() -> None:
             answer_prompt="mine",
         ),
         CheckpointConfig(vector_weight=2.5),
+        CheckpointConfig(title_weight=3.0, name_evidence=NameEvidence(mention=0.25, context=2.0)),
     ],
 )
 def test_config_round_trip(tmp_path: Path, config: CheckpointConfig) -> None:
@@ -178,6 +180,17 @@ def test_checkpoint_without_a_config_gets_the_built_in_one(tmp_path: Path) -> No
         ('{"format_version": 2}', "format_version: expected 1, got 2"),
         ('{"format_version": 1, "vector_weight": -1}', r"vector_weight: must be in \[0, 1000\], got -1"),
         ('{"format_version": 1, "vector_weight": "1"}', "vector_weight: must be a number, got '1'"),
+        ('{"format_version": 1, "title_weight": 0}', r"title_weight: must be in \[1e-06, 1e\+06\], got 0"),
+        ('{"format_version": 1, "title_weight": NaN}', "title_weight: must be in .*, got nan"),
+        (
+            '{"format_version": 1, "name_evidence": {"context": -1}}',
+            r"name_evidence\.context: must be in \[1e-06, 1e\+06\], got -1",
+        ),
+        (
+            '{"format_version": 1, "name_evidence": {"model": 1}}',
+            r"name_evidence: unknown keys \['model'\]; known: \['context', 'mention', 'spelling'\]",
+        ),
+        ('{"format_version": 1, "name_evidence": 1}', "name_evidence: expected a JSON object, got int"),
         ('{"format_version": 1, "prompt": {}}', r"unknown keys \['prompt'\]"),
         ('{"format_version": 1, "prompts": []}', "prompts: expected a JSON object, got list"),
         ('{"format_version": 1, "prompts": {"a": "x"}}', r"prompts\.a: expected a JSON object, got str"),
