@@ -51,10 +51,10 @@ class Asked:
     Attributes:
         mention: Its text.
         gold: Title of the entity it is labelled with.
-        titles: Of the entities called so, in the order of the answer.
-        probabilities: As the answer has them.
-        logprobs: log P(e | q) of each.
-        evidence: Of each, whether it is its title, whether it is spelled so, whether a word stands nearby.
+        titles: Titles of the entities called so, in the order of the answer.
+        probabilities: Probability of each, as the answer has it.
+        logprobs: Log P(e | q) of each.
+        evidence: Per entity, whether the mention is its title, is spelled so, and has a word of it nearby.
     """
 
     mention: str

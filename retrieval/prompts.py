@@ -162,8 +162,8 @@ class NameEvidence:
     """How evidence is weighed among the entities that a text calls by one name (docs/numbers.md).
 
     Attributes:
-        mention: Probability that the text's own word for the name adds to what the model gives it. The less
-            a model knows of a catalogue, the more that word decides.
+        mention: Probability that is added to what the model gives the name as the text has it. The less a
+            model knows of a catalogue, the larger it should be.
         spelling: How much more an entity counts whose name is spelled as in the text, letter case included.
         context: How much more one counts of whose title another word stands near the mention.
     """

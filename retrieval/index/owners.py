@@ -111,9 +111,9 @@ def shares_by_role(weights: FloatArray, roles: npt.NDArray[np.generic], strength
     Where all weights are 0 they say nothing, and all owners count alike.
 
     Args:
-        weights: Of the owners, not negative. Shape: (n,), n at least 1.
-        roles: The role of every owner, as any value that compares. Shape: (n,).
-        strengths: The weight of its role, above 0. Shape: (n,).
+        weights: Weight of each owner, not negative. Shape: (n,), n at least 1.
+        roles: Role of each owner, as any value that compares. Shape: (n,).
+        strengths: Weight of each owner's role, above 0. Shape: (n,).
 
     Returns:
         Not negative; they sum to 1. Shape: (n,), float64.
