@@ -26,7 +26,7 @@ from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
 from retrieval.request_checks import MAX_SHORTLIST_SIZE
-from retrieval.tallies import Tally, best_first, count_entities, credit, possible, rank_by_score
+from retrieval.tallies import Tally, best_first, candidate, count_entities, credit, possible
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 # How often, and by what factor, a list of too few entities is searched again with more surface forms and
@@ -157,20 +157,23 @@ class _Query:
         """Return what was found."""
         if isinstance(self._last, DecodingCancelledError):
             return self._last
-        request = self._request
+        request, tallies = self._request, self._tallies
+        scores = possible({entity: self._score.of(tally) for entity, tally in tallies.items()})
+        entities = best_first(self._index, scores, MAX_SHORTLIST_SIZE + 1)
         answer = RetrievalResult(
             query=request.query,
             method="beam",
-            candidates=rank_by_score(
-                self._index, self._tallies, request.k, self._score.of, request.length_penalty
+            candidates=tuple(
+                candidate(
+                    self._index, e, tallies[e], tallies[e].best(request.length_penalty), scores[e], None
+                )
+                for e in entities[: request.k]
             ),
             certified=self._is_proven(self._unseen),
             num_nodes=self._num_nodes,
             num_exact_nodes=self._num_exact_nodes,
             num_steps=self._num_steps,
         )
-        scores = possible({entity: self._score.of(tally) for entity, tally in self._tallies.items()})
-        entities = best_first(self._index, scores, MAX_SHORTLIST_SIZE + 1)
         return Decoded(answer, tuple(entities), self._unseen)
 
     def _wider(self, last: BeamResult) -> BeamParams | None:

@@ -27,7 +27,7 @@ from retrieval.explanation import Explanation
 from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
 from retrieval.index.owners import FormOwners, Owners
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally, best_first, by_share, credit, rank_by_share
+from retrieval.tallies import Tally, best_first, by_share, candidate, credit
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 Outcome = RetrievalResult | DecodingCancelledError
@@ -104,10 +104,15 @@ def _disc_found(
         mine = owners[sample.hypothesis.row]
         credit(tallies, sample.hypothesis, mine)
         tallies[_drawn(mine, chance)].share += 1.0 / len(result.samples)
+    entities = best_first(index, by_share(tallies), len(tallies))
     answer = RetrievalResult(
         query=request.query,
         method="disc",
-        candidates=rank_by_share(index, tallies, request.k),
+        candidates=tuple(
+            candidate(index, e, tallies[e], tallies[e].best(), share, share)
+            for e in entities[: request.k]
+            if (share := tallies[e].share)
+        ),
         mass=result.mass,
         mass_stderr=None if math.isnan(result.mass_stderr) else result.mass_stderr,
         mass_lower=result.mass_lower,
@@ -118,7 +123,7 @@ def _disc_found(
         num_steps=result.num_steps,
         seed=request.seed,
     )
-    return Decoded(answer, tuple(best_first(index, by_share(tallies), len(tallies))), math.inf)
+    return Decoded(answer, tuple(entities), math.inf)
 
 
 def _drawn(owners: Owners, chance: float) -> int:

@@ -6,7 +6,7 @@ Under a filter only allowed entities share a form, and only they are credited.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Any
@@ -126,31 +126,6 @@ def by_share(tallies: Mapping[int, Tally]) -> dict[int, tuple[float, float]]:
 def possible(scores: Mapping[int, float]) -> dict[int, float]:
     """Return the scores of entities that have any probability: nothing else is an answer."""
     return {entity: score for entity, score in scores.items() if score > -math.inf}
-
-
-def rank_by_share(index: Index, tallies: dict[int, Tally], k: int) -> tuple[Candidate, ...]:
-    """Return the k entities with the largest shares of the samples; those without any are left out."""
-    drawn = {number: tally for number, tally in tallies.items() if tally.share}
-    return tuple(
-        candidate(index, number, tallies[number], tallies[number].best(), share, share)
-        for number in best_first(index, by_share(drawn), k)
-        for share in (tallies[number].share,)
-    )
-
-
-def rank_by_score(
-    index: Index,
-    tallies: dict[int, Tally],
-    k: int,
-    score: Callable[[Tally], float],
-    length_penalty: float = 0.0,
-) -> tuple[Candidate, ...]:
-    """Return the k entities with the best scores, each under its best surface form."""
-    scores = possible({number: score(tally) for number, tally in tallies.items()})
-    return tuple(
-        candidate(index, number, tallies[number], tallies[number].best(length_penalty), scores[number], None)
-        for number in best_first(index, scores, k)
-    )
 
 
 def candidate(

@@ -64,21 +64,21 @@ class FormOwners:
 
     def __init__(self, index: Index, allowed: npt.NDArray[np.bool_] | None, title_weight: float) -> None:
         self._index = index
+        self._postings = None if index.is_one_to_one else index.postings
         self._allowed = allowed
         self._title_weight = title_weight
 
     def __call__(self, row: int) -> Owners:
         """Return the allowed entities that own the form of a row; none where none is allowed."""
-        index, allowed = self._index, self._allowed
-        if index.is_one_to_one:
+        postings, allowed = self._postings, self._allowed
+        if postings is None:
             return Owners((row,), (1.0,)) if allowed is None or allowed[row] else Owners((), ())
-        postings = index.postings
         begin, end = int(postings.offsets[row]), int(postings.offsets[row + 1])
         entities, forms = postings.entity[begin:end], postings.form[begin:end]
         if allowed is not None:
             kept = allowed[entities]
             entities, forms = entities[kept], forms[kept]
-        return form_owners(index, entities, forms == 0, self._title_weight)
+        return form_owners(self._index, entities, forms == 0, self._title_weight)
 
 
 def form_owners(
@@ -94,9 +94,13 @@ def form_owners(
     """
     if len(entities) < 2:  # nearly always
         return Owners(entities.tolist(), (1.0,) * len(entities))
-    weights = np.ones(len(entities)) if index.weights is None else index.weights[entities]
-    shares = shares_by_role(weights, is_title, np.where(is_title, title_weight, 1.0))
+    shares = shares_by_role(weights_of(index, entities), is_title, np.where(is_title, title_weight, 1.0))
     return Owners(entities.tolist(), shares.tolist())
+
+
+def weights_of(index: Index, entities: Sequence[int] | npt.NDArray[np.integer[Any]]) -> FloatArray:
+    """Return the weights of entities, 1 each in an index without weights. Shape: (len(entities),)."""
+    return np.ones(len(entities)) if index.weights is None else index.weights[entities]
 
 
 def title_owners(index: Index, entities: Sequence[int]) -> Owners:

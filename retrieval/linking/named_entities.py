@@ -21,7 +21,7 @@ import numpy as np
 
 from decoding.params import MAX_K
 from retrieval.filters.restriction import IdList, checked_ids
-from retrieval.index.owners import log_or_nothing, shares_by_role
+from retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
 from retrieval.linking.answers import LinkAnswer, Weighed, nobody, only_entity, probabilities
 from retrieval.linking.finding.characters import is_boundary
 from retrieval.linking.finding.folding import fold_name, fold_piece
@@ -113,7 +113,7 @@ class NamedEntities:
         """Return the candidates of a question in the order of their probabilities, best first.
 
         Args:
-            question: What was asked.
+            question: The question about the mention.
             candidates: The reply's: those of the name that a filter allows.
         """
         if not candidates:
@@ -133,9 +133,7 @@ class NamedEntities:
         every = question.named if question.named and len(question.named) <= MAX_K else IdList(ids)
         called = self.called(question.mention.mention, every)
         mine = [called[entity_id] for entity_id in ids]
-        weights = np.ones(len(ids))
-        if self._index.weights is not None:
-            weights = self._index.weights[[one.number for one in mine]]
+        weights = weights_of(self._index, [one.number for one in mine])
         strengths = [
             (self._title_weight if one.is_title else 1.0)
             * (self._evidence.spelling if one.is_spelled else 1.0)
