@@ -9,7 +9,7 @@ GenretError                      a message for the user; never a traceback
 │   ├── IndexVersionError        written by another format version
 │   ├── IndexChecksumError       a file's size or digest differs from the manifest
 │   ├── IndexMismatchError       index and model/tokenizer do not fit together
-│   └── VectorsMissingError      the index was built without vectors
+│   └── EvidenceMissingError      the index was built without vectors
 ├── ModelError                   a checkpoint cannot be loaded or cannot be used
 └── MissingExtraError            an optional dependency is not installed (names the extra)
 """
@@ -72,8 +72,8 @@ class IndexMismatchError(IndexDirectoryError):
     """The index was built for another tokenizer, vocabulary or rendering than the model in use."""
 
 
-class VectorsMissingError(IndexDirectoryError):
-    """The index has no vectors, which the method or the command needs."""
+class EvidenceMissingError(IndexDirectoryError):
+    """The index has none of the evidence that the method or the command needs."""
 
 
 class ModelError(GenretError):

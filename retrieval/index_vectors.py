@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from retrieval.errors import GenretError, VectorsMissingError
+from retrieval.errors import EvidenceMissingError, GenretError
 from retrieval.index.reader import Index
 from retrieval.vectors.methods import LEXICAL
 from retrieval.vectors.shortlister import Shortlister
@@ -60,7 +60,7 @@ class IndexVectors:
     def missing(cls, index: Index) -> Self:
         """Return what an index without vectors has."""
         return cls(
-            VectorsMissingError(
+            EvidenceMissingError(
                 f"the index {index.path} has no vectors, which the method shortlist needs; "
                 "add them with: genret update --vectors, or build-index --vectors"
             ),
@@ -70,7 +70,7 @@ class IndexVectors:
         """Return what proposes entities.
 
         Raises:
-            VectorsMissingError: the index has no vectors.
+            EvidenceMissingError: the index has no vectors.
             GenretError: they cannot be used.
         """
         if isinstance(self.found, GenretError):

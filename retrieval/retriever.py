@@ -238,7 +238,7 @@ class Retriever(Questions):
 
     @property
     def vectors_problem(self) -> GenretError | None:
-        """Why nothing proposes entities, `VectorsMissingError` without vectors; None where something does."""
+        """Why nothing proposes entities, `EvidenceMissingError` without vectors; None where something does."""
         return self._vectors.problem
 
     def __repr__(self) -> str:
@@ -283,7 +283,7 @@ class Retriever(Questions):
         A request under a filter passes: it may allow so few entities that all of them are scored.
 
         Raises:
-            VectorsMissingError: it is for `shortlist`, and the index has no vectors.
+            EvidenceMissingError: it is for `shortlist`, and the index has no vectors.
             GenretError: they cannot be used.
         """
         is_open = request.restriction.is_open

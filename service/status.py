@@ -24,7 +24,7 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
-    VectorsMissingError,
+    EvidenceMissingError,
 )
 from service.errors import (
     MalformedMessageError,
@@ -154,7 +154,7 @@ TABLE: tuple[Row, ...] = (
         lambda e: (Precondition("INDEX_MISMATCH", "index", str(e)),),
     ),
     Row(
-        VectorsMissingError,
+        EvidenceMissingError,
         StatusCode.FAILED_PRECONDITION,
         lambda e: (Precondition("VECTORS", "index", _NO_VECTORS),),
         lambda e: _NO_VECTORS,  # its text names a path of the server

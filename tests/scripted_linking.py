@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import GenretError, InputError, ModelError, VectorsMissingError
+from retrieval.errors import GenretError, InputError, ModelError, EvidenceMissingError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
@@ -63,7 +63,7 @@ class ScriptedRetriever:
         self.index = ScriptedIndex(entities)
         self.max_tokens = max_tokens
         self.batches: list[list[RetrieveRequest]] = []
-        self.vectors_problem: GenretError | None = VectorsMissingError("scripted.index has no vectors")
+        self.vectors_problem: GenretError | None = EvidenceMissingError("scripted.index has no vectors")
 
     @property
     def queries(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Names, types and schemas of format version 5: the one place that reader, verifier and builder share.
+"""Names, types and schemas of format version 6: the one place that reader, verifier and builder share.
 
 INDEX/CURRENT                           id of the live version; replaced atomically
 INDEX/versions/<id>/manifest.json       <id> is the digest of this file
@@ -9,6 +9,10 @@ INDEX/versions/<id>/manifest.json       <id> is the digest of this file
                    /title_order.arrow   entity numbers in the order of their titles' bytes
                    /vectors.faiss       vectors of titles, aliases and other texts; absent if not asked for
                    /embedder.safetensors  what makes vectors of queries; absent where a model does
+                   /names.arrow     words and letter trigrams of titles and aliases
+                   /texts.arrow     and of the texts of chosen columns
+                   /queries.arrow   and of past queries, which are kept there
+                   /ranking.json    what evidence and models are worth, fitted to this catalogue
 """
 
 from __future__ import annotations
@@ -20,13 +24,15 @@ from typing import Literal
 import pyarrow as pa
 
 FORMAT_NAME = "genret-index"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 # Versions before this one have no title_order.arrow, and titles cannot be written inside JSON without it.
 TITLE_ORDER_SINCE = 3
 # Versions before this one cannot have vectors.
 VECTORS_SINCE = 4
 # Versions before this one cannot say which metadata column holds the weights of entities.
 WEIGHTS_SINCE = 5
+# Versions before this one have no evidence but vectors.
+EVIDENCE_SINCE = 6
 OLDEST_FORMAT_VERSION = 2
 
 CURRENT_FILE = "CURRENT"
@@ -38,8 +44,13 @@ POSTINGS_FILE = "postings.arrow"
 TITLE_ORDER_FILE = "title_order.arrow"
 VECTORS_FILE = "vectors.faiss"
 EMBEDDER_FILE = "embedder.safetensors"
+NAMES_FILE = "names.arrow"
+TEXTS_FILE = "texts.arrow"
+QUERIES_FILE = "queries.arrow"
+RANKING_FILE = "ranking.json"
 # A damaged one of these keeps nothing else of an index from being read.
 VECTOR_FILES = (VECTORS_FILE, EMBEDDER_FILE)
+EVIDENCE_FILES = (*VECTOR_FILES, NAMES_FILE, TEXTS_FILE, QUERIES_FILE, RANKING_FILE)
 ROWS_DIR = "rows"
 
 VERSION_PATTERN = re.compile(r"[0-9a-f]{32}")

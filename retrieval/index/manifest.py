@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from retrieval.errors import IndexFormatError, IndexVersionError, InputError
 from retrieval.index.layout import (
+    EVIDENCE_SINCE,
     FORMAT_NAME,
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -22,6 +23,7 @@ from retrieval.index.manifest_entries import (
     MAX_HISTORY,
     Bucket,
     Counts,
+    EvidenceEntry,
     FileEntry,
     HistoryEntry,
     MetadataColumn,
@@ -36,6 +38,7 @@ __all__ = [
     "MAX_HISTORY",
     "Bucket",
     "Counts",
+    "EvidenceEntry",
     "FileEntry",
     "HistoryEntry",
     "Manifest",
@@ -73,6 +76,7 @@ class Manifest:
         built_with: Versions of the libraries that shaped the data.
         weight_column: Name of the metadata column that holds the weights of entities, or None.
         vectors: The vectors, or None where the version has none.
+        evidence: What is found by words and letters, or None where the version has none.
         format_version: Of the files.
     """
 
@@ -88,6 +92,7 @@ class Manifest:
     built_with: Mapping[str, str]
     weight_column: str | None = None
     vectors: VectorsEntry | None = None
+    evidence: EvidenceEntry | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -111,6 +116,8 @@ class Manifest:
             del document["vectors"]
         if self.format_version < WEIGHTS_SINCE:
             del document["weight_column"]
+        if self.format_version < EVIDENCE_SINCE:
+            del document["evidence"]
         return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
     @classmethod
@@ -158,6 +165,7 @@ class Manifest:
             history=_history(document),
             built_with=_typed(document, "built_with", dict),
             vectors=_vectors(document, metadata),
+            evidence=_evidence(document, metadata),
             weight_column=_weight_column(document, metadata),
             format_version=_typed(document, "format_version", int),
         )
@@ -166,14 +174,27 @@ class Manifest:
 def _vectors(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> VectorsEntry | None:
     if document["format_version"] < VECTORS_SINCE or document["vectors"] is None:
         return None
-    item = _typed(document, "vectors", dict)
+    return _with_columns(VectorsEntry, document, "vectors", metadata)
+
+
+def _evidence(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> EvidenceEntry | None:
+    if document["format_version"] < EVIDENCE_SINCE or document["evidence"] is None:
+        return None
+    return _with_columns(EvidenceEntry, document, "evidence", metadata)
+
+
+def _with_columns(
+    record_type: type[_T], document: Mapping[str, Any], key: str, metadata: Sequence[MetadataColumn]
+) -> _T:
+    """Build a record that names metadata columns of strings."""
+    item = _typed(document, key, dict)
     columns = _typed(item, "columns", list)
     known = [column.name for column in metadata if column.type == "string"]
     for column in columns:
         if column not in known:
-            raise ValueError(f"vectors.columns: expected columns of strings, of {known}, got {column!r}")
+            raise ValueError(f"{key}.columns: expected columns of strings, of {known}, got {column!r}")
     flat = {name: value for name, value in item.items() if name != "columns"}
-    return _record(VectorsEntry, {"vectors": flat}, "vectors", {"columns": tuple(columns)})
+    return _record(record_type, {key: flat}, key, {"columns": tuple(columns)})
 
 
 def _weight_column(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> str | None:

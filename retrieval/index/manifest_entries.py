@@ -179,6 +179,35 @@ class VectorsEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class EvidenceEntry:
+    """The evidence of a version that is found by words and letters.
+
+    Attributes:
+        terms: Version of the rules by which texts are split into words and letters.
+        names: Titles and aliases.
+        columns: Metadata columns whose values are texts of an entity.
+        texts: Entities that have any.
+        queries: Past queries, the same one for the same entity counted once.
+
+    Raises:
+        ValueError: a column stands there twice, or a number is negative.
+    """
+
+    terms: int
+    names: int
+    columns: tuple[str, ...]
+    texts: int
+    queries: int
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError(f"evidence.columns: a column stands there twice: {list(self.columns)}")
+        for name in ("terms", "names", "texts", "queries"):
+            if (value := getattr(self, name)) < 0:
+                raise ValueError(f"evidence.{name}: expected at least 0, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """One step on the way to a version: the build, or an update.
 

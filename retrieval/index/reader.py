@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,20 +22,20 @@ from retrieval.errors import (
 from retrieval.index.arrow_files import open_mapped
 from retrieval.index.digests import digest_bytes
 from retrieval.index.entities import EntityTable, Postings
+from retrieval.index.evidence_files import EvidenceFiles
 from retrieval.index.layout import (
     ENTITIES_FILE,
+    EVIDENCE_FILES,
     MANIFEST_FILE,
     POSTINGS_FILE,
     TITLE_ORDER_FILE,
     TRIE_FILE,
-    VECTOR_FILES,
     MetadataType,
 )
-from retrieval.index.manifest import Manifest, VectorsEntry
+from retrieval.index.manifest import EvidenceEntry, Manifest, VectorsEntry
 from retrieval.index.rows import RowBuckets
 from retrieval.index.small_files import read_small_file
 from retrieval.index.title_order import read_title_order
-from retrieval.index.vector_files import VectorFiles
 from retrieval.index.version_parts import (
     expected_files,
     optional_files,
@@ -74,6 +74,7 @@ class Index:
         metadata_columns: Names of the metadata columns.
         metadata_types: The type of each of them.
         vectors: What the vectors are, or None where the version has none.
+        evidence: What is found by words and letters, or None where the version has none.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Index:
         entities: EntityTable,
         postings: Postings | None,
         title_order: npt.NDArray[np.int32] | None,
-        vector_files: VectorFiles,
+        evidence_files: EvidenceFiles,
     ) -> None:
         self.path = path
         self.manifest = manifest
@@ -102,7 +103,8 @@ class Index:
         self.metadata_columns = manifest.columns
         self.metadata_types: dict[str, MetadataType] = {c.name: c.type for c in manifest.metadata}
         self.vectors: VectorsEntry | None = manifest.vectors
-        self._vector_files = vector_files
+        self.evidence: EvidenceEntry | None = manifest.evidence
+        self._evidence_files = evidence_files
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
         self._title_order = title_order
@@ -114,13 +116,13 @@ class Index:
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
         """Open the live version of an index directory, or a version directory.
 
-        Sizes and structure are always checked; digests cost one pass over the files. Damaged files of vectors
-        do not keep an index from opening: `vectors_problem` says what is wrong with them.
+        Sizes and structure are always checked; digests cost one pass over the files. Damaged files of evidence
+        do not keep an index from opening: `evidence_problems` says what is wrong with them.
 
         Args:
             path: Of either.
-            verify_digests: Whether digests are compared; without, files of vectors are checked by size alone
-                too, now and when they are used.
+            verify_digests: Whether digests are compared; without, files of evidence are checked by size
+                alone too, now and when they are used.
 
         Raises:
             IndexNotFoundError: there is no index at `path`.
@@ -131,7 +133,7 @@ class Index:
         return read_version(
             Path(path),
             lambda folder: cls._open_version(folder, verify_digests),
-            sound=lambda index: index.vectors_problem is None,
+            sound=lambda index: not index.evidence_problems,
         )
 
     @classmethod
@@ -162,7 +164,7 @@ class Index:
         files = {
             entry.name: open_mapped(folder, entry, verify_digests)
             for entry in manifest.files
-            if entry.name not in VECTOR_FILES
+            if entry.name not in EVIDENCE_FILES
         }
         counts = manifest.counts
         order = files.get(TITLE_ORDER_FILE)
@@ -178,7 +180,7 @@ class Index:
             entities=read_entities(files[ENTITIES_FILE], manifest),
             postings=read_postings(files.get(POSTINGS_FILE), manifest),
             title_order=None if order is None else read_title_order(order, counts.entities),
-            vector_files=VectorFiles(folder, manifest, verify_digests),
+            evidence_files=EvidenceFiles(folder, manifest, verify_digests),
         )
 
     def trie_arrays(self) -> TrieArrays:
@@ -218,24 +220,29 @@ class Index:
         return self._title_order
 
     @property
-    def vectors_problem(self) -> IndexChecksumError | None:
-        """What was found to be wrong with the files of vectors when the index was opened, or None."""
-        return self._vector_files.problem
+    def evidence_problems(self) -> Mapping[str, IndexChecksumError]:
+        """What was found to be wrong with files of evidence when the index was opened, by their names."""
+        return self._evidence_files.problems
 
-    def open_vectors_file(self, name: str) -> Path:
-        """Return where a file of vectors lies, once it is known to be the one of the manifest.
+    def evidence_path(self, name: str) -> Path:
+        """Return where a file of evidence lies, once it is known to be the one of the manifest.
 
         Digests are compared when the index is opened, unless that was asked to leave them out.
 
         Args:
-            name: `VECTORS_FILE` or `EMBEDDER_FILE` of `retrieval.index.layout`.
+            name: One of `EVIDENCE_FILES` of `retrieval.index.layout`.
 
         Raises:
-            VectorsMissingError: the version has no such file.
+            EvidenceMissingError: the version has no such file.
             IndexChecksumError: its size or digest differs from the manifest, or it is not there any more.
         """
         self._parts()
-        return self._vector_files.path(name)
+        return self._evidence_files.path(name)
+
+    def evidence_file(self, name: str) -> pa.Buffer:
+        """Return a file of evidence, mapped; arguments and errors are those of `evidence_path`."""
+        self._parts()
+        return self._evidence_files.read(name)
 
     @property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:

@@ -14,7 +14,11 @@ from retrieval.index.layout import (
     EMBEDDER_FILE,
     ENTITIES_FILE,
     MANIFEST_FILE,
+    NAMES_FILE,
     POSTINGS_FILE,
+    QUERIES_FILE,
+    RANKING_FILE,
+    TEXTS_FILE,
     TITLE_ORDER_FILE,
     TITLE_ORDER_SINCE,
     TRIE_FILE,
@@ -39,12 +43,17 @@ def expected_files(manifest: Manifest) -> set[str]:
     embedded = [] if vectors is None else [VECTORS_FILE]
     if vectors is not None and vectors.method == "lexical":
         embedded.append(EMBEDDER_FILE)
+    if (evidence := manifest.evidence) is not None:
+        embedded.append(NAMES_FILE)
+        embedded += [TEXTS_FILE] if evidence.columns else []
+        embedded += [QUERIES_FILE] if evidence.queries else []
     return {TRIE_FILE, ENTITIES_FILE, *ordered, *(bucket.file for bucket in manifest.buckets), *embedded}
 
 
 def optional_files(manifest: Manifest) -> set[str]:
     """Return the files that a version may have or not: what it says otherwise decides."""
-    return {POSTINGS_FILE} if manifest.vectors is None else {POSTINGS_FILE, EMBEDDER_FILE}
+    embedder = set() if manifest.vectors is None else {EMBEDDER_FILE}
+    return {POSTINGS_FILE, RANKING_FILE, *embedder}
 
 
 def read_bucket(data: pa.Buffer, bucket: Bucket, manifest: Manifest) -> RowBucket:

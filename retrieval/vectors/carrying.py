@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import VectorsMissingError
+from retrieval.errors import EvidenceMissingError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.blocks import BlockEmbedder
@@ -65,7 +65,7 @@ def carry_over_vectors(
         What the manifest says about the vectors, and the names of the files written.
 
     Raises:
-        VectorsMissingError: `old` has no vectors.
+        EvidenceMissingError: `old` has no vectors.
         IndexChecksumError: their file is damaged.
         IndexFormatError: it is no file of vectors, or one of other vectors than the manifest says.
         IndexMismatchError: the encoder is not the one that made them.
@@ -73,7 +73,7 @@ def carry_over_vectors(
     """
     entry = old.vectors
     if entry is None:
-        raise VectorsMissingError(f"{old.path}: the index was built without vectors")
+        raise EvidenceMissingError(f"{old.path}: the index was built without vectors")
     texts = EntityTexts(new, entry.columns)
     wish = _wish(entry, options)
     if _is_outgrown(entry, wish, texts.count):

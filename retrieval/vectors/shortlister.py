@@ -64,7 +64,7 @@ class Shortlister:
             device: Where an encoder runs.
 
         Raises:
-            VectorsMissingError: the index has no vectors.
+            EvidenceMissingError: the index has no vectors.
             IndexChecksumError: their file differs from the manifest.
             IndexFormatError: it is no file of vectors, or one of other vectors than the manifest says.
             IndexMismatchError: the encoder is not the one that made them.
@@ -113,6 +113,21 @@ class Shortlister:
                 else NO_ENTITIES
                 for text, query, size, mask, token in zip(texts, queries, sizes, masks, tokens, strict=True)
             ]
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the vectors of queries. Shape: (len(texts), dimensions)."""
+        return self._embedder.embed_queries(texts)
+
+    def search(
+        self,
+        text: str,
+        vector: npt.NDArray[np.float32],
+        size: int,
+        allowed: npt.NDArray[np.bool_] | None,
+    ) -> Shortlist:
+        """Return the entities nearest to a query, given its vector; see `propose`."""
+        with faiss_threads(1):
+            return self._searcher.search(text, vector, size, allowed)
 
     def similarities(self, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return how alike a query and each of some entities are, computed anew. Shape: (len(entities),).

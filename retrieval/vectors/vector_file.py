@@ -12,7 +12,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from retrieval.errors import IndexFormatError, VectorsMissingError
+from retrieval.errors import EvidenceMissingError, IndexFormatError
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
@@ -50,23 +50,23 @@ def open_vectors(index: Index, mapped: bool = True) -> OpenVectors:
         mapped: Whether vectors stay in the file where faiss can do so; else all are read, and may be changed.
 
     Raises:
-        VectorsMissingError: the index has none.
+        EvidenceMissingError: the index has none.
         IndexChecksumError: a file differs from the manifest.
         IndexFormatError: it is no file of vectors, or one of others than the manifest says.
         MissingExtraError: faiss is not installed.
     """
     entry = index.vectors
     if entry is None:
-        raise VectorsMissingError(f"{index.path}: the index was built without vectors")
+        raise EvidenceMissingError(f"{index.path}: the index was built without vectors")
     faiss = load_faiss()
-    file = index.open_vectors_file(VECTORS_FILE)
+    file = index.evidence_path(VECTORS_FILE)
     try:
         vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except (RuntimeError, MemoryError) as error:
         reason = str(error).rpartition("Error: ")[2].strip() or str(error)
         raise IndexFormatError(f"{VECTORS_FILE}: expected an index of faiss, got: {reason}") from None
     _check(vectors, entry, index.num_entities)
-    arrays = {} if entry.source else _read_arrays(index.open_vectors_file(EMBEDDER_FILE))
+    arrays = {} if entry.source else _read_arrays(index.evidence_path(EMBEDDER_FILE))
     return OpenVectors(entry, vectors, arrays)
 
 

@@ -42,12 +42,13 @@ class EntityTexts:
     Args:
         index: An open index.
         columns: Names of metadata columns of strings.
+        has_names: Whether titles and aliases are among the texts, or the columns alone.
 
     Raises:
         InputError: a column is missing or holds no strings; names those that do.
     """
 
-    def __init__(self, index: Index, columns: Sequence[str] = ()) -> None:
+    def __init__(self, index: Index, columns: Sequence[str] = (), has_names: bool = True) -> None:
         strings = [name for name in index.metadata_columns if index.metadata_types[name] == "string"]
         for name in columns:
             if name not in strings:
@@ -55,6 +56,7 @@ class EntityTexts:
                 raise InputError("vector_columns", f"{known}, got {name!r}")
         self._entities = index.entities
         self.columns = tuple(dict.fromkeys(columns))
+        self._has_names = has_names
 
     @cached_property
     def count(self) -> int:
@@ -99,14 +101,16 @@ class EntityTexts:
     def _texts(self, table: pa.Table) -> tuple[IntArray, pa.Array]:
         """Return whose text each is, as a row of the table, and the texts: ordered by row, titles first."""
         every: IntArray = np.arange(table.num_rows, dtype=np.int64)
-        rows, texts = [every], [_plain(table.column(TITLE))]
-        if ALIASES in table.column_names:
+        rows, texts = ([every], [_plain(table.column(TITLE))]) if self._has_names else ([], [])
+        if self._has_names and ALIASES in table.column_names:
             aliases = table.column(ALIASES).combine_chunks()
             rows.append(pc.list_parent_indices(aliases).to_numpy().astype(np.int64))
             texts.append(_plain(pc.list_flatten(aliases)))
         for name in self.columns:
             rows.append(every)
             texts.append(_plain(table.column(name)))
+        if not texts:
+            return every[:0], pa.array([], pa.string())
         row, text = np.concatenate(rows), pa.concat_arrays(texts)
         said = pc.not_equal(pc.utf8_trim_whitespace(text), "").fill_null(False)
         kept = np.flatnonzero(said.to_numpy(zero_copy_only=False))

@@ -37,7 +37,7 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
-    VectorsMissingError,
+    EvidenceMissingError,
 )
 from retrieval.index.reader import Index
 from service.configuration.config import IndexSpec, QueueLimits
@@ -293,7 +293,7 @@ CASES = [
             InvalidLogitsError("NaN"),
             DecodingError("odd"),
             MissingExtraError("faiss", "vectors"),
-            VectorsMissingError("/srv/index: no vectors"),
+            EvidenceMissingError("/srv/index: no vectors"),
         )
     ),
 ]

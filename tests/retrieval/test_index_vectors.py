@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from index_builder.vector_wish import VectorWish
 from retrieval import Retriever
-from retrieval.errors import IndexChecksumError, VectorsMissingError
+from retrieval.errors import IndexChecksumError, EvidenceMissingError
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
 from retrieval.text import TextTokenizer
@@ -74,7 +74,7 @@ def test_an_index_without_vectors_has_nothing_to_warn_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering)) as retriever:
-        assert isinstance(retriever.vectors_problem, VectorsMissingError)
+        assert isinstance(retriever.vectors_problem, EvidenceMissingError)
     assert not caplog.records
 
 

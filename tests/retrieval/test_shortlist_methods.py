@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import GenretError, IndexChecksumError, ModelError, VectorsMissingError
+from retrieval.errors import GenretError, IndexChecksumError, ModelError, EvidenceMissingError
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
 from retrieval.text import TextTokenizer
@@ -333,7 +333,7 @@ def test_shortlist_without_vectors_says_why_and_the_others_go_on(
 ) -> None:
     vectors = None if problem is None else IndexVectors(problem)
     retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors)
-    wanted = VectorsMissingError if problem is None else IndexChecksumError
+    wanted = EvidenceMissingError if problem is None else IndexChecksumError
     assert retriever.vectors is None
     assert isinstance(retriever.vectors_problem, wanted)
     request = RetrieveRequest("one", method="shortlist", shortlist_size=3)

@@ -12,7 +12,7 @@ from retrieval.errors import (
     IndexChecksumError,
     InputError,
     MissingExtraError,
-    VectorsMissingError,
+    EvidenceMissingError,
 )
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
@@ -24,7 +24,7 @@ CONFIG = checkpoint_config()
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
 MODEL = TableModel.random(TOKENIZER.vocab_size, seed=1)
 PROBLEMS = {
-    "missing": VectorsMissingError("the index has no vectors"),
+    "missing": EvidenceMissingError("the index has no vectors"),
     "damaged": IndexChecksumError("vectors.faiss", "expected 1, got 2"),
     "extra": MissingExtraError("faiss", "vectors"),
     "input": InputError("encoder", "expected a model"),
@@ -60,6 +60,6 @@ def test_requests_of_a_batch_have_errors_of_their_own(index: Index) -> None:
     ]
     first, second = retriever.retrieve_batch(asked)
     assert isinstance(first, GenretError)
-    assert isinstance(second, VectorsMissingError)
+    assert isinstance(second, EvidenceMissingError)
     assert first is not second
     assert str(first) == str(second)

@@ -27,7 +27,7 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
-    VectorsMissingError,
+    EvidenceMissingError,
 )
 from retrieval.index.layout import VECTOR_FILES
 from service.errors import (
@@ -57,7 +57,7 @@ EXPECTED = [
     (IndexVersionError("old"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (IndexNotFoundError("gone"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (UnservableIndexError("empty"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (VectorsMissingError("none"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
+    (EvidenceMissingError("none"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (IndexDirectoryError("odd"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (ModelError("no positions"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
     (SourceError("line 3"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
@@ -114,7 +114,7 @@ def test_paths_of_the_server_stay_there() -> None:
     for error in (
         IndexFormatError("/srv/index/x: broken"),
         IndexNotFoundError("/srv/index/x: gone"),
-        VectorsMissingError("/srv/index/x: this version has no vectors"),
+        EvidenceMissingError("/srv/index/x: this version has no vectors"),
     ):
         assert "/srv" not in failure_to_proto(failure_of(error, "id")).SerializeToString().decode("latin1")
 
@@ -128,7 +128,7 @@ def test_a_damaged_index_names_the_file() -> None:
 def test_damaged_vectors_name_their_file_and_missing_ones_say_what_to_do() -> None:
     damaged = failure_to_proto(failure_of(IndexChecksumError("vectors.faiss", "expected x, got y"), "id"))
     assert unpack(damaged)["ErrorInfo"].metadata["file"] == "vectors.faiss"
-    missing = failure_to_proto(failure_of(VectorsMissingError("/srv/x"), "id"))
+    missing = failure_to_proto(failure_of(EvidenceMissingError("/srv/x"), "id"))
     (violation,) = unpack(missing)["PreconditionFailure"].violations
     assert (violation.type, violation.subject) == ("VECTORS", "index")
     assert "--vectors" in violation.description

@@ -20,7 +20,7 @@ from retrieval.errors import (
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
-    VectorsMissingError,
+    EvidenceMissingError,
 )
 from retrieval.index.cli import inspect_command, verify_command
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
@@ -158,7 +158,7 @@ def test_a_sound_version_with_vectors(folder: Path) -> None:
 def test_a_version_without_vectors_says_how_to_get_them(summary: BuildSummary) -> None:
     with (
         Index.open(summary.index) as index,
-        pytest.raises(VectorsMissingError, match=r"no vectors\.faiss; .*genret update INDEX --vectors"),
+        pytest.raises(EvidenceMissingError, match=r"no vectors\.faiss; .*genret update INDEX --vectors"),
     ):
         index.open_vectors_file(VECTORS_FILE)
 

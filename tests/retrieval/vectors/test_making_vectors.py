@@ -17,7 +17,7 @@ pytest.importorskip("sklearn")
 
 import faiss
 
-from retrieval.errors import IndexChecksumError, IndexFormatError, InputError, VectorsMissingError
+from retrieval.errors import IndexChecksumError, IndexFormatError, InputError, EvidenceMissingError
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
@@ -161,7 +161,7 @@ def test_a_column_that_is_not_there_and_a_kind_that_faiss_refuses(tmp_path: Path
         make_vectors(source, LEXICAL, VectorOptions(columns=("kind",)), tmp_path, memory_bytes=MEMORY)
     with pytest.raises(InputError, match="vector_index: faiss makes no index of 'IVFx'"):
         make_vectors(source, LEXICAL, VectorOptions(kind="IVFx"), tmp_path, memory_bytes=MEMORY)
-    with pytest.raises(VectorsMissingError, match="built without vectors"):
+    with pytest.raises(EvidenceMissingError, match="built without vectors"):
         Shortlister.open(source)
 
 

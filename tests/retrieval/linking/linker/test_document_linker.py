@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from retrieval.errors import IndexChecksumError, InputError, VectorsMissingError
+from retrieval.errors import IndexChecksumError, InputError, EvidenceMissingError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
@@ -368,11 +368,11 @@ def test_vectors_that_cannot_be_used_are_refused_before_anything_is_read() -> No
 
 
 def test_a_shortlist_needs_vectors_unless_few_may_be_meant() -> None:
-    with pytest.raises(VectorsMissingError):
+    with pytest.raises(EvidenceMissingError):
         LinkRun(document("m", "m"), method="shortlist")
     few = ScriptedRetriever()
     few.index.num_entities = 100
     LinkRun(document("m", "m"), retriever=few, method="shortlist")
     LinkRun(document("m", "m"), finder=Names({"m": ["Em"]}), candidates="named", method="shortlist")
-    with pytest.raises(VectorsMissingError):
+    with pytest.raises(EvidenceMissingError):
         LinkRun(document("m", "m"), retriever=few, method="shortlist", shortlist_size=99)

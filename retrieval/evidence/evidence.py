@@ -1,0 +1,341 @@
+"""What an index says of a query and its entities, beside the model: candidates, and features of each.
+
+Every kind of evidence proposes entities, and describes any entity by a few numbers (`FEATURES`), whoever
+proposed it. What these are worth is not known here: `retrieval.ranking` weighs them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+from rapidfuzz import process
+from rapidfuzz.distance import Indel
+
+from retrieval.errors import GenretError
+from retrieval.evidence.field import Counted, Field
+from retrieval.evidence.postings import FloatArray, IntArray, Lookup, Mask, Postings
+from retrieval.evidence.terms import Characters, Terms, fold_all
+from retrieval.index.reader import Index
+from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.views import EntityTexts
+
+NAMES, TEXTS, QUERIES, VECTORS, MODEL, WEIGHT = "names", "texts", "queries", "vectors", "model", "weight"
+# Kinds of evidence, in the order in which they are shown.
+KINDS = (NAMES, TEXTS, QUERIES, VECTORS, MODEL, WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One number that describes an entity in the light of a query.
+
+    Attributes:
+        kind: The kind of evidence it comes from.
+        name: Its name, unique within the kind.
+        meaning: What it is.
+    """
+
+    kind: str
+    name: str
+    meaning: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}.{self.name}"
+
+
+_NAME_FEATURES = (
+    Feature(NAMES, "words", "BM25 of the query's words in the name"),
+    Feature(
+        NAMES, "letters", "share of the query's letter trigrams that the name has, rare ones counting more"
+    ),
+    Feature(NAMES, "likeness", "1 - edit distance / length of both (insertions and deletions)"),
+    Feature(NAMES, "beginning", "1 if the name begins with the query"),
+    Feature(
+        NAMES, "mentioned", "`length` if the query holds the name, capitals and accents included; else 0"
+    ),
+    Feature(NAMES, "whole", "1 if the name is the query, capitals, accents and punctuation apart"),
+    Feature(NAMES, "length", "log(1 + letters) of the name"),
+)
+# In a sentence that mentions a name, other things say that the name is meant than in a query that is the name.
+_LONG_FEATURES = tuple(
+    Feature(NAMES, f"{feature.name}_long", f"`{feature.name}` times `query length`")
+    for feature in _NAME_FEATURES
+)
+FEATURES = (
+    *_NAME_FEATURES,
+    *_LONG_FEATURES,
+    Feature(TEXTS, "words", "BM25 of the query's words in the entity's texts"),
+    Feature(TEXTS, "letters", "BM25 of the query's letter trigrams in them"),
+    Feature(QUERIES, "words", "BM25 of the query's words in all past queries for the entity"),
+    Feature(QUERIES, "letters", "BM25 of the query's letter trigrams in them"),
+    Feature(
+        QUERIES,
+        "nearest",
+        "largest share of the query's letter trigrams in one past query, of the 16 entities with most `letters`",
+    ),
+    Feature(QUERIES, "same", "share of the entity in the past queries that are the same as this one"),
+    Feature(VECTORS, "similarity", "cosine of the query and the entity's most similar text"),
+    Feature(MODEL, "logprob", "log P(e | q), at least -40"),
+    Feature(WEIGHT, "weight", "log of the entity's weight"),
+)
+FEATURE_NUMBER = {str(feature): number for number, feature in enumerate(FEATURES)}
+
+# From so many words on a query is as long as any, for `query length` = log(words) / log(16).
+_LONG_QUERY = 16
+LEAST_LOGPROB = -40.0
+_EDGES = re.compile(r"\W+")
+# Candidates described at once: their texts are read and looked through.
+_BLOCK = 1024
+# Candidates whose past queries are read one by one.
+_COMPARED = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A query as evidence sees it.
+
+    Attributes:
+        text: As it was asked.
+        folded: As it is compared.
+        words: Its different words. Shape: (n,), uint32.
+        letters: Its different trigrams. Shape: (m,), uint32.
+        lookups: Per field where the lists of its words and of its trigrams lie.
+        vector: By the encoder. Shape: (d,); None without one.
+    """
+
+    text: str
+    folded: str
+    words: npt.NDArray[np.uint32]
+    letters: npt.NDArray[np.uint32]
+    lookups: dict[str, tuple[Lookup, Lookup]]
+    vector: FloatArray | None = None
+
+    @property
+    def length(self) -> float:
+        """`query length` of the features: 0 for one word, 1 for sixteen or more."""
+        return min(1.0, math.log(max(self.folded.count(" ") + 1, 1)) / math.log(_LONG_QUERY))
+
+
+class Evidence:
+    """The evidence of one open index. Safe to use from several threads.
+
+    Args:
+        index: The index.
+        names: The field of titles and aliases; None where there is none to be used.
+        texts: The field of the columns of texts.
+        queries: The field of past queries.
+        vectors: Proposes by vectors.
+        problems: Kinds that the index has and that cannot be used, and why.
+
+    Attributes:
+        fields: The fields that can be used, by kind.
+        vectors: Proposes by vectors; None without.
+        problems: Kinds that the index has and that cannot be used, and why.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        names: Field | None = None,
+        texts: Field | None = None,
+        queries: Field | None = None,
+        vectors: Shortlister | None = None,
+        problems: Mapping[str, GenretError] = MappingProxyType({}),
+    ) -> None:
+        self.vectors = vectors
+        self.problems = problems
+        fields = {NAMES: names, TEXTS: texts, QUERIES: queries}
+        self.fields: Mapping[str, Field] = {
+            kind: field for kind, field in fields.items() if field is not None
+        }
+        self._names = EntityTexts(index)
+        self._weights = index.weights
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of evidence that can be used, in the order of `KINDS`, `MODEL` apart."""
+        has = {
+            *self.fields,
+            *([VECTORS] if self.vectors else []),
+            *([WEIGHT] if self._weights is not None else []),
+        }
+        return tuple(kind for kind in KINDS if kind in has)
+
+    def ask(self, texts: Sequence[str]) -> list[Asked]:
+        """Look up queries. The encoder of the vectors sees all of them at once.
+
+        Raises:
+            ModelError: the encoder fails.
+        """
+        vectors = [None] * len(texts) if self.vectors is None else list(self.vectors.embed(texts))
+        asked = []
+        for text, vector in zip(texts, vectors, strict=True):
+            (folded,) = fold_all([text])
+            characters = Characters([folded])
+            words, letters = np.unique(characters.words().term), np.unique(characters.letters().term)
+            lookups = {kind: field.look_up(words, letters) for kind, field in self.fields.items()}
+            asked.append(Asked(text, folded, words, letters, lookups, vector))
+        return asked
+
+    def propose(self, asked: Asked, size: int, allowed: Mask | None = None) -> IntArray:
+        """Return the entities that any kind proposes, in order of their numbers.
+
+        Args:
+            asked: The query.
+            size: Most texts that each kind proposes, by each of its ways to search.
+            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+        """
+        found = [field.propose(asked.lookups[kind], size, allowed) for kind, field in self.fields.items()]
+        if self.vectors is not None and asked.vector is not None:
+            found.append(self.vectors.search(asked.text, asked.vector, size, allowed).entities)
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
+    def features(self, asked: Asked, entities: IntArray, without_same: bool = False) -> FloatArray:
+        """Return what entities are like in the light of a query.
+
+        Args:
+            asked: The query.
+            entities: Their numbers. Shape: (n,), int64.
+            without_same: Whether past queries that are the same as this one are left out: weights are fitted
+                on queries that were asked, as if they had not been.
+
+        Returns:
+            Columns as in `FEATURES`; 0 of kinds that there are none of, and of the model.
+            Shape: (n, number of features), float32.
+        """
+        found = np.zeros((len(entities), len(FEATURES)), np.float32)
+        for begin in range(0, len(entities), _BLOCK):
+            part = slice(begin, begin + _BLOCK)
+            self._describe(asked, entities[part], found[part])
+        if QUERIES in self.fields:
+            self._compare_queries(asked, entities, found, without_same)
+        if self.vectors is not None and asked.vector is not None and len(entities):
+            similarities = self.vectors.similarities(asked.text, entities.tolist())
+            found[:, FEATURE_NUMBER["vectors.similarity"]] = similarities
+        if self._weights is not None:
+            found[:, FEATURE_NUMBER["weight.weight"]] = np.log(np.maximum(self._weights[entities], 1e-9))
+        return found
+
+    def _describe(self, asked: Asked, entities: IntArray, found: FloatArray) -> None:
+        if NAMES in self.fields:
+            batch = self._names.of(entities)
+            names = _describe_names(asked, batch.texts, self.fields[NAMES])
+            _maxima(found, entities, batch.numbers, names)
+        for kind in (TEXTS, QUERIES):
+            if kind in self.fields:
+                columns = _columns(kind)
+                scores = self.fields[kind].scores_of(asked.lookups[kind], entities)
+                found[:, columns.start : columns.start + 2] = scores
+
+    def _compare_queries(
+        self, asked: Asked, entities: IntArray, found: FloatArray, without_same: bool
+    ) -> None:
+        """Compare the query with past queries themselves, those for the entities that these say most for."""
+        letters, nearest = FEATURE_NUMBER["queries.letters"], FEATURE_NUMBER["queries.nearest"]
+        order = np.argsort(-found[:, letters], kind="stable")[:_COMPARED]
+        chosen = order[found[order, letters] > 0]
+        past = self.fields[QUERIES].queries_of(entities[chosen])
+        folded = fold_all([query for mine in past for query, _ in mine])
+        owner = np.repeat(chosen, [len(mine) for mine in past])
+        is_same = np.array([text == asked.folded for text in folded], np.bool_)
+        lookup = asked.lookups[QUERIES][1]
+        shares = _overlap(Characters(folded).letters(), lookup, len(folded)) / _total(lookup)
+        if without_same:
+            shares[is_same] = 0
+            self._forget(asked, entities, found, chosen, past, folded)
+        else:
+            counts = np.array([count for mine in past for _, count in mine], np.float32)
+            same = np.zeros(len(entities), np.float32)
+            np.add.at(same, owner[is_same], counts[is_same])
+            found[:, FEATURE_NUMBER["queries.same"]] = same / max(same.sum(), 1)
+        np.maximum.at(found[:, nearest], owner, shares)
+
+    def _forget(
+        self,
+        asked: Asked,
+        entities: IntArray,
+        found: FloatArray,
+        chosen: IntArray,
+        past: Sequence[Sequence[Counted]],
+        folded: Sequence[str],
+    ) -> None:
+        """Score the past queries of entities as if this query had not been among them."""
+        at, field = 0, self.fields[QUERIES]
+        for place, mine in zip(chosen.tolist(), past, strict=True):
+            others = [text for text in folded[at : at + len(mine)] if text != asked.folded]
+            if len(others) < len(mine):
+                characters = Characters([" ".join(others)])
+                for number, terms, lookup, postings in zip(
+                    range(2),
+                    (characters.words(), characters.letters()),
+                    asked.lookups[QUERIES],
+                    (field.words, field.letters),
+                    strict=True,
+                ):
+                    score = _overlap(terms, lookup, 1) * _factor(terms, postings, 1)
+                    found[place, _columns(QUERIES).start + number] = score[0]
+            at += len(mine)
+
+
+def _describe_names(asked: Asked, names: Sequence[str], field: Field) -> FloatArray:
+    """Return the features of names. Shape: (len(names), number of features of names)."""
+    folded = fold_all(names)
+    characters = Characters(folded)
+    words, letters = asked.lookups[NAMES]
+    of_words = characters.words()
+    text = f" {_EDGES.sub(' ', asked.text)} "
+    length = np.log1p([len(name) for name in folded])
+    columns = [
+        _overlap(of_words, words, len(names)) * _factor(of_words, field.words, len(names)),
+        _overlap(characters.letters(), letters, len(names)) / _total(letters),
+        process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0],
+        [name.startswith(asked.folded) for name in folded],
+        [f" {_EDGES.sub(' ', name).strip()} " in text for name in names] * length,
+        [name == asked.folded for name in folded],
+        length,
+    ]
+    plain = np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
+    return np.concatenate([plain, plain * np.float32(asked.length)], axis=1)
+
+
+def _maxima(found: FloatArray, entities: IntArray, owner: IntArray, names: FloatArray) -> None:
+    """Give every entity the largest of each feature of its names, and the length of the one most alike."""
+    order = np.argsort(entities, kind="stable")
+    at = order[np.searchsorted(entities[order], owner)]
+    columns = _columns(NAMES)
+    best = np.full((len(entities), names.shape[1]), -np.inf, np.float32)
+    np.maximum.at(best, at, names)
+    likeness, length = FEATURE_NUMBER["names.likeness"], FEATURE_NUMBER["names.length"]
+    is_best = names[:, likeness] == best[at, likeness]
+    for column in (length, length + len(_NAME_FEATURES)):
+        best[:, column] = 0
+        best[at[is_best], column] = names[is_best, column]
+    found[:, columns] = np.where(np.isneginf(best), 0, best)
+
+
+def _overlap(terms: Terms, lookup: Lookup, count: int) -> FloatArray:
+    """Return the idf of the query's terms that each of `count` texts has, added up. Shape: (count,)."""
+    if not len(lookup.term) or not len(terms.term):
+        return np.zeros(count, np.float32)
+    at = np.minimum(np.searchsorted(lookup.term, terms.term), len(lookup.term) - 1)
+    idf = np.where(lookup.term[at] == terms.term, lookup.idf[at], 0)
+    return np.bincount(terms.text, weights=idf, minlength=count).astype(np.float32)
+
+
+def _factor(terms: Terms, postings: Postings, count: int) -> FloatArray:
+    lengths = np.bincount(terms.text, minlength=count)
+    return postings.length_factor[np.minimum(lengths, len(postings.length_factor) - 1)]
+
+
+def _total(lookup: Lookup) -> float:
+    return max(float(lookup.idf.sum()), 1e-9)
+
+
+def _columns(kind: str) -> slice:
+    numbers = [number for number, feature in enumerate(FEATURES) if feature.kind == kind]
+    return slice(numbers[0], numbers[-1] + 1)

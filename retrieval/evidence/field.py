@@ -1,0 +1,309 @@
+"""One field of the entities of an index: texts with their owners, found by words and by letter trigrams.
+
+A field is one Arrow file with a record batch per block of 65,536 texts, in the order of their owners. It is
+written block by block and read where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from retrieval.errors import IndexFormatError
+from retrieval.evidence.postings import BLOCK_TEXTS, Block, FloatArray, IntArray, Lookup, Mask, Postings
+from retrieval.evidence.terms import Characters, fold_all
+
+WORDS, LETTERS = "words", "letters"
+_LISTS = {"term": pa.uint32(), "begin": pa.uint32(), "text": pa.uint16(), "length": pa.uint8()}
+_OWNER, _QUERIES, _COUNTS = "owner", "queries", "counts"
+
+# Entities read at once.
+_READ = 16_384
+
+# A query that was asked, and how often.
+Counted = tuple[str, int]
+
+
+def field_schema(has_queries: bool) -> pa.Schema:
+    """Return the schema of a field's file.
+
+    Args:
+        has_queries: Whether a text is made of queries, which are kept themselves: they are nowhere else.
+    """
+    columns = [
+        pa.field(f"{kind}_{name}", _lists_of(item), nullable=False)
+        for kind in (WORDS, LETTERS)
+        for name, item in _LISTS.items()
+    ]
+    columns.append(pa.field(_OWNER, _lists_of(pa.int32())))
+    if has_queries:
+        columns.append(pa.field(_QUERIES, _lists_of(pa.list_(pa.field("item", pa.string(), nullable=False)))))
+        columns.append(pa.field(_COUNTS, _lists_of(pa.list_(pa.field("item", pa.int32(), nullable=False)))))
+    return pa.schema(columns)
+
+
+def _lists_of(item: pa.DataType) -> pa.DataType:
+    return pa.large_list(pa.field("item", item, nullable=False))
+
+
+def write_field(path: Path, batches: Iterable[tuple[IntArray, Sequence[str]]]) -> Iterator[int]:
+    """Write a field's file, and yield after every block how many texts have been written.
+
+    Args:
+        path: Of the file, which is not there yet.
+        batches: Owners, never falling, and their texts.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := field_schema(False)) as writer:
+        done = 0
+        for owner, texts in _blocks(batches):
+            row = _block_row(owner, texts, done)
+            writer.write_batch(pa.record_batch(row, schema=schema))
+            done += len(texts)
+            yield done
+
+
+def write_queries(
+    path: Path, batches: Iterable[tuple[IntArray, Sequence[Sequence[Counted]]]]
+) -> Iterator[int]:
+    """Write the field of past queries: the text of an entity is all that it was asked for with.
+
+    Args:
+        path: Of the file, which is not there yet.
+        batches: Owners, rising, and the queries of each.
+
+    Yields:
+        After every block how many entities have been written.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := field_schema(True)) as writer:
+        done = 0
+        for owner, asked in _blocks(batches):
+            row = _block_row(owner, ["\n".join(query for query, _ in mine) for mine in asked], done)
+            for at, item in ((0, pa.string()), (1, pa.int32())):
+                row.append(_one_list(pa.array([[one[at] for one in mine] for mine in asked], pa.list_(item))))
+            writer.write_batch(pa.record_batch(row, schema=pa.schema([*schema])).cast(schema))
+            done += len(asked)
+            yield done
+
+
+def _block_row(owner: IntArray, texts: Sequence[str], done: int) -> list[pa.Array]:
+    """Return the columns of a block, which `done` texts come before."""
+    characters = Characters(fold_all(texts))
+    row: list[pa.Array] = []
+    for terms in (characters.words(), characters.letters()):
+        block = Block.of(terms, len(texts))
+        row += [_one_list(pa.array(getattr(block, name))) for name in _LISTS]
+    # Where text n is of entity n, for all of a block, its owners need no room.
+    is_plain = np.array_equal(owner, np.arange(done, done + len(owner)))
+    owners = _one_list(pa.array(owner.astype(np.int32)))
+    row.append(pa.nulls(1, owners.type) if is_plain else owners)
+    return row
+
+
+_Text = TypeVar("_Text")
+
+
+def _blocks(batches: Iterable[tuple[IntArray, Sequence[_Text]]]) -> Iterator[tuple[IntArray, list[_Text]]]:
+    owners: list[IntArray] = []
+    texts: list[_Text] = []
+    for owner, some in batches:
+        owners.append(owner)
+        texts += some
+        while len(texts) >= BLOCK_TEXTS:
+            every = np.concatenate(owners)
+            yield every[:BLOCK_TEXTS], texts[:BLOCK_TEXTS]
+            owners, texts = [every[BLOCK_TEXTS:]], texts[BLOCK_TEXTS:]
+    if texts:
+        yield np.concatenate(owners), texts
+
+
+def _one_list(items: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(
+        pa.array([0, len(items)], pa.int64()), items, type=_lists_of(items.type)
+    )
+
+
+class Field:
+    """An open field. Safe to use from several threads.
+
+    Args:
+        words: Found by words.
+        letters: Found by letter trigrams.
+        owner: The entity of every text, never falling; None: text n is of entity n. Shape: (num_texts,).
+        queries: Per text the queries that it is made of, and how often each was asked; None: of none.
+    """
+
+    def __init__(
+        self,
+        words: Postings,
+        letters: Postings,
+        owner: npt.NDArray[np.int32] | None,
+        queries: tuple[pa.ChunkedArray, pa.ChunkedArray] | None = None,
+    ) -> None:
+        self.words = words
+        self.letters = letters
+        self.owner = owner
+        self._queries = queries
+        self.num_texts = words.num_texts
+
+    @classmethod
+    def read(cls, data: pa.Buffer, name: str, num_entities: int, has_queries: bool = False) -> Self:
+        """Open a mapped file.
+
+        Args:
+            data: The file.
+            name: Its name, for messages.
+            num_entities: Owners are below this.
+            has_queries: Whether it is the field of past queries.
+
+        Raises:
+            IndexFormatError: it is no such file, or its lists point outside of their texts.
+        """
+        try:
+            reader = pa.ipc.open_file(pa.BufferReader(data))
+            if not reader.schema.equals(field_schema(has_queries)):
+                raise IndexFormatError(f"{name}: expected the columns of a field of evidence")
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            for batch in batches:
+                batch.validate(full=has_queries)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
+        words, letters = ([_block_of(batch, kind, name) for batch in batches] for kind in (WORDS, LETTERS))
+        for i, (one, other) in enumerate(zip(words, letters, strict=True)):
+            is_last = i == len(words) - 1
+            if len(one.length) != len(other.length) or not (is_last or len(one.length) == BLOCK_TEXTS):
+                raise IndexFormatError(f"{name}: block {i} has another number of texts than it must have")
+        owner = _owners(batches, [len(block.length) for block in words], num_entities, name)
+        queries = None
+        if has_queries:
+            queries = _queries_of(batches, [len(block.length) for block in words], name)
+        return cls(Postings(words), Postings(letters), owner, queries)
+
+    def look_up(
+        self, words: npt.NDArray[np.uint32], letters: npt.NDArray[np.uint32]
+    ) -> tuple[Lookup, Lookup]:
+        """Return where the lists of a query's words and trigrams lie."""
+        return self.words.look_up(words), self.letters.look_up(letters)
+
+    def propose(self, lookups: tuple[Lookup, Lookup], size: int, allowed: Mask | None) -> IntArray:
+        """Return the entities of the best texts by words and by trigrams, at most `size` texts of each."""
+        found = [
+            postings.search(lookup, size, self.owner, allowed)[0]
+            for postings, lookup in zip((self.words, self.letters), lookups, strict=True)
+        ]
+        texts = np.concatenate(found)
+        return np.unique(texts if self.owner is None else self.owner[texts]).astype(np.int64)
+
+    def scores_of(self, lookups: tuple[Lookup, Lookup], entities: IntArray) -> FloatArray:
+        """Return the BM25 of the text of each of some entities, by words and by trigrams; 0 without one.
+
+        For fields with at most one text per entity. Shape: (len(entities), 2).
+        """
+        scores = np.zeros((len(entities), 2), np.float32)
+        at, has_one = self._texts_of(entities)
+        for column, postings, lookup in zip((0, 1), (self.words, self.letters), lookups, strict=True):
+            scores[has_one, column] = postings.scores_of(lookup, at[has_one])
+        return scores
+
+    def _texts_of(self, entities: IntArray) -> tuple[IntArray, Mask]:
+        """Return the number of the text of every entity, and whether it has one."""
+        if self.owner is None or not self.num_texts:
+            return entities, entities < self.num_texts
+        at = np.minimum(np.searchsorted(self.owner, entities), self.num_texts - 1)
+        return at, self.owner[at] == entities
+
+    def queries_of(self, entities: IntArray) -> list[list[Counted]]:
+        """Return the past queries of entities, none of those that no query was for."""
+        at, has_some = self._texts_of(entities)
+        if self._queries is None or not has_some.any():
+            return [[] for _ in entities]
+        places = pa.array(np.where(has_some, at, 0))
+        asked, counts = (column.take(places).to_pylist() for column in self._queries)
+        return [
+            list(zip(mine, times, strict=True)) if there else []
+            for mine, times, there in zip(asked, counts, has_some.tolist(), strict=True)
+        ]
+
+    def sample_queries(self, count: int, random: Random) -> list[tuple[int, list[Counted]]]:
+        """Return some entities that have past queries, in order, with these; the same ones for the same seed."""
+        places = np.array(sorted(random.sample(range(self.num_texts), min(count, self.num_texts))), np.int64)
+        mine = places if self.owner is None else self.owner[places].astype(np.int64)
+        return list(zip(mine.tolist(), self.queries_of(mine), strict=True))
+
+    def all_queries(self) -> Iterator[tuple[int, list[Counted]]]:
+        """Yield every entity that has past queries, in order, with them."""
+        for begin in range(0, self.num_texts, _READ):
+            end = min(begin + _READ, self.num_texts)
+            mine = np.arange(begin, end) if self.owner is None else self.owner[begin:end]
+            yield from zip(mine.tolist(), self.queries_of(mine.astype(np.int64)), strict=True)
+
+
+def _queries_of(
+    batches: Sequence[pa.RecordBatch], sizes: Sequence[int], name: str
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    columns = []
+    for column in (_QUERIES, _COUNTS):
+        item = field_schema(True).field(column).type.value_type
+        parts = [batch.column(column)[0].values for batch in batches]
+        columns.append(pa.chunked_array(parts, item))
+        if [len(part) for part in parts] != list(sizes):
+            raise IndexFormatError(f"{name}: the {column} of a block are not one list per entity")
+    lengths = [pc.list_value_length(column) for column in columns]
+    if not lengths[0].equals(lengths[1]):
+        raise IndexFormatError(f"{name}: an entity has another number of queries than of counts")
+    return columns[0], columns[1]
+
+
+def _block_of(batch: pa.RecordBatch, kind: str, name: str) -> Block:
+    if batch.num_rows != 1:
+        raise IndexFormatError(f"{name}: expected one row per block, got {batch.num_rows}")
+    term, begin, text, length = (
+        batch.column(f"{kind}_{part}")[0].values.to_numpy(zero_copy_only=True) for part in _LISTS
+    )
+    is_sound = (
+        len(begin) == len(term) + 1
+        and 0 < len(length) <= BLOCK_TEXTS
+        and int(begin[0]) == 0
+        and int(begin[-1]) == len(text)
+        and bool((begin[1:] >= begin[:-1]).all())
+        and bool((term[1:] > term[:-1]).all())
+    )
+    if not is_sound:
+        raise IndexFormatError(f"{name}: the {kind} of a block do not fit its lists")
+    return Block(term, begin, text, length)
+
+
+def _owners(
+    batches: Sequence[pa.RecordBatch], sizes: Sequence[int], num_entities: int, name: str
+) -> npt.NDArray[np.int32] | None:
+    total = sum(sizes)
+    parts, done = [], 0
+    for batch, size in zip(batches, sizes, strict=True):
+        column = batch.column(_OWNER)
+        mine = np.arange(done, done + size, dtype=np.int32)
+        if not column.null_count:
+            mine = column[0].values.to_numpy(zero_copy_only=True)
+            if len(mine) != size:
+                raise IndexFormatError(f"{name}: expected {size} owners in a block, got {len(mine)}")
+        parts.append(mine)
+        done += size
+    if all(batch.column(_OWNER).null_count for batch in batches):
+        if total > num_entities:
+            raise IndexFormatError(f"{name}: {total} texts of {num_entities} entities, without owners")
+        return None
+    owner = np.concatenate(parts)
+    if int(owner.min()) < 0 or int(owner.max()) >= num_entities or (owner[1:] < owner[:-1]).any():
+        raise IndexFormatError(f"{name}: owners are not in order, or not entities of the index")
+    return owner

@@ -1,0 +1,167 @@
+"""Which texts have which terms: lists in blocks of 65,536 texts, searched by BM25.
+
+A block's lists hold places in the block, two bytes each, and a score is added up in a block's array, which
+stays in the cache of a core. A text has a term or not: titles hardly ever say a word twice. What a term
+counts is then the same in all of its texts, and no weights are stored:
+
+    score(q, d) = length_factor(d) * sum of idf(t) over the terms t of q that d has
+    idf(t) = log(1 + (N - n(t) + 1/2) / (n(t) + 1/2))
+    length_factor(d) = (k1 + 1) / (1 + k1 * (1 - b + b * length(d) / mean length))
+
+(Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009, equation 3.15, with term frequency 1.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.evidence.loops import accumulate, best_of_block, overlaps
+from retrieval.evidence.terms import Terms
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+BLOCK_TEXTS = 1 << 16
+_K1, _B = 1.2, 0.5
+_MAX_LENGTH = 255
+# Of the terms of a query at most so many are looked up, the rarest: the others hardly tell texts apart.
+_MAX_TERMS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The lists of one block.
+
+    Attributes:
+        term: Terms that occur, rising. Shape: (t,), uint32.
+        begin: Where the list of each begins, and the end. Shape: (t + 1,), uint32.
+        text: The lists: places in the block, rising in each list. Shape: (p,), uint16.
+        length: Number of terms of every text, at most 255. Shape: (n,), uint8.
+    """
+
+    term: npt.NDArray[np.uint32]
+    begin: npt.NDArray[np.uint32]
+    text: npt.NDArray[np.uint16]
+    length: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, terms: Terms, num_texts: int) -> Block:
+        """Make the lists of at most 65,536 texts."""
+        pairs = np.sort((terms.term.astype(np.uint64) << np.uint64(16)) | terms.text.astype(np.uint64))
+        each = (pairs >> np.uint64(16)).astype(np.uint32)
+        first = np.flatnonzero(np.diff(each, prepend=each[:1] ^ 1) != 0) if len(each) else each
+        length = np.bincount(terms.text, minlength=num_texts)
+        return cls(
+            each[first],
+            np.append(first, len(pairs)).astype(np.uint32),
+            pairs.astype(np.uint16),
+            np.minimum(length, _MAX_LENGTH).astype(np.uint8),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """Where the lists of a query's terms lie.
+
+    Attributes:
+        term: The terms of the query. Shape: (q,), uint32.
+        begin: Where the list of each begins in each block. Shape: (blocks, q), int64.
+        end: Where it ends; where it begins if there is none. Shape: (blocks, q), int64.
+        idf: What each counts; of one that no text has, as of one that one text has. Shape: (q,), float32.
+        is_known: Whether any text has it. Shape: (q,), bool.
+    """
+
+    term: npt.NDArray[np.uint32]
+    begin: IntArray
+    end: IntArray
+    idf: FloatArray
+    is_known: Mask
+
+
+class Postings:
+    """The lists of all blocks. Safe to use from several threads.
+
+    Args:
+        blocks: All but the last of 65,536 texts.
+    """
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self.num_texts = sum(len(block.length) for block in blocks)
+        total = sum(len(block.text) for block in blocks)
+        mean = max(total / max(self.num_texts, 1), 1.0)
+        lengths = np.arange(_MAX_LENGTH + 1, dtype=np.float32)
+        self.length_factor: FloatArray = (_K1 + 1) / (1 + _K1 * (1 - _B + _B * lengths / mean))
+
+    def look_up(self, terms: npt.NDArray[np.uint32]) -> Lookup:
+        """Return where the lists of a query's different terms lie, of the rarest if they are many."""
+        shape = (len(self._blocks), len(terms))
+        begin, end = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for i, block in enumerate(self._blocks):
+            at = np.searchsorted(block.term, terms)
+            at[at == len(block.term)] = 0
+            found = block.term[at] == terms if len(block.term) else np.zeros(len(terms), np.bool_)
+            begin[i] = block.begin[at]
+            end[i] = np.where(found, block.begin[at + 1] if len(block.term) else 0, begin[i])
+        count = (end - begin).sum(axis=0)
+        idf = np.log1p((self.num_texts - np.maximum(count, 1) + 0.5) / (np.maximum(count, 1) + 0.5))
+        return Lookup(terms, begin, end, idf.astype(np.float32), count > 0)
+
+    def search(
+        self, lookup: Lookup, size: int, owner: IntArray | None = None, allowed: Mask | None = None
+    ) -> tuple[IntArray, FloatArray]:
+        """Return the best texts, best first, and their scores; equal ones by number.
+
+        Args:
+            lookup: Of the query.
+            size: Most texts.
+            owner: The entity of every text; None: text n is of entity n. Shape: (num_texts,).
+            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+        """
+        chosen = np.flatnonzero(lookup.is_known)
+        if len(chosen) > _MAX_TERMS:
+            chosen = np.sort(chosen[np.argsort(-lookup.idf[chosen], kind="stable")[:_MAX_TERMS]])
+        weights = lookup.idf[chosen]
+        totals = np.zeros(BLOCK_TEXTS, np.float32)
+        room = (np.empty(BLOCK_TEXTS, np.int32), np.empty(BLOCK_TEXTS, np.float32))
+        texts, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+        found, least = 0, np.float32(0)
+        for i, block in enumerate(self._blocks):
+            begin, end = lookup.begin[i, chosen], lookup.end[i, chosen]
+            accumulate(block.text, begin, end, weights, totals)
+            count = best_of_block(totals, block.length, self.length_factor, least, *room)
+            if not count:
+                continue
+            place, score = room[0][:count] + i * BLOCK_TEXTS, room[1][:count].copy()
+            if allowed is not None:
+                kept = allowed[place if owner is None else owner[place]]
+                place, score = place[kept], score[kept]
+            texts.append(place)
+            scores.append(score)
+            found += len(place)
+            if found > 4 * size:
+                all_scores, all_texts = np.concatenate(scores), np.concatenate(texts)
+                least = np.partition(all_scores, -size)[-size]
+                kept = all_scores >= least
+                texts, scores = [all_texts[kept]], [all_scores[kept]]
+                found = len(texts[0])
+        all_scores, all_texts = np.concatenate(scores), np.concatenate(texts)
+        order = np.lexsort((all_texts, -all_scores))[:size]
+        return all_texts[order], all_scores[order]
+
+    def scores_of(self, lookup: Lookup, texts: IntArray) -> FloatArray:
+        """Return the scores of some texts, by all terms of the query. Shape: (len(texts),)."""
+        sums = np.zeros(len(texts), np.float32)
+        block = texts // BLOCK_TEXTS
+        for i in np.unique(block).tolist():
+            mine = np.flatnonzero(block == i)
+            places = (texts[mine] % BLOCK_TEXTS).astype(np.uint16)
+            some = np.zeros(len(mine), np.float32)
+            overlaps(self._blocks[i].text, lookup.begin[i], lookup.end[i], lookup.idf, places, some)
+            sums[mine] = some * self.length_factor[self._blocks[i].length[places]]
+        return sums

@@ -1,0 +1,109 @@
+"""From queries with their answers to a fitted ranking: candidates as `auto` finds them, then the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.evidence.evidence import FEATURE_NUMBER, Evidence
+from retrieval.evidence.postings import IntArray
+from retrieval.ranking.fitting import Example
+from retrieval.ranking.made_queries import MadeQuery
+from retrieval.ranking.model import Ranking
+
+# Texts that each kind of evidence proposes, by each of its ways to search.
+PROPOSALS = 50
+
+# From a query and the entities proposed to further entities and log P(e | q) of all of them.
+Decode = Callable[[str, IntArray], tuple[IntArray, npt.NDArray[np.float64]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A query and the entities that answer it.
+
+    Attributes:
+        text: The query.
+        entities: Their numbers; empty where nothing of the index is meant.
+        weight: How much the query counts in a fit.
+        name: Whoever has this name is right, too; "" for nobody.
+    """
+
+    text: str
+    entities: tuple[int, ...]
+    weight: float = 1.0
+    name: str = ""
+
+
+def labelled(made: Iterable[MadeQuery]) -> list[Labelled]:
+    """Return queries made from the catalogue with their answers."""
+    return [Labelled(query.text, (query.entity,), 1.0, query.name) for query in made]
+
+
+def example_of(query: Labelled, evidence: Evidence, decode: Decode | None = None) -> Example:
+    """Return the candidates of a query, as `auto` would find them, had it never been asked before.
+
+    Args:
+        query: The query.
+        evidence: Proposes and describes candidates.
+        decode: Asks the model; None: there is none.
+    """
+    (asked,) = evidence.ask([query.text])
+    entities = evidence.propose(asked, PROPOSALS)
+    logprobs = None
+    if decode is not None:
+        entities, logprobs = decode(query.text, entities)
+    right = np.isin(entities, query.entities)
+    if query.name:
+        (called,) = evidence.ask([query.name])
+        right |= evidence.features(called, entities)[:, FEATURE_NUMBER["names.whole"]] == 1
+    return Example(evidence.features(asked, entities, without_same=True), right, logprobs, query.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How well a ranking does on queries whose answers are known.
+
+    Attributes:
+        hits: Share of the queries with a right entity first, and among ten; ties count against it.
+        loss: Mean of -log P of the right entities, at most 20 each.
+        calibration_error: Mean distance of the first candidate's probability and how often it is right, over
+            ten bins of equal width.
+        firsts: Per query whether a right entity is first.
+    """
+
+    hits: tuple[float, float]
+    loss: float
+    calibration_error: float
+    firsts: npt.NDArray[np.bool_]
+
+
+def quality_of(ranking: Ranking, examples: Sequence[Example]) -> Quality:
+    """Return how well a ranking does."""
+    places, losses, sure = [], [], []
+    for example in examples:
+        ranked = ranking.rank(example.features, example.logprobs)
+        right = example.right
+        best = ranked.scores[right].max(initial=-np.inf)
+        places.append(int((ranked.scores[~right] >= best).sum()) if right.any() else len(right) + 10)
+        losses.append(min(-np.log(max(float(ranked.probabilities[right].sum()), 1e-12)), 20.0))
+        sure.append(float(ranked.probabilities.max(initial=0)))
+    firsts = np.array(places) == 0
+    count = max(len(places), 1)
+    return Quality(
+        (float(firsts.sum()) / count, float((np.array(places) < 10).sum()) / count),
+        float(np.mean(losses)) if losses else 0.0,
+        calibration_error(np.array(sure), firsts),
+        firsts,
+    )
+
+
+def calibration_error(sure: npt.NDArray[np.float64], is_right: npt.NDArray[np.bool_]) -> float:
+    """Return the expected calibration error over ten bins of equal width (Guo et al. 2017, equation 3)."""
+    bins = np.minimum((sure * 10).astype(np.int64), 9)
+    counts = np.bincount(bins, minlength=10)
+    gaps = np.abs(np.bincount(bins, sure, minlength=10) - np.bincount(bins, is_right, minlength=10))
+    return float(gaps.sum() / max(counts.sum(), 1))
