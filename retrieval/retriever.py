@@ -238,7 +238,7 @@ class Retriever(Questions):
 
     @property
     def vectors_problem(self) -> GenretError | None:
-        """Why nothing proposes entities, `EvidenceMissingError` without vectors; None where something does."""
+        """Why no vectors propose entities, `EvidenceMissingError` without any; None where they do."""
         return self._vectors.problem
 
     def __repr__(self) -> str:

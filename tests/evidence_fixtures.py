@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from index_builder.config import BuildOptions
 from index_builder.build import build_index
+from index_builder.config import BuildOptions
 from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, Evidence
 from retrieval.evidence.field import Counted, Field, write_field, write_queries
 from retrieval.evidence.making import make_fields
@@ -23,8 +23,8 @@ from retrieval.sources.columns import ColumnMapping
 from tests.index_fixtures import character_tokenizer, write_titles
 
 WORDS = [
-    "red", "blue", "green", "dog", "cat", "house", "river", "old", "new", "town", "of", "the", "über", "straße",
-    "東京", "Łódź", "a", "1984", "km", "king", "queen", "jungle", "book", "film", "water", "stone",
+    "red", "blue", "green", "dog", "cat", "house", "river", "old", "new", "town", "of", "the", "über",
+    "straße", "東京", "Łódź", "a", "1984", "km", "king", "queen", "jungle", "book", "film", "water", "stone",
 ]  # fmt: skip
 HEADER = "entity_id\ttitle\taliases\tdescription\tplot\tfame"
 
@@ -102,7 +102,9 @@ def look_up(field: Field, query: str) -> tuple[Lookup, Lookup]:
     return field.look_up(np.unique(characters.words().term), np.unique(characters.letters().term))
 
 
-def build_catalogue(folder: Path, lines: Sequence[str], header: str = HEADER, weight: str | None = None) -> Path:
+def build_catalogue(
+    folder: Path, lines: Sequence[str], header: str = HEADER, weight: str | None = None
+) -> Path:
     """Build an index of a TSV file, tokens being characters; it has no evidence."""
     source = write_titles(folder / "titles.tsv", [header, *lines])
     tokenizer = character_tokenizer("".join(lines))
@@ -128,5 +130,3 @@ def evidence_of(
         if file in names
     }
     return Evidence(index, fields.get(NAMES), fields.get(TEXTS), fields.get(QUERIES))
-
-

@@ -61,7 +61,7 @@ _NAME_FEATURES = (
     Feature(NAMES, "whole", "1 if the name is the query, capitals, accents and punctuation apart"),
     Feature(NAMES, "length", "log(1 + letters) of the name"),
 )
-# In a sentence that mentions a name, other things say that the name is meant than in a query that is the name.
+# What says that a name is meant differs between a query that is a name and a sentence that holds one.
 _LONG_FEATURES = tuple(
     Feature(NAMES, f"{feature.name}_long", f"`{feature.name}` times `query length`")
     for feature in _NAME_FEATURES
@@ -76,7 +76,7 @@ FEATURES = (
     Feature(
         QUERIES,
         "nearest",
-        "largest share of the query's letter trigrams in one past query, of the 16 entities with most `letters`",
+        "largest share of the query's letter trigrams in one past query; of the 16 with most `letters`",
     ),
     Feature(QUERIES, "same", "share of the entity in the past queries that are the same as this one"),
     Feature(VECTORS, "similarity", "cosine of the query and the entity's most similar text"),

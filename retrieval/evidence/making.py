@@ -63,9 +63,8 @@ def make_fields(
     for kind, file, texts in fields:
         progress.phase(f"words and letters of {kind}")
         pairs = ((batch.numbers, batch.texts) for batch in texts.batches(_BATCH))
-        if kind == "texts":
-            pairs = _one_per_entity(pairs)
-        for done in write_field(folder / file, pairs):
+        written = write_field(folder / file, _one_per_entity(pairs) if kind == "texts" else pairs)
+        for done in written:
             progress.advance(done, f"{done:,} {kind}")
             made[file] = done
         made.setdefault(file, 0)

@@ -192,9 +192,7 @@ _OF_OWNERS = [
 
 
 @pytest.mark.parametrize("damage", [*_OF_LISTS, *_OF_OWNERS])
-def test_what_does_not_fit_is_refused(
-    texts_file: bytes, damage: Callable[[list[Columns]], None]
-) -> None:
+def test_what_does_not_fit_is_refused(texts_file: bytes, damage: Callable[[list[Columns]], None]) -> None:
     blocks = _blocks(texts_file)
     damage(blocks)
     with pytest.raises(IndexFormatError, match=r"it\.arrow: "):
@@ -286,7 +284,9 @@ def test_a_place_outside_of_its_block_is_never_proposed(one_block: tuple[bytes, 
 @pytest.mark.fault
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_changed_bytes_are_refused_or_harmless(one_block: tuple[bytes, bool], data: st.DataObject) -> None:
+def test_any_changed_bytes_are_refused_or_harmless(
+    one_block: tuple[bytes, bool], data: st.DataObject
+) -> None:
     sound, has_queries = one_block
     damaged = bytearray(sound)
     for _ in range(data.draw(st.integers(1, 4))):
