@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index_builder import vectors as vectors_module
+from index_builder import evidence as evidence_module
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions
 from index_builder.plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
-from index_builder.vector_wish import VectorChange, VectorWish
+from index_builder.evidence_wish import VectorChange, VectorWish
 from retrieval.errors import (
     IndexChecksumError,
     InputError,
