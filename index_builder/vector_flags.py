@@ -11,14 +11,14 @@ import click
 
 from index_builder.vector_wish import DESCRIPTION, VectorChange, VectorWish
 from retrieval.errors import InputError
-from retrieval.vectors.device import check_device_name
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.options import KIND_NAMES, MAX_DIMENSIONS, MIN_DIMENSIONS, VectorOptions
+from retrieval.vectors.embedder import VectorMethod, check_device_name
+from retrieval.vectors.faiss_index import KIND_NAMES
+from retrieval.vectors.making import VectorOptions
 
 NONE = "none"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_METHODS = f"lexical|encoder:DIR_OR_ID|sentence-transformers:DIR_OR_ID|{NONE}"
+_METHODS = f"encoder:DIR_OR_ID|sentence-transformers:DIR_OR_ID|{NONE}"
 
 
 def build_vector_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
@@ -33,8 +33,7 @@ def build_vector_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             "metavar": _METHODS,
             "default": NONE,
             "help": "Make vectors of titles and aliases, which propose entities for shortlists; needs the "
-            "extra `vectors`. lexical: hashed n-grams, without a model; encoder: the mean of the states of a "
-            "Hugging Face encoder.",
+            "extra `vectors`. encoder: the mean of the states of a Hugging Face encoder.",
         },
     )
     return _decorator(prefix, [method, *_options()], _wish)
@@ -92,14 +91,12 @@ def _decorator(
 def _wish(
     method: str,
     vector_index: str | None,
-    vector_dimensions: int | None,
     vector_columns: str | None,
     vector_sample: int | None,
     vector_device: str | None,
 ) -> VectorWish | None:
     given = {
         "--vector-index": vector_index,
-        "--vector-dimensions": vector_dimensions,
         "--vector-columns": vector_columns,
         "--vector-sample": vector_sample,
         "--vector-device": vector_device,
@@ -117,7 +114,6 @@ def _wish(
         chosen,
         VectorOptions(
             kind=vector_index or "auto",
-            dimensions=vector_dimensions,
             columns=_columns(vector_columns),
             sample=vector_sample,
             device=vector_device or "cpu",
@@ -128,7 +124,6 @@ def _wish(
 def _change(
     method: str | None,
     vector_index: str | None,
-    vector_dimensions: int | None,
     vector_columns: str | None,
     vector_sample: int | None,
     vector_device: str | None,
@@ -137,14 +132,13 @@ def _change(
     if method is None:
         given = {
             "--vector-index": vector_index,
-            "--vector-dimensions": vector_dimensions,
             "--vector-columns": vector_columns,
             "--vector-sample": vector_sample,
         }
         _refuse(given, "goes with --vectors METHOD, which makes new vectors")
         _check_device(vector_device)
         return VectorChange(device=vector_device or "cpu", encoder=encoder)
-    wish = _wish(method, vector_index, vector_dimensions, vector_columns, vector_sample, vector_device)
+    wish = _wish(method, vector_index, vector_columns, vector_sample, vector_device)
     return VectorChange(wish=wish, drop=wish is None, encoder=encoder)
 
 
@@ -181,15 +175,6 @@ def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
                 "show_default": "auto",
                 "help": "How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
                 "FACTORY: a string for its index factory.",
-            },
-        ),
-        (
-            ("--vector-dimensions",),
-            {
-                "type": click.IntRange(MIN_DIMENSIONS, MAX_DIMENSIONS),
-                "default": None,
-                "show_default": "of lexical vectors the fewer, the more texts there are; a model has its own",
-                "help": "Length of a vector.",
             },
         ),
         (

@@ -16,8 +16,7 @@ from index_builder.runs import Run, windows
 from index_builder.vector_wish import DESCRIPTION, VectorWish
 from retrieval.index.layout import ALIASES
 from retrieval.index.manifest import MetadataColumn
-from retrieval.vectors.kinds import kind_of, new_index, num_cells, num_subquantisers
-from retrieval.vectors.methods import LEXICAL
+from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
 
 # Bytes of a number and of an id.
 _WORD = 4
@@ -36,8 +35,7 @@ class VectorPlan:
         texts: How many there would be at most: texts that an entity has twice count once in a build.
         dimensions: Length of each; None where the model alone knows.
         kind: "flat", "hnsw", "ivfpq" or "factory".
-        bytes: About the size of vectors.faiss and of what is stored of the embedder; None where it cannot be
-            told without the model.
+        bytes: About the size of vectors.faiss; None where it cannot be told without the model.
     """
 
     method: str
@@ -66,14 +64,11 @@ def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[Meta
     asked = wish.options.columns
     texts = _count_texts(shards, asked if asked is not None else [n for n in strings if n == DESCRIPTION])
     kind = kind_of(wish.options.kind, texts)
-    dimensions = _dimensions(wish, texts)
+    dimensions = _dimensions(wish)
     size = None
     if dimensions is not None:
-        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed, wish.method.name)
-        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(
-            kind, texts, dimensions, wish.method.name
-        )
-        size += _embedder_bytes(dimensions) if wish.method.name == LEXICAL else 0
+        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed)
+        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(kind, texts, dimensions)
     return VectorPlan(str(wish.method), texts, dimensions, kind, size)
 
 
@@ -90,13 +85,7 @@ def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> int:
     return total
 
 
-def _dimensions(wish: VectorWish, texts: int) -> int | None:
-    if wish.options.dimensions is not None:
-        return wish.options.dimensions
-    if wish.method.name == LEXICAL:
-        from retrieval.vectors.lexical import default_dimensions  # of an extra
-
-        return default_dimensions(texts)
+def _dimensions(wish: VectorWish) -> int | None:
     try:
         config = json.loads((Path(wish.method.source) / "config.json").read_bytes())
         size = config.get("hidden_size", config.get("d_model"))
@@ -119,12 +108,6 @@ def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
         return float(_WORD * dimensions) + _ID
 
 
-def _fixed_bytes(kind: str, texts: int, dimensions: int, method: str) -> int:
+def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:
     """Return what quantisers take: centroids of the cells, and sixteen of every part of a vector."""
-    return _WORD * dimensions * (num_cells(texts, method) + 16) if kind == "ivfpq" else 0
-
-
-def _embedder_bytes(dimensions: int) -> int:
-    from retrieval.vectors.lexical import expected_bytes  # of an extra
-
-    return expected_bytes(dimensions)
+    return _WORD * dimensions * (num_cells(texts) + 16) if kind == "ivfpq" else 0

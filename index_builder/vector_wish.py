@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError, MissingExtraError
-from retrieval.vectors.device import check_device, check_device_name
-from retrieval.vectors.methods import ENCODER, LEXICAL, SENTENCE_TRANSFORMERS, VectorMethod, is_path
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import (
+    ENCODER,
+    SENTENCE_TRANSFORMERS,
+    VectorMethod,
+    check_device,
+    check_device_name,
+    is_path,
+)
+from retrieval.vectors.making import VectorOptions
 
 # The column whose texts get vectors if none is named.
 DESCRIPTION = "description"
 
 # What each method needs, and the extra that brings it.
 _PACKAGES = {
-    LEXICAL: (("faiss", "vectors"), ("sklearn", "vectors")),
     ENCODER: (("faiss", "vectors"),),
     SENTENCE_TRANSFORMERS: (("faiss", "vectors"), ("sentence_transformers", "sentence-transformers")),
 }
@@ -42,7 +47,6 @@ class VectorWish:
         options = self.options
         named: Mapping[str, Any] = {
             "index": None if options.kind == "auto" else options.kind,
-            "dimensions": options.dimensions,
             "columns": None if options.columns is None else list(options.columns),
             "sample": options.sample,
             "seed": options.seed or None,
@@ -125,9 +129,8 @@ def check_method(method: VectorMethod, device: str) -> None:
     for package, extra in _PACKAGES[method.name]:
         if find_spec(package) is None:
             raise MissingExtraError(package, extra)
-    if method.source:
-        _check_source(method)
-    check_device(method.name, device)
+    _check_source(method)
+    check_device(device)
 
 
 def _check_source(method: VectorMethod) -> None:

@@ -25,11 +25,10 @@ from retrieval.index.layout import VECTOR_FILES
 from retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.carrying import carry_over_vectors
-from retrieval.vectors.making import make_vectors
-from retrieval.vectors.methods import VectorMethod, absolute_place
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import VectorMethod, absolute_place
+from retrieval.vectors.making import VectorOptions, make_vectors
 
-_LIBRARIES = ("faiss-cpu", "scikit-learn")
+_LIBRARIES = ("faiss-cpu",)
 
 
 class VectorMaker:
@@ -179,7 +178,7 @@ def check_keeping(index: Index, encoder: str | None, device: str) -> None:
         device: Where that model runs.
 
     Raises:
-        InputError: a library, the model or the device is missing, or the vectors need no model.
+        InputError: a library, the model or the device is missing, or this version has no such method.
         IndexChecksumError: the vectors are damaged.
     """
     vectors, problem = index.vectors, index.vectors_problem
@@ -191,8 +190,11 @@ def check_keeping(index: Index, encoder: str | None, device: str) -> None:
     if problem is not None:
         cause = str(problem).removeprefix(f"{problem.file}: ")
         raise IndexChecksumError(problem.file, f"{cause}; an update keeps vectors in step: {ways}")
-    if encoder is not None and not vectors.source:
-        raise InputError("encoder", f"the vectors of {index.path} are {vectors.method}, they need no model")
+    if vectors.method == "lexical":
+        raise InputError(
+            "vectors",
+            f"{index.path}: made by the method lexical, which this version no longer has: {ways}",
+        )
     if find_spec("faiss") is None:
         raise InputError(
             "vectors",

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from decoding.trie_arrays import derive_trie
-from retrieval.errors import IndexChecksumError, IndexDirectoryError, MissingExtraError
+from retrieval.errors import IndexChecksumError, IndexDirectoryError, IndexFormatError, MissingExtraError
 from retrieval.index.arrow_files import open_mapped
 from retrieval.index.layout import (
     ALIASES,
-    EMBEDDER_FILE,
     ENTITIES_FILE,
     ENTITY_ID,
     MANIFEST_FILE,
@@ -244,21 +243,19 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
 
 def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:
     """Open the vectors as a search does; their libraries are imported here, for most indexes need none."""
-    from retrieval.vectors.methods import LEXICAL, open_embedder
-    from retrieval.vectors.vector_file import open_vectors
+    from retrieval.vectors.faiss_index import open_vectors, vectors_entry
 
-    file = VECTORS_FILE
     try:
-        opened = open_vectors(index)
-        file = EMBEDDER_FILE
-        if opened.entry.method == LEXICAL:
-            open_embedder(opened.entry, opened.arrays)
+        vectors_entry(index)
+    except IndexFormatError as error:  # of another version, and not damaged
+        notes.append(str(error))
+        return
+    try:
+        open_vectors(index)
     except MissingExtraError as error:
-        notes.append(f"{file}: its content was not looked at: {error}")
+        notes.append(f"{VECTORS_FILE}: its content was not looked at: {error}")
     except IndexDirectoryError as error:
-        text = str(error)
-        file = next((name for name in VECTOR_FILES if text.startswith(f"{name}: ")), file)
-        yield Problem(file, text.removeprefix(f"{file}: "))
+        yield Problem(VECTORS_FILE, str(error).removeprefix(f"{VECTORS_FILE}: "))
 
 
 def _unordered_namesakes(index: Index, titled: IntArray, rank: IntArray) -> str | None:
