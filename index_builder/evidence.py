@@ -34,9 +34,8 @@ from retrieval.index.manifest import FileEntry, Manifest
 from retrieval.index.reader import Index
 from retrieval.rejects import Rejects
 from retrieval.vectors.carrying import carry_over_vectors
-from retrieval.vectors.making import make_vectors
-from retrieval.vectors.methods import absolute_place
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import absolute_place
+from retrieval.vectors.making import VectorOptions, make_vectors
 
 _LIBRARIES = ("faiss-cpu",)
 # Past queries of the version before that are taken over at once.

@@ -13,9 +13,9 @@ import click
 from index_builder.evidence_wish import DESCRIPTION, EvidenceChange, EvidenceWish, VectorChange, VectorWish
 from index_builder.past_queries import QueryFile
 from retrieval.errors import InputError
-from retrieval.vectors.device import check_device_name
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.options import KIND_NAMES, VectorOptions
+from retrieval.vectors.embedder import VectorMethod, check_device_name
+from retrieval.vectors.faiss_index import KIND_NAMES
+from retrieval.vectors.making import VectorOptions
 
 ALL, NONE = "all", "none"
 

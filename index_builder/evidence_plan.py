@@ -18,7 +18,7 @@ from index_builder.runs import Run, windows
 from retrieval.index.layout import ALIASES, TITLE
 from retrieval.index.manifest import MetadataColumn
 from retrieval.rejects import Rejects
-from retrieval.vectors.kinds import kind_of, new_index, num_cells, num_subquantisers
+from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
 
 # Bytes of a field for every text, and for every byte of it: measured on titles and on descriptions.
 _PER_TEXT, _PER_BYTE = 9, 2.4
@@ -116,10 +116,8 @@ def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[Meta
     dimensions = _dimensions(wish)
     size = None
     if dimensions is not None:
-        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed, wish.method.name)
-        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(
-            kind, texts, dimensions, wish.method.name
-        )
+        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed)
+        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(kind, texts, dimensions)
     return VectorPlan(str(wish.method), texts, dimensions, kind, size)
 
 
@@ -165,6 +163,6 @@ def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
         return float(_WORD * dimensions) + _ID
 
 
-def _fixed_bytes(kind: str, texts: int, dimensions: int, method: str) -> int:
+def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:
     """Return what quantisers take: centroids of the cells, and sixteen of every part of a vector."""
-    return _WORD * dimensions * (num_cells(texts, method) + 16) if kind == "ivfpq" else 0
+    return _WORD * dimensions * (num_cells(texts) + 16) if kind == "ivfpq" else 0

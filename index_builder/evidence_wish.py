@@ -10,9 +10,15 @@ from typing import Any
 
 from index_builder.past_queries import QueryFile
 from retrieval.errors import InputError, MissingExtraError
-from retrieval.vectors.device import check_device, check_device_name
-from retrieval.vectors.methods import ENCODER, SENTENCE_TRANSFORMERS, VectorMethod, is_path
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import (
+    ENCODER,
+    SENTENCE_TRANSFORMERS,
+    VectorMethod,
+    check_device,
+    check_device_name,
+    is_path,
+)
+from retrieval.vectors.making import VectorOptions
 
 # The column whose texts are evidence if none is named.
 DESCRIPTION = "description"
@@ -203,7 +209,7 @@ def check_method(method: VectorMethod, device: str) -> None:
         if find_spec(package) is None:
             raise MissingExtraError(package, extra)
     _check_source(method)
-    check_device(method.name, device)
+    check_device(device)
 
 
 def _check_source(method: VectorMethod) -> None:

@@ -29,7 +29,7 @@ from retrieval.index.layout import QUERIES_FILE, RANKING_FILE, VECTOR_FILES
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
 from retrieval.rejects import Rejects
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
 
 Fate = Literal["absent", "kept", "carried over", "made", "dropped"]
 

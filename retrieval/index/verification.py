@@ -281,7 +281,7 @@ def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator
 
 def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:
     """Open the vectors as a search does; their libraries are imported here, for most indexes need none."""
-    from retrieval.vectors.vector_file import open_vectors
+    from retrieval.vectors.faiss_index import open_vectors
 
     if (why := unusable_vectors(index.manifest)) is not None:
         notes.append(f"{VECTORS_FILE}: {why}")
