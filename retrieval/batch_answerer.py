@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
+
 from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
@@ -31,6 +34,7 @@ from retrieval.scored_methods import Proposed, entities_to_score, scored_answer
 from retrieval.stopwatch import Stopwatch
 from retrieval.tallies import all_entities, count_entities
 from retrieval.types import RetrievalResult, RetrieveRequest
+from retrieval.vectors.shortlister import Shortlister
 
 _LOG = logging.getLogger(__name__)
 
@@ -295,8 +299,12 @@ class BatchAnswerer:
                 raise RuntimeError("a request was neither decoded nor scored")
             return or_abstain(request, work.decoded.answer)
         similarities = None
-        if self._vectors.shortlister is not None and not work.is_blind:
-            similarities = partial(self._vectors.shortlister.similarities, request.vector_text)
+        if (shortlister := self._vectors.shortlister) is not None and not work.is_blind:
+            similarities = partial(_similarities, shortlister, request.vector_text)
         return scored_answer(
             self._index, request, work.allowed, work.proposed, work.decoded, work.scored, similarities
         )
+
+
+def _similarities(shortlister: Shortlister, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:
+    return shortlister.similarities(shortlister.embed([text])[0], np.asarray(entities, np.int64))

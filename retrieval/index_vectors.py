@@ -9,7 +9,6 @@ from typing import Self
 
 from retrieval.errors import EvidenceMissingError, GenretError
 from retrieval.index.reader import Index
-from retrieval.vectors.methods import LEXICAL
 from retrieval.vectors.shortlister import Shortlister
 
 _LOG = logging.getLogger(__name__)
@@ -41,15 +40,13 @@ class IndexVectors:
 
         Args:
             index: An open index.
-            encoder: Where the encoder that made the vectors lies now; None: where it lay then. Vectors that
-                need none do without.
+            encoder: Where the encoder that made the vectors lies now; None: where it lay then.
             device: Where an encoder runs.
         """
         if index.vectors is None:
             return cls.missing(index)
-        place = None if index.vectors.method == LEXICAL else encoder
         try:
-            return cls(Shortlister.open(index, place, device))
+            return cls(Shortlister.open(index, encoder, device))
         except GenretError as error:
             _LOG.warning(
                 "the vectors of %s cannot be used, and nothing proposes entities: %s", index.path, error

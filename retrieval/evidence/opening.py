@@ -59,6 +59,6 @@ def open_field(index: Index, kind: str) -> Field:
     if index.evidence is not None and index.evidence.terms != TERMS_VERSION:
         raise IndexFormatError(
             f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this "
-            f"library has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence"
+            f"library has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence all"
         )
     return Field.read(index.evidence_file(file), file, index.num_entities, has_queries=kind == QUERIES)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from retrieval.errors import IndexFormatError
 from retrieval.evidence import field as field_module
-from retrieval.evidence.field import Field, field_schema, write_field, write_queries
+from retrieval.evidence.field import Field, field_schema, query_blocks, text_blocks, write_blocks
 from tests.evidence_fixtures import look_up, made_up_texts
 
 Columns = dict[str, Any]
@@ -24,12 +24,12 @@ _PAST = [(2 * entity, [(f"query {entity}", 1), ("other", entity + 1)]) for entit
 
 def _texts_file(path: Path) -> bytes:
     owner = np.sort(np.arange(20) * 7 % 30)
-    list(write_field(path, [(owner, made_up_texts(20, seed=1))]))
+    list(write_blocks(path, text_blocks([(owner, made_up_texts(20, seed=1))]), False))
     return path.read_bytes()
 
 
 def _queries_file(path: Path) -> bytes:
-    list(write_queries(path, [(np.array([entity]), [mine]) for entity, mine in _PAST]))
+    list(write_blocks(path, query_blocks([(np.array([entity]), [mine]) for entity, mine in _PAST]), True))
     return path.read_bytes()
 
 
