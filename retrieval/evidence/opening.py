@@ -40,8 +40,8 @@ def open_evidence(index: Index, encoder: str | Path | None = None, device: str =
             vectors = Shortlister.open(index, encoder, device)
         except GenretError as error:
             problems[VECTORS] = error.with_traceback(None)
-    for kind, error in problems.items():
-        _LOG.warning("the %s of %s cannot be used as evidence: %s", kind, index.path, error)
+    for kind, problem in problems.items():
+        _LOG.warning("the %s of %s cannot be used as evidence: %s", kind, index.path, problem)
     return Evidence(
         index, fields.get(NAMES), fields.get(TEXTS), fields.get(QUERIES), vectors=vectors, problems=problems
     )
