@@ -194,7 +194,7 @@ class Evidence:
         """
         found = [field.propose(asked.lookups[kind], size, allowed) for kind, field in self.fields.items()]
         if self.vectors is not None and asked.vector is not None:
-            found.append(self.vectors.search(asked.text, asked.vector, size, allowed).entities)
+            found.append(self.vectors.search(asked.vector, size, allowed).entities)
         return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
     def features(self, asked: Asked, entities: IntArray, without_same: bool = False) -> FloatArray:
@@ -217,7 +217,7 @@ class Evidence:
         if QUERIES in self.fields:
             self._compare_queries(asked, entities, found, without_same)
         if self.vectors is not None and asked.vector is not None and len(entities):
-            similarities = self.vectors.similarities(asked.text, entities.tolist())
+            similarities = self.vectors.similarities(asked.vector, entities)
             found[:, FEATURE_NUMBER["vectors.similarity"]] = similarities
         if self._weights is not None:
             found[:, FEATURE_NUMBER["weight.weight"]] = np.log(np.maximum(self._weights[entities], 1e-9))

@@ -58,7 +58,7 @@ def open_field(index: Index, kind: str) -> Field:
     file = FIELD_FILES[kind]
     if index.evidence is not None and index.evidence.terms != TERMS_VERSION:
         raise IndexFormatError(
-            f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this library "
-            f"has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence"
+            f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this "
+            f"library has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence all"
         )
     return Field.read(index.evidence_file(file), file, index.num_entities, has_queries=kind == QUERIES)

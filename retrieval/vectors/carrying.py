@@ -11,19 +11,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import EvidenceMissingError
+from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
-from retrieval.vectors.blocks import BlockEmbedder
-from retrieval.vectors.faiss_threads import faiss_threads
-from retrieval.vectors.kinds import inner_cells, inner_graph, kind_of, load_faiss, new_index, num_cells
-from retrieval.vectors.making import block_size, make_vectors, write_vectors
-from retrieval.vectors.methods import VectorMethod, open_embedder
-from retrieval.vectors.options import VectorOptions, VectorProgress
-from retrieval.vectors.vector_file import open_vectors, stored_ids
-from retrieval.vectors.views import EntityTexts, TextBatch
+from retrieval.vectors.embedder import VectorMethod, open_embedder
+from retrieval.vectors.faiss_index import (
+    faiss_threads,
+    inner_cells,
+    inner_graph,
+    kind_of,
+    load_faiss,
+    new_index,
+    num_cells,
+    open_vectors,
+    stored_ids,
+    vectors_entry,
+    write_vectors,
+)
+from retrieval.vectors.making import (
+    VectorOptions,
+    VectorProgress,
+    add_texts,
+    block_size,
+    choose_effort,
+    make_vectors,
+)
+from retrieval.vectors.views import EntityTexts, IntArray, TextBatch
 
-IntArray = npt.NDArray[np.int64]
+# Since this format the search effort is chosen by known items.
+_KNOWN_ITEMS_SINCE = 6
 
 # Entities whose texts are compared at once.
 _BLOCK = 16_384
@@ -44,8 +60,8 @@ def carry_over_vectors(
 ) -> tuple[VectorsEntry, tuple[str, ...]]:
     """Make the vectors of the next version from those of the last.
 
-    Embedder, quantisers and the codes of entities whose texts are the same are taken over. Everything is made
-    anew where the rule now asks for another kind or for more cells, or the texts have more than doubled.
+    Quantisers and the codes of entities whose texts are the same are taken over. Everything is made anew
+    where the rule now asks for another kind or for more cells, or the texts have more than doubled.
 
     Args:
         old: The last version, which has vectors.
@@ -53,7 +69,7 @@ def carry_over_vectors(
         number_of_old: For every entity of `new` the number it had in `old`, -1 where it is new. An entity
             whose texts changed may have its old number: texts are compared. Shape: (num_new,), int64.
         folder: Where the files are written, which is synced.
-        options: `device` counts; of the others only what differs from what `old` has makes vectors anew, with
+        options: `device` counts; the others make vectors anew where they differ from what `old` has, with
             "auto", None and 0 standing for what it has.
         memory_bytes: What may be held beside the codes.
         encoder: Where the encoder lies now; None: where it lay then.
@@ -67,20 +83,19 @@ def carry_over_vectors(
     Raises:
         EvidenceMissingError: `old` has no vectors.
         IndexChecksumError: their file is damaged.
-        IndexFormatError: it is no file of vectors, or one of other vectors than the manifest says.
+        IndexFormatError: it is no file of vectors, one of other vectors than the manifest says, or one made
+            by a method that this version no longer has.
         IndexMismatchError: the encoder is not the one that made them.
         MissingExtraError, InputError, ModelError, SourceError: as for `make_vectors`.
     """
-    entry = old.vectors
-    if entry is None:
-        raise EvidenceMissingError(f"{old.path}: the index was built without vectors")
+    entry = vectors_entry(old)
+    source = entry.source if encoder is None else str(encoder)
     texts = EntityTexts(new, entry.columns)
     wish = _wish(entry, options)
     if _is_outgrown(entry, wish, texts.count):
-        method = VectorMethod(entry.method, entry.source if encoder is None else str(encoder))
         return make_vectors(
             new,
-            method,
+            VectorMethod(entry.method, source),
             wish,
             folder,
             memory_bytes=memory_bytes,
@@ -89,27 +104,21 @@ def carry_over_vectors(
             progress=progress,
         )
     with faiss_threads(threads):
-        opened = open_vectors(old, mapped=False)
-        embedder = open_embedder(entry, opened.arrays, encoder, options.device)
+        stored = open_vectors(old, mapped=False)
+        embedder = open_embedder(entry, encoder, options.device)
         is_same = _same_texts(EntityTexts(old, entry.columns), texts, number_of_old)
         renumbered = np.full(old.num_entities, -1, np.int64)
         kept = np.flatnonzero(is_same)
         renumbered[number_of_old[kept]] = kept
-        vectors = _taken_over(opened.index, entry, renumbered, texts.count)
+        vectors = _taken_over(stored, entry, renumbered, texts.count)
         added = np.flatnonzero(~is_same)
-        if progress is not None:
-            progress.phase("vectors of new texts", len(added))
-        step = block_size(entry.dimensions, memory_bytes)
-        blocks = BlockEmbedder(embedder, work if entry.source else None)
-        done = 0
-        for block in blocks.blocks(_texts_of(texts, added, step)):
-            vectors.add_with_ids(block.vectors, block.numbers)
-            done += len(block.numbers)
-            if progress is not None:
-                progress.advance(done, f"{done:,} texts")
-        source = entry.source if encoder is None else str(encoder)
+        batches = _texts_of(texts, added, block_size(entry.dimensions, memory_bytes))
+        add_texts(vectors, embedder, batches, len(added), work, progress)
         made = replace(entry, source=source, count=int(vectors.ntotal))
-        return made, write_vectors(vectors, embedder, folder)
+        if old.manifest.format_version < _KNOWN_ITEMS_SINCE:
+            made = choose_effort(made, vectors, texts, embedder, new.num_entities, progress)
+        write_vectors(vectors, folder)
+        return made, (VECTORS_FILE,)
 
 
 def _wish(entry: VectorsEntry, options: VectorOptions) -> VectorOptions:
@@ -117,29 +126,23 @@ def _wish(entry: VectorsEntry, options: VectorOptions) -> VectorOptions:
     kind = options.kind
     if kind == "auto" and entry.kind != kind_of("auto", entry.count):
         kind = entry.factory if entry.kind == "factory" else entry.kind  # it was asked for
-    # A model has its own dimensions.
-    dimensions = options.dimensions or (None if entry.source else entry.dimensions)
     columns = entry.columns if options.columns is None else options.columns
-    return replace(
-        options, kind=kind, dimensions=dimensions, columns=columns, seed=options.seed or entry.seed
-    )
+    return replace(options, kind=kind, columns=columns, seed=options.seed or entry.seed)
 
 
 def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
     """Say whether vectors have to be made anew."""
     if (wish.columns, wish.seed) != (entry.columns, entry.seed):
         return True
-    if wish.dimensions not in (None, entry.dimensions):
-        return True
     kind = kind_of(wish.kind, count)
     if kind != entry.kind or (kind == "factory" and wish.kind != entry.factory):
         return True
     if kind == "factory":
-        return not inner_cells_named(entry.factory, entry.dimensions)
+        return not _inner_cells_named(entry.factory, entry.dimensions)
     if kind != "ivfpq":
         return False
     # Many small updates grow as well as a large one: how many texts were trained for, the cells tell.
-    return count > 2 * entry.count or num_cells(count, entry.method) > _cells_named(entry.factory)
+    return count > 2 * entry.count or num_cells(count) > _cells_named(entry.factory)
 
 
 def _cells_named(factory: str) -> int:
@@ -148,7 +151,7 @@ def _cells_named(factory: str) -> int:
     return int(named[1]) if named else 0
 
 
-def inner_cells_named(factory: str, dimensions: int) -> bool:
+def _inner_cells_named(factory: str, dimensions: int) -> bool:
     """Say whether an index of this factory string has inverted lists, whose codes can be moved."""
     return inner_cells(new_index("factory", factory, dimensions, 0, 0)) is not None
 
@@ -203,7 +206,7 @@ def _taken_over(vectors: Any, entry: VectorsEntry, renumbered: IntArray, count: 
             ids[:] = renumbered[ids]
         vectors.ntotal = inner_cells(vectors).ntotal
         return vectors
-    fresh = new_index(entry.kind, entry.factory, entry.dimensions, count, entry.seed, entry.method)
+    fresh = new_index(entry.kind, entry.factory, entry.dimensions, count, entry.seed)
     ids = faiss.vector_to_array(vectors.id_map)
     kept = np.flatnonzero(renumbered[ids] >= 0)
     graph = inner_graph(vectors)

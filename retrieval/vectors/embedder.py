@@ -1,16 +1,28 @@
-"""What turns texts into vectors: hashed n-grams, a Hugging Face encoder or a sentence-transformers model."""
+"""Embedders: what turns texts into vectors, how users name it, where it runs, how it is opened again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import ModelError
+from retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
+from retrieval.index.manifest_entries import VectorsEntry
 
 FloatMatrix = npt.NDArray[np.float32]
+
+ENCODER = "encoder"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+
+_EXPECTED = f"expected {ENCODER}:MODEL or {SENTENCE_TRANSFORMERS}:MODEL"
+_DEVICE = re.compile(r"auto|cpu|mps|(cuda|xpu)(:\d{1,3})?")
 
 
 class TextEmbedder(Protocol):
@@ -22,7 +34,7 @@ class TextEmbedder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """What tells this embedder from any other: vectors of two can be compared only if it is the same."""
+        """Identity of the embedder: vectors can be compared only if their embedders have the same."""
 
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of catalogue texts: titles, aliases, descriptions.
@@ -33,19 +45,6 @@ class TextEmbedder(Protocol):
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries, which some models treat otherwise than texts. Shape as above."""
-
-    def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return how alike a query and some texts are: what the inner product of their vectors stands for.
-
-        The inner product itself, or what it approximates where vectors are projections: then this tells texts
-        apart that their vectors confuse.
-
-        Returns:
-            In [-1, 1] up to rounding. Shape: (len(texts),), float32.
-        """
-
-    def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
-        """Return what has to be stored beside the vectors to make this embedder again; empty for models."""
 
 
 def refuse_non_finite(vectors: FloatMatrix, place: object) -> None:
@@ -63,3 +62,129 @@ def refuse_non_finite(vectors: FloatMatrix, place: object) -> None:
         raise ModelError(
             f"{place}: the encoder gives vectors that are not finite for {broken} of {len(vectors)} texts"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorMethod:
+    """A kind of embedder and its model.
+
+    Attributes:
+        name: "encoder" or "sentence-transformers".
+        source: Path or hub id of the model.
+    """
+
+    name: str
+    source: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "encoder:MODEL" or "sentence-transformers:MODEL".
+
+        Raises:
+            InputError: it is neither.
+        """
+        name, _, source = text.partition(":")
+        if name not in (ENCODER, SENTENCE_TRANSFORMERS):
+            raise InputError("vectors", f"{_EXPECTED}, got {text!r}")
+        if not source.strip():
+            raise InputError("vectors", f"{_EXPECTED}, where MODEL is a directory or a hub id; got {text!r}")
+        return cls(name, source)
+
+    def placed(self) -> Self:
+        """Return the method with the place of a local model as an absolute path, good from anywhere."""
+        return replace(self, source=absolute_place(self.source))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.source}"
+
+
+def absolute_place(source: str) -> str:
+    """Return the absolute path of a model that is a directory here; a hub id as it is."""
+    return os.path.abspath(source) if Path(source).is_dir() else source
+
+
+def is_path(source: str) -> bool:
+    """Say whether the place of a model can be a directory alone: a hub id is NAME or OWNER/NAME."""
+    return source.startswith(("/", ".", "~")) or source.endswith("/") or len(Path(source).parts) > 2
+
+
+def check_device_name(name: str) -> None:
+    """Refuse what is no name of a device, on whatever machine.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not _DEVICE.fullmatch(name):
+        raise InputError(
+            "vector_device", f"expected auto, cpu, cuda, cuda:N, mps, xpu or xpu:N, got {name!r}"
+        )
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that is not here, before anything is read.
+
+    Raises:
+        InputError: it is no name of a device, or there is no such device here.
+    """
+    check_device_name(name)
+    if name in ("cpu", "auto"):
+        return
+    import torch  # takes seconds
+
+    kind, _, number = name.partition(":")
+    library = getattr(torch, kind)
+    count = library.device_count() if library.is_available() else 0
+    if int(number or 0) >= count:
+        raise InputError("vector_device", f"there is no device {name!r} here: of {kind} there are {count}")
+
+
+def open_model(method: VectorMethod, device: str = "cpu") -> TextEmbedder:
+    """Return the embedder of a method.
+
+    Args:
+        method: The kind of embedder and its model.
+        device: Where the model runs.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        MissingExtraError: a library is not installed.
+    """
+    if is_path(method.source) and not Path(method.source).is_dir():  # never asked for on the hub
+        raise ModelError(f"{method.source}: there is no such directory")
+    if method.name == ENCODER:
+        from retrieval.vectors.encoder import EncoderEmbedder
+
+        return EncoderEmbedder(method.source, device)
+    if find_spec("sentence_transformers") is None:
+        raise MissingExtraError("sentence_transformers", "sentence-transformers")
+    from retrieval.vectors.sentence_model import SentenceEmbedder
+
+    return SentenceEmbedder(method.source, device)
+
+
+def open_embedder(entry: VectorsEntry, source: str | Path | None = None, device: str = "cpu") -> TextEmbedder:
+    """Return the embedder that made the vectors of an index.
+
+    Args:
+        entry: The manifest's account of the vectors.
+        source: Where the model lies now; None: where it lay then.
+        device: Where the model runs.
+
+    Raises:
+        IndexMismatchError: it is another embedder than the one that made the vectors.
+        ModelError: the model cannot be loaded.
+        MissingExtraError: a library is not installed.
+    """
+    place = str(entry.source if source is None else source)
+    if is_path(place) and not Path(place).is_dir():
+        raise ModelError(
+            f"{place}: there is no such directory, and the vectors need the encoder that made them; "
+            "--encoder says where it lies now"
+        )
+    embedder = open_model(VectorMethod(entry.method, place), device)
+    if embedder.fingerprint != entry.fingerprint:
+        raise IndexMismatchError(
+            f"the vectors were made by an embedder with fingerprint {entry.fingerprint}, "
+            f"{place} has {embedder.fingerprint}"
+        )
+    return embedder

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel
@@ -89,15 +88,6 @@ class EncoderEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries, which are made like those of texts."""
         return self.embed_texts(texts)
-
-    def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return the inner products of a query and some texts. See `TextEmbedder`."""
-        found: npt.NDArray[np.float32] = self.embed_texts(texts) @ self.embed_queries([query])[0]
-        return found
-
-    def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
-        """Return nothing: the checkpoint has it all."""
-        return {}
 
     def _token_rows(self, texts: Sequence[str]) -> list[list[int]]:
         before, after = self._tokenizer.frame

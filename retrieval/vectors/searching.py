@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.vectors.cell_search import num_parts, search_cells
-from retrieval.vectors.kinds import inner_cells, inner_graph, load_faiss
-from retrieval.vectors.shortlist import Shortlist
+from retrieval.vectors.faiss_index import inner_cells, inner_graph, load_faiss
 
 Mask = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
-# Similarities of a query and some entities, computed from their texts.
-Exact = Callable[[str, IntArray], FloatArray]
 
-# Beside n entities asked for, so many more are compared exactly: three times as many, at most 300.
-_MORE_CANDIDATES, _MOST_MORE = 3, 300
-# No more entities than this are compared one by one, without a search.
-_FEW = 512
 # A graph that would keep one of so many vectors as candidates is left for a look at all of them.
 _GRAPH_SHARE = 16
+# More would take cores from whatever else the machine does, for a few milliseconds of one query.
+_MOST_THREADS = 4
+# A thread that would look at fewer vectors is not worth waking: it takes a millisecond or so for these.
+VECTORS_PER_THREAD = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortlist:
+    """Entities, the most alike first, none twice.
+
+    Attributes:
+        entities: Entity numbers. Shape: (m,), int64.
+        similarities: Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding
+            and what compression loses; never rising. Shape: (m,), float32.
+    """
+
+    entities: IntArray
+    similarities: FloatArray
+
+
+NO_ENTITIES = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,39 +58,27 @@ class VectorSearcher:
     Args:
         index: Holds a vector per text under its entity number; read only.
         num_entities: Entity numbers are below this.
-        effort: Cells visited or candidates kept; 0 where everything is looked at.
-        exact: Computes similarities from texts.
-        compares_again: Whether candidates are put in order by `exact`, because it is cheap.
+        effort: Cells visited or candidates kept; 0: everything is looked at.
     """
 
-    def __init__(
-        self, index: Any, num_entities: int, effort: int, exact: Exact, compares_again: bool
-    ) -> None:
+    def __init__(self, index: Any, num_entities: int, effort: int = 0) -> None:
         self._faiss = load_faiss()
         self._index = index
         self._num_entities = num_entities
         self._effort = effort
-        self._exact = exact
-        self._compares_again = compares_again
         self._cells = inner_cells(index)
         self._is_graph = inner_graph(index) is not None
 
     def search(
-        self,
-        text: str,
-        query: FloatArray,
-        size: int,
-        allowed: Mask | None = None,
-        effort: int | None = None,
+        self, query: FloatArray, size: int, allowed: Mask | None = None, effort: int | None = None
     ) -> Shortlist:
         """Return the entities nearest to a query, equally near ones by number.
 
         Args:
-            text: The query.
             query: Its vector, of length 1, or all 0: then every entity is equally far. Shape: (d,), float32.
             size: Most entities, at least 1.
             allowed: Which entities may be found, None for all. Shape: (num_entities,), bool.
-            effort: In place of the index's own.
+            effort: In place of the index's own; 0: everything is looked at.
 
         Returns:
             Fewer entities only where fewer are allowed. One without texts has similarity 0.
@@ -83,42 +86,52 @@ class VectorSearcher:
         num_allowed = self._num_entities if allowed is None else int(np.count_nonzero(allowed))
         wanted = min(size, num_allowed)
         if not wanted:
-            return Shortlist(np.empty(0, np.int64), np.empty(0, np.float32))
+            return NO_ENTITIES
         if not query.any():
             numbers = np.arange(wanted) if allowed is None else np.flatnonzero(allowed)[:wanted]
             return Shortlist(numbers.astype(np.int64), np.zeros(wanted, np.float32))
-        candidates = min(num_candidates(wanted, self._compares_again), num_allowed)
-        if self._compares_again and num_allowed <= max(candidates, _FEW):
-            numbers = np.arange(self._num_entities) if allowed is None else np.flatnonzero(allowed)
-            return _ordered(numbers, self._exact(text, numbers), wanted)
         effort = self._effort if effort is None else effort
         share = num_allowed / self._num_entities
-        found = self._widen(query, candidates, allowed, share, effort)
+        found = self._widen(query, wanted, allowed, share, effort)
         if wanted < num_allowed and not found.is_all and found.similarities[wanted - 1] < 0:
             # Entities without texts, should there be any, are nearer: those that no text stands for.
             found = self._widen(query, num_allowed, allowed, share, effort)
         entities, similarities = found.entities, found.similarities
-        if self._compares_again:
-            entities = entities[:candidates]
-            similarities = self._exact(text, entities)
         if found.is_all and (len(entities) < wanted or similarities.min() < 0):
             textless = self._textless(found.entities, allowed)[:wanted]
             entities = np.concatenate([entities, textless])
             similarities = np.concatenate([similarities, np.zeros(len(textless), np.float32)])
-        return _ordered(entities, similarities, wanted)
+        order = np.lexsort((entities, -similarities))[:wanted]
+        return Shortlist(entities[order], similarities[order])
 
-    def best(self, text: str, ids: IntArray, values: FloatArray, size: int) -> Shortlist:
-        """Return the shortlist that a search gives which finds these texts.
+    def similarities(self, query: FloatArray, entities: IntArray) -> FloatArray:
+        """Return the similarity of a query and each entity's most similar text; 0 for one without texts.
+
+        The numbers are those of a search: all vectors of these entities are compared, and no others.
 
         Args:
-            text: The query.
-            ids: Whose texts. Shape: (m,), int64.
-            values: Their similarities by their vectors. Shape: (m,), float32.
-            size: Most entities.
+            query: Its vector. Shape: (d,), float32.
+            entities: Their numbers, repetitions allowed. Shape: (m,), int64.
+
+        Returns:
+            Shape: (m,), float32.
+
+        Raises:
+            ValueError: no such entity.
         """
-        found = _distinct(ids, values)
-        similarities = self._exact(text, found.entities) if self._compares_again else found.similarities
-        return _ordered(found.entities, similarities, size)
+        numbers, back = np.unique(entities, return_inverse=True)
+        values = np.zeros(len(numbers), np.float32)
+        if not len(numbers):
+            return values
+        for number in (int(numbers[0]), int(numbers[-1])):
+            if not 0 <= number < self._num_entities:
+                raise ValueError(f"entity number: expected 0 <= number < {self._num_entities}, got {number}")
+        if query.any():
+            allowed = np.zeros(self._num_entities, np.bool_)
+            allowed[numbers] = True
+            found = self._widen(query, len(numbers), allowed, 1, 0)
+            values[np.searchsorted(numbers, found.entities)] = found.similarities
+        return values[back]
 
     def refusal(self) -> str | None:
         """Return why faiss cannot search this index under a filter; None where it can.
@@ -146,19 +159,15 @@ class VectorSearcher:
         while True:
             effort = min(max(effort, k), most) if self._is_graph else effort
             ids, values = self._ask(query, k, allowed, effort)
-            found = _distinct(ids, values)
+            entities, similarities = _distinct(ids, values)
             if len(ids) == total or (len(ids) < k and effort == most):
-                return _Found(found.entities, found.similarities, True)
+                return _Found(entities, similarities, True)
             if len(ids) < k:
                 effort = min(effort * 4, most)
-            elif len(found.entities) < wanted or self._runs_on(found, values, wanted):
-                k = min(k * 2, total)
+            elif len(entities) < wanted or values[-1] >= similarities[wanted - 1]:
+                k = min(k * 2, total)  # texts that were not fetched may be as alike as the last one wanted
             else:
-                return found
-
-    def _runs_on(self, found: _Found, values: FloatArray, wanted: int) -> bool:
-        """Say whether texts that were not fetched may be as alike as the last entity wanted."""
-        return not self._compares_again and bool(values[-1] >= found.similarities[wanted - 1])
+                return _Found(entities, similarities, False)
 
     def _most_effort(self) -> int:
         """Return the effort with which everything is looked at."""
@@ -211,24 +220,77 @@ class VectorSearcher:
         return np.flatnonzero(free)
 
 
-def num_candidates(size: int, compares_again: bool) -> int:
-    """Return how many entities a search for `size` of them takes from the vectors."""
-    return size + min(_MORE_CANDIDATES * size, _MOST_MORE) if compares_again else size
-
-
 def _selector(allowed: Mask) -> Any:
     return load_faiss().IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
 
 
-def _distinct(ids: IntArray, values: FloatArray) -> _Found:
-    """Keep the most alike text of every entity."""
+def _distinct(ids: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Keep the most alike text of every entity; return entities and similarities, best first."""
     order = np.lexsort((ids, -values))
     ids, values = ids[order], values[order]
     _, first = np.unique(ids, return_index=True)
     kept = np.sort(first)
-    return _Found(ids[kept], values[kept], False)
+    return ids[kept], values[kept]
 
 
-def _ordered(entities: IntArray, similarities: FloatArray, size: int) -> Shortlist:
-    order = np.lexsort((entities, -similarities))[:size]
-    return Shortlist(entities[order], similarities[order])
+def num_parts(num_vectors: int) -> int:
+    """Return among how many threads a search of so many vectors is shared out."""
+    return max(min(num_vectors // VECTORS_PER_THREAD, _num_threads()), 1)
+
+
+def search_cells(
+    index: Any, query: FloatArray, k: int, effort: int, selector: Any, parts: int
+) -> tuple[FloatArray, IntArray]:
+    """Search the cells nearest to a query, the same as `index.search` would, but for the order of equal ones.
+
+    Args:
+        index: An index of inverted lists.
+        query: Shape: (1, d), float32.
+        k: Vectors wanted.
+        effort: Cells visited.
+        selector: Says which ids may be found; None: all.
+        parts: Threads among which the cells are shared out, at most `effort`.
+
+    Returns:
+        Similarities, never rising, and ids; -1 where there are fewer. Shape of both: (1, k).
+    """
+    nearest, cells = index.quantizer.search(query, effort)
+
+    def search(part: int) -> tuple[FloatArray, IntArray]:
+        mine = np.ascontiguousarray(cells[:, part::parts])
+        return _search_given(index, query, k, mine, np.ascontiguousarray(nearest[:, part::parts]), selector)
+
+    found = list(_threads().map(search, range(parts)))
+    values = np.concatenate([part[0] for part in found], axis=1)
+    ids = np.concatenate([part[1] for part in found], axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1)
+
+
+def _search_given(
+    index: Any, query: FloatArray, k: int, cells: IntArray, nearest: FloatArray, selector: Any
+) -> tuple[FloatArray, IntArray]:
+    """Search the given cells. The method for arrays takes no selector, so faiss is given their places."""
+    faiss = load_faiss()
+    parameters = faiss.SearchParametersIVF(sel=selector, nprobe=cells.shape[1])
+    values, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int64)
+    index.search_preassigned_c(
+        1,
+        faiss.swig_ptr(query),
+        k,
+        *(faiss.swig_ptr(array) for array in (cells, nearest, values, ids)),
+        False,
+        parameters,
+    )
+    return values, ids
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """The threads of this process that search; each lets faiss use no further ones."""
+    start = load_faiss().omp_set_num_threads
+    return ThreadPoolExecutor(_num_threads(), "genret-vectors", initializer=start, initargs=(1,))
+
+
+def _num_threads() -> int:
+    return min(len(os.sched_getaffinity(0)), _MOST_THREADS)

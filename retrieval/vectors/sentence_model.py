@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 from sentence_transformers import SentenceTransformer
@@ -74,15 +73,6 @@ class SentenceEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries, behind the prompt that the model has for them."""
         return self._embed(self._model.encode_query, texts)
-
-    def similarities(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return the inner products of a query and some texts. See `TextEmbedder`."""
-        found: npt.NDArray[np.float32] = self.embed_texts(texts) @ self.embed_queries([query])[0]
-        return found
-
-    def arrays(self) -> Mapping[str, npt.NDArray[np.generic]]:
-        """Return nothing: the checkpoint has it all."""
-        return {}
 
     def _embed(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
         if not len(texts):

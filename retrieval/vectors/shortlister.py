@@ -6,23 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
-
 from decoding.cancellation import CancelToken, reason_to_stop
 from retrieval.errors import IndexFormatError
-from retrieval.index.layout import VECTOR_FILES, VECTORS_FILE
+from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
-from retrieval.vectors.embedder import TextEmbedder
-from retrieval.vectors.exact import ExactSimilarities
-from retrieval.vectors.faiss_threads import faiss_threads
-from retrieval.vectors.methods import open_embedder
-from retrieval.vectors.pipeline import searcher_of
-from retrieval.vectors.searching import VectorSearcher
-from retrieval.vectors.shortlist import NO_ENTITIES, Shortlist
-from retrieval.vectors.vector_file import open_vectors
-from retrieval.vectors.views import EntityTexts
+from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
+from retrieval.vectors.faiss_index import faiss_threads, open_vectors, vectors_entry
+from retrieval.vectors.searching import NO_ENTITIES, FloatArray, IntArray, Mask, Shortlist, VectorSearcher
 
 
 class Shortlister:
@@ -35,22 +26,15 @@ class Shortlister:
         entry: What the manifest says about the vectors.
         embedder: Made them.
         searcher: Searches them.
-        exact: Computes similarities from texts.
-        num_bytes: Of the files.
+        num_bytes: Of the file.
     """
 
     def __init__(
-        self,
-        entry: VectorsEntry,
-        embedder: TextEmbedder,
-        searcher: VectorSearcher,
-        exact: ExactSimilarities,
-        num_bytes: int,
+        self, entry: VectorsEntry, embedder: TextEmbedder, searcher: VectorSearcher, num_bytes: int
     ) -> None:
         self.entry = entry
         self._embedder = embedder
         self._searcher = searcher
-        self._exact = exact
         self._num_bytes = num_bytes
 
     @classmethod
@@ -60,33 +44,30 @@ class Shortlister:
         Args:
             index: An open index.
             encoder: Where the encoder that made the vectors lies now; None: where it lay then.
-                Not for vectors that need none.
             device: Where an encoder runs.
 
         Raises:
             EvidenceMissingError: the index has no vectors.
             IndexChecksumError: their file differs from the manifest.
-            IndexFormatError: it is no file of vectors, or one of other vectors than the manifest says.
+            IndexFormatError: it is no file of vectors, one of other vectors than the manifest says, or one
+                made by a method that this version no longer has.
             IndexMismatchError: the encoder is not the one that made them.
-            InputError: an encoder is given, and the vectors need none.
             ModelError: the encoder cannot be loaded.
             MissingExtraError: a library is not installed.
         """
-        vectors = open_vectors(index)
-        entry = vectors.entry
-        embedder = open_embedder(entry, vectors.arrays, encoder, device)
-        exact = ExactSimilarities(embedder, EntityTexts(index, entry.columns))
-        searcher = searcher_of(vectors.index, entry, index.num_entities, exact)
+        entry = vectors_entry(index)
+        searcher = VectorSearcher(open_vectors(index), index.num_entities, entry.effort)
         if entry.kind == "factory" and (refusal := searcher.refusal()) is not None:
             raise IndexFormatError(f"{VECTORS_FILE}: {entry.factory} cannot be searched: {refusal}")
-        sizes = [file.bytes for file in index.manifest.files if file.name in VECTOR_FILES]
-        return cls(entry, embedder, searcher, exact, sum(sizes))
+        embedder = open_embedder(entry, encoder, device)
+        file = index.manifest.file(VECTORS_FILE)
+        return cls(entry, embedder, searcher, 0 if file is None else file.bytes)
 
     def propose(
         self,
         texts: Sequence[str],
         sizes: Sequence[int],
-        allowed: Sequence[npt.NDArray[np.bool_] | None] | None = None,
+        allowed: Sequence[Mask | None] | None = None,
         cancel: Sequence[CancelToken | None] | None = None,
     ) -> list[Shortlist]:
         """Return a shortlist per query.
@@ -108,34 +89,34 @@ class Shortlister:
         queries = self._embedder.embed_queries(texts)
         with faiss_threads(1):
             return [
-                self._searcher.search(text, query, size, mask)
-                if reason_to_stop(token) is None
-                else NO_ENTITIES
-                for text, query, size, mask, token in zip(texts, queries, sizes, masks, tokens, strict=True)
+                self._searcher.search(query, size, mask) if reason_to_stop(token) is None else NO_ENTITIES
+                for query, size, mask, token in zip(queries, sizes, masks, tokens, strict=True)
             ]
 
-    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries. Shape: (len(texts), dimensions)."""
         return self._embedder.embed_queries(texts)
 
-    def search(
-        self,
-        text: str,
-        vector: npt.NDArray[np.float32],
-        size: int,
-        allowed: npt.NDArray[np.bool_] | None,
-    ) -> Shortlist:
+    def search(self, vector: FloatArray, size: int, allowed: Mask | None) -> Shortlist:
         """Return the entities nearest to a query, given its vector; see `propose`."""
         with faiss_threads(1):
-            return self._searcher.search(text, vector, size, allowed)
+            return self._searcher.search(vector, size, allowed)
 
-    def similarities(self, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Return how alike a query and each of some entities are, computed anew. Shape: (len(entities),).
+    def similarities(self, vector: FloatArray, entities: IntArray) -> FloatArray:
+        """Return how alike a query and each of some entities are, as a search would say; no text is embedded.
+
+        Args:
+            vector: Of the query. Shape: (dimensions,).
+            entities: Their numbers. Shape: (n,), int64.
+
+        Returns:
+            The similarity of each entity's most similar text, 0 for one without texts. Shape: (n,), float32.
 
         Raises:
             ValueError: no such entity.
         """
-        return self._exact(text, np.asarray(entities, dtype=np.int64))
+        with faiss_threads(1):
+            return self._searcher.similarities(vector, entities)
 
     def describe(self) -> Mapping[str, object]:
         """Return facts: method, kind, dimensions, vectors, effort, recall, bytes in all and per vector."""

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,8 +70,7 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
 
     with _folder(folder) as place:
         index = place / "sample.index"
-        vectors = ("--vectors", "lexical") if find_spec("faiss") and find_spec("sklearn") else ()
-        _run("build", str(sample_catalogue()), "--out", str(index), *vectors)
+        _run("build", str(sample_catalogue()), "--out", str(index))
         with _server(index) as address:
             click.echo(f"\nAsking {address}, each question in the default way and by DISC:\n")
             with RetrievalClient(address) as client:

@@ -25,8 +25,8 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from decoding.hf_session import TreeSession
-from index_builder.vector_wish import VectorWish
-from retrieval.vectors.methods import VectorMethod
+from index_builder.evidence_wish import VectorWish
+from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.shortlister import Shortlister
 from service.configuration.config import IndexSpec
 from service.configuration.sections import HttpConfig, ModelSpec

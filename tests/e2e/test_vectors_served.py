@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.types import Mention, RetrieveRequest
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
 from service.client import AsyncRetrievalClient, CallError
 from service.configuration.config import IndexSpec, ServerConfig
 from service.configuration.sections import ModelSpec

@@ -18,14 +18,14 @@ from index_builder.plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
-from index_builder.vector_wish import VectorChange, VectorWish
+from index_builder.evidence_wish import VectorChange, VectorWish
 from retrieval.errors import GenretError, InputError, SourceError
 from retrieval.index.cli import inspect_command
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.index.versions import live_version
 from retrieval.sources import ColumnMapping, ColumnType
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import rename
 

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from index_builder import vector_plan
+from index_builder import evidence_plan
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions
 from index_builder.runs import Run
 from index_builder.update import UpdateRequest, update_index
-from index_builder.vector_plan import plan_vectors
-from index_builder.vector_wish import VectorChange, VectorWish
+from index_builder.evidence_plan import plan_vectors
+from index_builder.evidence_wish import VectorChange, VectorWish
 from index_builder.version_run import VersionRun
 from retrieval.index.cli import inspect_command, verify_command
 from retrieval.index.digests import digest_bytes
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.making import VectorOptions
 from retrieval.vectors.shortlister import Shortlister
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import rename

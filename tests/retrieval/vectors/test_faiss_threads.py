@@ -14,7 +14,7 @@ pytest.importorskip("sklearn")
 
 import faiss
 
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.faiss_threads import faiss_threads

@@ -11,7 +11,7 @@ pytest.importorskip("faiss")
 pytest.importorskip("sklearn")
 
 from decoding.cancellation import CancelToken
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.lexical import LexicalEmbedder

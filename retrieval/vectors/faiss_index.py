@@ -1,40 +1,35 @@
-"""Which faiss index holds the vectors, and its sizes, by rule.
-
-Measured with 6,000,000 lexical vectors of titles (queries with typing errors or without one of their words):
-such vectors are nearly isotropic, and cells separate them badly. Of Flat's 100 nearest, 93 % lie in the
-nearest half of 1,024 cells, 83 % in a quarter of them, 80 % in an eighth of 4,096. It is the codes that
-make the search fast: 4 bits, compared 32 vectors at a time.
-
-With 128 dimensions of 4 bits each (72 bytes with the id), 84 % of Flat's 100 nearest are among the 100
-best codes and 99 % among the 400 best, which are put in order by exact similarities. In that order 90 % of
-the 100 are those that Flat's best 400 give (88 % with three quarters of the cells visited, 82 % with half),
-and the title sought is among the 100 as often as with Flat. With 4 bits for two dimensions (40 bytes) the
-search takes half as long, the title sought is still found as often, and 72 % of the 100 are the same. Codes
-of residuals were no better; RaBitQ of 3 bits found less (77 %) and took seven times as long.
-"""
+"""The faiss index that holds the vectors: its kind and sizes by rule, its training, its file."""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from retrieval.errors import InputError, MissingExtraError
-from retrieval.vectors.methods import LEXICAL
-from retrieval.vectors.options import KIND_NAMES
+from retrieval.durable import appearing, writing
+from retrieval.errors import EvidenceMissingError, IndexFormatError, InputError, MissingExtraError
+from retrieval.index.layout import VECTORS_FILE
+from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.reader import Index
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from retrieval.vectors.embedder import FloatMatrix
 
+# "auto" and the three kinds; anything else is a string for faiss' index factory.
+KIND_NAMES = ("auto", "flat", "hnsw", "ivfpq")
+
 # Below, every vector is compared: 100,000 of 256 dimensions take some 5 ms and 100 MB.
 FLAT_BELOW = 100_000
 
-# Vectors of models lie in clusters, which cells separate. Lexical ones do not: nearly all cells are
-# visited, and 1,024 of them cost half as much again as 64 do.
-MAX_CELLS, MAX_LEXICAL_CELLS = 1024, 64
+MAX_CELLS = 1024
 # Four times as many texts ask for twice the cells: then those trained for fewer are given up.
 _TEXTS_PER_SQUARED_CELL = 4
 _SAMPLE_PER_CELL = 128
@@ -45,6 +40,9 @@ _CODE_BITS = 4
 _CENTROIDS = 256  # of a quantiser of 8 bits
 _NEIGHBOURS = 32  # of a node of hnsw
 _CONSTRUCTION_EFFORT = 80
+
+# Ids that are checked at a time.
+_BLOCK = 1 << 20
 
 
 def load_faiss() -> ModuleType:
@@ -61,6 +59,22 @@ def load_faiss() -> ModuleType:
     return module
 
 
+@contextmanager
+def faiss_threads(threads: int) -> Iterator[None]:
+    """Let faiss use so many threads in the block, in the thread that enters it.
+
+    Where faiss and PyTorch have one OpenMP library between them, as they often do, the number is PyTorch's
+    too: a model that ran in the block would have as many, and one that runs behind it has its own again.
+    """
+    faiss = load_faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(max(threads, 1))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
 def kind_of(wish: str, count: int) -> str:
     """Return "flat", "hnsw", "ivfpq" or "factory".
 
@@ -73,21 +87,15 @@ def kind_of(wish: str, count: int) -> str:
     return wish if wish in KIND_NAMES else "factory"
 
 
-def num_cells(count: int, method: str) -> int:
-    """Return the cells of so many vectors: a power of two, about half the root of their number.
-
-    Args:
-        count: Vectors.
-        method: What made them, as in `VectorsEntry.method`.
-    """
+def num_cells(count: int) -> int:
+    """Return the cells of so many vectors: a power of two, about half the root of their number."""
     root = math.isqrt(max(count, 1) // _TEXTS_PER_SQUARED_CELL)
-    most = MAX_LEXICAL_CELLS if method == LEXICAL else MAX_CELLS
-    return min(1 << max(root, 1).bit_length() - 1, most)
+    return min(1 << max(root, 1).bit_length() - 1, MAX_CELLS)
 
 
-def sample_size(count: int, method: str) -> int:
-    """Return how many vectors the quantisers are trained on. Arguments are those of `num_cells`."""
-    return min(count, max(num_cells(count, method) * _SAMPLE_PER_CELL, _MIN_SAMPLE))
+def sample_size(count: int) -> int:
+    """Return how many of so many vectors the quantisers are trained on."""
+    return min(count, max(num_cells(count) * _SAMPLE_PER_CELL, _MIN_SAMPLE))
 
 
 def num_subquantisers(dimensions: int) -> int:
@@ -103,7 +111,7 @@ def num_subquantisers(dimensions: int) -> int:
     return parts
 
 
-def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int, method: str = LEXICAL) -> Any:
+def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int) -> Any:
     """Return an empty faiss index for inner products that takes entity numbers as ids.
 
     Args:
@@ -112,7 +120,6 @@ def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int, meth
         dimensions: Of the vectors.
         count: Vectors that will be added.
         seed: Of the training.
-        method: What makes the vectors, as in `VectorsEntry.method`.
 
     Raises:
         InputError: faiss knows no such factory string, or the kind cannot hold such vectors.
@@ -129,7 +136,7 @@ def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int, meth
         index = faiss.IndexIVFPQFastScan(
             faiss.IndexFlatIP(dimensions),
             dimensions,
-            num_cells(count, method),
+            num_cells(count),
             parts,
             _CODE_BITS,
             faiss.METRIC_INNER_PRODUCT,
@@ -233,3 +240,128 @@ def efforts(index: Any) -> list[int]:
         return [0]
     small = [1 << i for i in range(11) if 1 << i < cells.nlist / 4]
     return sorted({*small, *(math.ceil(cells.nlist * i / 8) for i in range(2, 9))})
+
+
+def write_vectors(vectors: Any, folder: Path) -> None:
+    """Write an index as the file of a version, synced.
+
+    Raises:
+        SourceError: the file cannot be written.
+    """
+    faiss = load_faiss()
+    with appearing(folder / VECTORS_FILE) as staging, writing(folder / VECTORS_FILE):
+        try:
+            faiss.write_index(vectors, os.fspath(staging))
+        except RuntimeError as error:  # faiss knows the system's errors by their text alone
+            raise OSError(str(error).rpartition(": ")[2] or str(error)) from error
+
+
+def vectors_entry(index: Index) -> VectorsEntry:
+    """Return the manifest's account of the vectors of an index.
+
+    Raises:
+        EvidenceMissingError: the index has none.
+        IndexFormatError: they were made by a method that this version no longer has.
+    """
+    entry = index.vectors
+    if entry is None:
+        raise EvidenceMissingError(f"{index.path}: the index was built without vectors")
+    if entry.method == "lexical":
+        raise IndexFormatError(
+            f"{VECTORS_FILE}: made by the method lexical, which this version no longer has; "
+            "make vectors anew with genret update INDEX --vectors encoder:MODEL"
+        )
+    return entry
+
+
+def open_vectors(index: Index, mapped: bool = True) -> Any:
+    """Return the faiss index of the vectors of an index: read it, and change nothing.
+
+    faiss trusts what it reads, so it never sees bytes that differ from the manifest, unless the index was
+    opened without comparing digests.
+
+    Args:
+        index: An open index.
+        mapped: Whether vectors stay in the file where faiss can do so; else all are read, and may be changed.
+
+    Raises:
+        EvidenceMissingError: the index has no vectors.
+        IndexChecksumError: the file differs from the manifest.
+        IndexFormatError: it is no file of vectors, one of other vectors than the manifest says, or one made
+            by a method that this version no longer has.
+        MissingExtraError: faiss is not installed.
+    """
+    entry = vectors_entry(index)
+    faiss = load_faiss()
+    file = index.evidence_path(VECTORS_FILE)
+    try:
+        vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+    except (RuntimeError, MemoryError) as error:
+        reason = str(error).rpartition("Error: ")[2].strip() or str(error)
+        raise IndexFormatError(f"{VECTORS_FILE}: expected an index of faiss, got: {reason}") from None
+    _check(vectors, entry, index.num_entities)
+    return vectors
+
+
+def stored_kind(index: Any) -> str:
+    """Return the kind of a faiss index: "flat", "hnsw", "ivfpq", else "factory"."""
+    faiss = load_faiss()
+    if type(index) is faiss.IndexIDMap:
+        inner = type(faiss.downcast_index(index.index))
+        if inner is faiss.IndexFlatIP or inner is faiss.IndexFlat:
+            return "flat"
+        if inner is faiss.IndexHNSWFlat:
+            return "hnsw"
+    return "ivfpq" if type(index) is faiss.IndexIVFPQFastScan else "factory"
+
+
+def stored_ids(index: Any) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the ids of all vectors, in blocks that are read only."""
+    faiss = load_faiss()
+    cells = inner_cells(index)
+    if cells is None:
+        size = index.id_map.size()
+        if size:
+            yield faiss.rev_swig_ptr(index.id_map.data(), size)
+        return
+    lists = faiss.downcast_InvertedLists(cells.invlists)
+    for cell in range(cells.nlist):
+        size = lists.list_size(cell)
+        if size:
+            yield faiss.rev_swig_ptr(lists.get_ids(cell), size)
+
+
+def _check(vectors: Any, entry: VectorsEntry, num_entities: int) -> None:
+    """Refuse vectors that are not those of the manifest."""
+    faiss = load_faiss()
+    _expect("vectors of length", entry.dimensions, vectors.d)
+    _expect("number of vectors", entry.count, vectors.ntotal)
+    _expect("metric", "inner product", _metric(vectors))
+    if entry.kind != "factory":
+        _expect("kind", entry.kind, stored_kind(vectors))
+    if not vectors.is_trained:
+        raise IndexFormatError(f"{VECTORS_FILE}: expected a trained index, got an untrained one")
+    if inner_cells(vectors) is None and not isinstance(vectors, faiss.IndexIDMap):
+        raise IndexFormatError(f"{VECTORS_FILE}: expected entity numbers as ids, got none")
+    if entry.kind == "hnsw":
+        _expect("vectors of the graph", entry.count, inner_graph(vectors).storage.ntotal)
+    found = 0
+    for ids in stored_ids(vectors):
+        found += len(ids)
+        for begin in range(0, len(ids), _BLOCK):
+            part = ids[begin : begin + _BLOCK]
+            low, high = int(part.min()), int(part.max())
+            if low < 0 or high >= num_entities:
+                got = low if low < 0 else high
+                raise IndexFormatError(f"{VECTORS_FILE}: expected ids in [0, {num_entities}), got {got}")
+    _expect("number of ids", entry.count, found)
+
+
+def _metric(vectors: Any) -> str:
+    faiss = load_faiss()
+    return "inner product" if vectors.metric_type == faiss.METRIC_INNER_PRODUCT else "another"
+
+
+def _expect(what: str, expected: object, got: object) -> None:
+    if expected != got:
+        raise IndexFormatError(f"{VECTORS_FILE}: {what}: expected {expected}, got {got}")
