@@ -290,14 +290,15 @@ def _describe_names(asked: Asked, names: Sequence[str], field: Field) -> FloatAr
     characters = Characters(folded)
     words, letters = asked.lookups[NAMES]
     of_words = characters.words()
-    text = f" {_EDGES.sub(' ', asked.text)} "
+    text = f" {_EDGES.sub(' ', asked.text).strip()} "
+    plain_names = [_EDGES.sub(" ", name).strip() for name in names]
     length = np.log1p([len(name) for name in folded])
     columns = [
         _overlap(of_words, words, len(names)) * _factor(of_words, field.words, len(names)),
         _overlap(characters.letters(), letters, len(names)) / _total(letters),
         process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0],
         [name.startswith(asked.folded) for name in folded],
-        [f" {_EDGES.sub(' ', name).strip()} " in text for name in names] * length,
+        [name != "" and f" {name} " in text for name in plain_names] * length,
         [name == asked.folded for name in folded],
         length,
     ]
