@@ -61,7 +61,7 @@ _NAME_FEATURES = (
     Feature(NAMES, "whole", "1 if the name is the query, capitals, accents and punctuation apart"),
     Feature(NAMES, "length", "log(1 + letters) of the name"),
 )
-# What says that a name is meant differs between a query that is a name and a sentence that holds one.
+# In a sentence that mentions a name, other things say that the name is meant than in a query that is one.
 _LONG_FEATURES = tuple(
     Feature(NAMES, f"{feature.name}_long", f"`{feature.name}` times `query length`")
     for feature in _NAME_FEATURES
@@ -76,7 +76,7 @@ FEATURES = (
     Feature(
         QUERIES,
         "nearest",
-        "largest share of the query's letter trigrams in one past query; of the 16 with most `letters`",
+        "largest share of the query's trigrams in one past query, for the 16 entities with most `letters`",
     ),
     Feature(QUERIES, "same", "share of the entity in the past queries that are the same as this one"),
     Feature(VECTORS, "similarity", "cosine of the query and the entity's most similar text"),
@@ -166,13 +166,15 @@ class Evidence:
         }
         return tuple(kind for kind in KINDS if kind in has)
 
-    def ask(self, texts: Sequence[str]) -> list[Asked]:
-        """Look up queries. The encoder of the vectors sees all of them at once.
+    def ask(self, texts: Sequence[str], with_vectors: bool = True) -> list[Asked]:
+        """Look up queries. The encoder of the vectors, if it is asked, sees all of them at once.
 
         Raises:
             ModelError: the encoder fails.
         """
-        vectors = [None] * len(texts) if self.vectors is None else list(self.vectors.embed(texts))
+        vectors: list[FloatArray | None] = [None] * len(texts)
+        if self.vectors is not None and with_vectors:
+            vectors = list(self.vectors.embed(texts))
         asked = []
         for text, vector in zip(texts, vectors, strict=True):
             (folded,) = fold_all([text])

@@ -176,10 +176,10 @@ def nothing_features(table: FloatArray, scores: FloatArray, has_model: bool) -> 
 
 
 def vector_of(named: Mapping[str, Any], names: Sequence[str]) -> FloatArray:
-    """Return numbers given by name in the order of `names`; those not given are 0.
+    """Return weights by name as a vector, 0 where a name is missing.
 
     Raises:
-        ValueError: a name is unknown, or a number is none or not finite.
+        ValueError: an unknown name, or a weight that is not finite.
     """
     unknown = sorted(set(named) - set(names))
     if unknown:
