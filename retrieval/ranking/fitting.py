@@ -44,12 +44,14 @@ class Example:
         right: Which candidates are right; none where nothing is, or it was not found. Shape: (n,).
         logprobs: log P(e | q) of the candidates, or None without a model. Shape: (n,).
         weight: How much the query counts.
+        is_nothing: Whether nothing of the index is meant, rather than something that was not found.
     """
 
     features: npt.NDArray[np.float32]
     right: npt.NDArray[np.bool_]
     logprobs: FloatArray | None = None
     weight: float = 1.0
+    is_nothing: bool = False
 
     def table(self) -> FloatArray:
         """Return the features, those of the model filled in."""
