@@ -182,7 +182,11 @@ def _held_out(
     for fold in range(folds):
         held = [at for at, text in enumerate(texts) if fold_of[text] == fold]
         seen = [example for example, text in zip(examples, texts, strict=True) if fold_of[text] != fold]
-        ranking = fit(seen, told)
+        try:
+            ranking = fit(seen, told)
+        except InputError as error:
+            why = f"{error.message}, once one part of {folds} is held out: more queries are needed"
+            raise InputError("queries", why) from error
         outcomes |= {at: outcome_of(ranking, examples[at]) for at in held}
     return [outcomes[at] for at in range(len(texts))]
 

@@ -335,7 +335,7 @@ def _keep(
     told = tuned.ranking.provenance
     options = {
         "model": opened.fingerprint,
-        "queries": list(wish.queries),
+        "queries": [str(Path(text).name) for text in wish.queries],
         "made": wish.made,
         "labelled_share": wish.labelled_share,
         "limit": wish.limit,
