@@ -54,6 +54,7 @@ _NAME_FEATURES = (
         NAMES, "letters", "share of the query's letter trigrams that the name has, rare ones counting more"
     ),
     Feature(NAMES, "likeness", "1 - edit distance / length of both (insertions and deletions)"),
+    Feature(NAMES, "closeness", "0 up to a likeness of 3/4, then rising to 1: a name with typing errors"),
     Feature(NAMES, "beginning", "1 if the name begins with the query"),
     Feature(
         NAMES, "mentioned", "`length` if the query holds the name, capitals and accents included; else 0"
