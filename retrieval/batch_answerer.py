@@ -190,11 +190,11 @@ class BatchAnswerer:
         A request that needs evidence gets its reply where there is none.
         """
         wanting = [work for work in batch if work.job.request.proposals]
-        asked: list[Asked | None] = [None] * len(wanting)
+        asked: Sequence[Asked | GenretError | None] = [None] * len(wanting)
         if self._ranker.can_propose:
-            asked = list(self._ranker.ask([work.job.request.evidence_text for work in wanting]))
-        for work, query in zip(wanting, asked, strict=True):
-            request = work.job.request
+            asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
+        for work, found in zip(wanting, asked, strict=True):
+            request, query = work.job.request, found if isinstance(found, Asked) else None
             few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
             if count_entities(self._index, work.allowed) <= few:
                 work.proposed = Proposed(all_entities(self._index, work.allowed), query)
@@ -202,13 +202,18 @@ class BatchAnswerer:
                 work.reply = reason_to_stop(work.job.cancel)
                 if work.reply is None:
                     allowed = None if work.allowed is None else work.allowed.allowed
-                    found = self._ranker.propose(query, request.proposals, allowed)
-                    work.proposed = Proposed(tuple(found.entities.tolist()), query, found)
+                    best = self._ranker.propose(query, request.proposals, allowed)
+                    work.proposed = Proposed(tuple(best.entities.tolist()), query, best)
             elif request.decoding is None:
-                try:
-                    self._ranker.require(self._index)
-                except GenretError as error:
-                    work.reply = error
+                work.reply = found if isinstance(found, GenretError) else self._refusal()
+
+    def _refusal(self) -> GenretError | None:
+        """Return why no evidence proposes entities; None where some does."""
+        try:
+            self._ranker.require(self._index)
+        except GenretError as error:
+            return error
+        return None
 
     def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
         """Ask the decoder of those that have one."""
@@ -260,7 +265,8 @@ class BatchAnswerer:
         if work.proposed is None or work.scored is None:
             if work.decoded is None:
                 raise RuntimeError("a request was neither decoded nor scored")
-            return or_abstain(request, work.decoded.answer)
+            missing = self._ranker.missing(None) if request.proposals else ()
+            return or_abstain(request, replace(work.decoded.answer, missing_evidence=missing))
         return scored_answer(
             self._index, request, work.allowed, work.proposed, work.decoded, work.scored, self._ranker
         )

@@ -111,7 +111,7 @@ def scored_answer(
         num_scored=scored.num_forms,
         shortlist_size=len(proposed.entities),
         nothing_fits=None if ranked is None else ranked.nothing,
-        missing_evidence=() if proposed.asked is None else ranker.missing(proposed.asked),
+        missing_evidence=ranker.missing(proposed.asked),
     )
     if is_ranked:
         return or_abstain(request, replace(answer, certified=None))
