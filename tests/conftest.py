@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ("tests.trigram_encoder",)
+
 # How long an example takes, and making it, says how busy the machine is, and nothing of the code.
 settings.register_profile(
     "untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -15,8 +15,8 @@ from retrieval.index.digests import digest_bytes
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
 from retrieval.index.reader import Index
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.making import VectorOptions
 from retrieval.vectors.views import EntityTexts
 
 ENTRY = VectorsEntry(
@@ -84,7 +84,6 @@ class FakeVectors:
             method=method.name,
             source=method.source,
             columns=columns,
-            dimensions=options.dimensions or 8,
         )
         return self._write(index, entry, folder)
 
@@ -104,7 +103,7 @@ class FakeVectors:
         for number, was in enumerate(self.taken_over):
             if was >= 0:
                 assert new.entity(number).entity_id == old.entity(was).entity_id
-        assert old.open_vectors_file(VECTORS_FILE).read_bytes() == listed(old, old.vectors)
+        assert old.evidence_path(VECTORS_FILE).read_bytes() == listed(old, old.vectors)
         named["progress"].phase("taking vectors over")
         assert old.vectors is not None
         return self._write(new, old.vectors, folder)
@@ -112,11 +111,7 @@ class FakeVectors:
     def _write(self, index: Index, entry: VectorsEntry, folder: Path) -> tuple[VectorsEntry, tuple[str, ...]]:
         data = listed(index, entry)
         (folder / VECTORS_FILE).write_bytes(data)
-        entry = replace(entry, count=data.count(b"\n"))
-        if entry.method != "lexical":
-            return entry, (VECTORS_FILE,)
-        (folder / EMBEDDER_FILE).write_bytes(FILES[EMBEDDER_FILE])
-        return entry, (VECTORS_FILE, EMBEDDER_FILE)
+        return replace(entry, count=data.count(b"\n")), (VECTORS_FILE,)
 
 
 def listed(index: Index, entry: VectorsEntry | None) -> bytes:
