@@ -26,7 +26,7 @@ from google.protobuf.message import Message
 
 from decoding.hf_session import TreeSession
 from index_builder.vector_wish import VectorWish
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.shortlister import Shortlister
 from service.configuration.config import IndexSpec
 from service.configuration.sections import HttpConfig, ModelSpec

@@ -13,7 +13,7 @@ import pytest
 
 from index_builder.vector_wish import VectorWish
 from retrieval.types import Mention, RetrieveRequest
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
 from service.client import AsyncRetrievalClient, CallError
 from service.configuration.config import IndexSpec, ServerConfig
 from service.configuration.sections import ModelSpec
@@ -25,7 +25,6 @@ from tests.service.changing_index import ChangingIndex
 from tests.service.tiny_assets import make_checkpoint
 
 pytest.importorskip("faiss")
-pytest.importorskip("sklearn")
 
 TITLES = ("Hamlet", "Macbeth", "Othello", "Paris", "Paris, Texas", "Berlin", "Nile", "Amazon", "Mercury")
 SHORT = {"shortlist_size": 3, "k": 3}

@@ -30,8 +30,8 @@ from retrieval.errors import (
 )
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.reader import Index
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.making import VectorOptions
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import FakeVectors, listed, rename
 

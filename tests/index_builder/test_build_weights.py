@@ -25,7 +25,7 @@ from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.index.versions import live_version
 from retrieval.sources import ColumnMapping, ColumnType
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import rename
 

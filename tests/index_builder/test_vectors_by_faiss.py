@@ -23,14 +23,13 @@ from retrieval.index.digests import digest_bytes
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.making import VectorOptions
 from retrieval.vectors.shortlister import Shortlister
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import rename
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
-pytest.importorskip("sklearn", reason="needs the extra vectors")
 
 from retrieval.vectors.lexical import default_dimensions
 
