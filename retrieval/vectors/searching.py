@@ -157,7 +157,7 @@ class VectorSearcher:
         effort: int,
         texts: float = 1.25,
     ) -> _Found:
-        """Search for ever more texts, at first so many an entity, with ever more effort, until all are found."""
+        """Search for ever more texts, at first `texts` an entity, until enough entities are found."""
         total = int(self._index.ntotal)
         most = self._most_effort()
         # The fewer are allowed, the fewer of them lie in a cell. 0: everything is looked at.
