@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,23 +11,23 @@ from typing import Any
 
 from index_builder.config import BuildOptions
 from index_builder.entity_survey import check_weights
+from index_builder.evidence import EvidenceMaker
+from index_builder.evidence_wish import check_method
 from index_builder.memory import MemoryBudget
 from index_builder.merge import write_version
+from index_builder.past_queries import check_query_files
 from index_builder.progress import BuildProgress, PhaseClock, Silent
 from index_builder.publish import prune, publish, staging, work_root
 from index_builder.reading import FrontHalf, Sources, read_shards
-from index_builder.vector_wish import check_method
-from index_builder.vectors import VectorMaker
 from index_builder.version import VersionSpec
-from index_builder.workplace import remove_work, shaping_libraries
+from index_builder.workplace import remove_work, shaping_libraries, spill_folder
 from retrieval.errors import SourceError
+from retrieval.index.evidence_summary import evidence_facts
 from retrieval.index.manifest import HistoryEntry, Manifest, TokenizerEntry
-from retrieval.index.vector_summary import vector_facts
 from retrieval.index.versions import live_or_none
 from retrieval.normalize import NormalizationReport
+from retrieval.rejects import Rejects
 from retrieval.text import TextTokenizer
-
-_SPILL_DIR = "spill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class BuildSummary:
             "normalization": self.normalization.to_json(),
             "metadata": {column.name: column.type for column in self.manifest.metadata},
             "weight_column": self.manifest.weight_column,
-            "vectors": vector_facts(self.manifest),
+            **evidence_facts(self.manifest),
             "bytes": self.manifest.num_bytes,
             "files": {file.name: file.bytes for file in self.manifest.files},
             "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
@@ -109,8 +108,7 @@ def build_index(
         IndexDirectoryError: the index directory cannot be written. The live version is untouched.
     """
     clock = PhaseClock(progress or Silent())
-    if options.vectors is not None:
-        check_method(options.vectors.method, options.vectors.options.device)
+    check_evidence(options)
     root = work_root(options.out)
     with staging(options.out) as folder:
         with read_shards(sources, tokenizer, options, root, clock) as front:
@@ -126,9 +124,7 @@ def build_index(
             history=(_history(front, options, written.counts.entities),),
             built_with=shaping_libraries(),
         )
-        if options.vectors is not None:
-            maker = VectorMaker(folder, root, options.memory_limit, options.threads, clock)
-            manifest = maker.make(manifest, options.vectors)
+        manifest = _add_evidence(manifest, EvidenceMaker(folder, root, options, clock), options, front)
         clock.phase("publishing")
         before = live_or_none(options.out)
         live = publish(options.out, folder, manifest)
@@ -150,6 +146,52 @@ def build_index(
     )
 
 
+def _add_evidence(
+    manifest: Manifest, maker: EvidenceMaker, options: BuildOptions, front: FrontHalf
+) -> Manifest:
+    evidence, vectors = options.evidence, options.vectors
+    if evidence is not None:
+        with written_rejects(front.rejects, options):
+            manifest = maker.make_fields(manifest, evidence.columns, evidence.queries, front.rejects)
+    if vectors is not None:
+        manifest = maker.make_vectors(manifest, vectors)
+    if evidence is not None:
+        manifest = maker.make_ranking(manifest, "cpu" if vectors is None else vectors.options.device)
+    return manifest
+
+
+def check_evidence(options: BuildOptions) -> None:
+    """Refuse evidence that cannot be made here, before anything is read.
+
+    Raises:
+        SourceError: a file of past queries is missing, or lacks a column.
+        MissingExtraError: a library that vectors need is not installed.
+        InputError: there is no such model or device.
+    """
+    if options.evidence is not None:
+        check_query_files(options.evidence.queries)
+    if options.vectors is not None:
+        check_method(options.vectors.method, options.vectors.options.device)
+
+
+@contextmanager
+def written_rejects(
+    rejects: Rejects, options: BuildOptions, outcome: str = "nothing was built"
+) -> Iterator[None]:
+    """Write the bad rows anew at the end of the block, whatever has happened, and check them.
+
+    Raises:
+        SourceError: there are more of them than allowed, or they cannot be written.
+    """
+    known = len(rejects.rows)
+    try:
+        yield
+        rejects.check(outcome)
+    finally:
+        if options.rejects is not None and len(rejects.rows) > known:
+            rejects.write(options.rejects)
+
+
 def check_rejects(front: FrontHalf, outcome: str = "nothing was built") -> None:
     """Fail when there are too many bad rows, or nothing else.
 
@@ -163,18 +205,6 @@ def check_rejects(front: FrontHalf, outcome: str = "nothing was built") -> None:
     front.rejects.check(outcome)
     if not front.num_entities:
         raise SourceError(f"{front.rejects.source}: no good row is left\n{front.rejects.report()}")
-
-
-@contextmanager
-def spill_folder(root: Path) -> Iterator[Path]:
-    """Yield an empty directory for a merge; it is removed afterwards."""
-    folder = root / _SPILL_DIR
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def tokenizer_entry(tokenizer: TextTokenizer, end_token_id: int) -> TokenizerEntry:
@@ -197,8 +227,8 @@ def _history(front: FrontHalf, options: BuildOptions, entities: int) -> HistoryE
     return HistoryEntry(
         operation="build",
         parent="",
-        sources=front.sources,
-        options=options.shaping() | options.shaping_vectors(),
+        sources=(*front.sources, *options.query_sources()),
+        options=options.shaping() | options.shaping_evidence(),
         records=front.records,
         duplicates=front.duplicates,
         rejected=len(front.rejects.rows),

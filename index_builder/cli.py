@@ -20,10 +20,9 @@ from index_builder.command_line import (
 )
 from index_builder.config import BuildOptions
 from index_builder.describe import describe_build, describe_plan
+from index_builder.evidence_flags import EvidenceWishes, build_evidence_flags
 from index_builder.plan import BuildPlan, plan_build
 from index_builder.source_flags import SourceFlags, source_flags
-from index_builder.vector_flags import build_vector_flags
-from index_builder.vector_wish import VectorWish
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
 from retrieval.sources import STDIN
@@ -87,7 +86,7 @@ _ENV = "GENRET_BUILD_"
     help="Token that closes every title.",
 )
 @source_flags(_ENV)
-@build_vector_flags(_ENV)
+@build_evidence_flags(_ENV)
 @bad_row_options(_ENV, fails="build", place="OUT")
 @click.option(
     "--max-title-tokens",
@@ -122,7 +121,7 @@ def build_command(
     title_suffix: str | None,
     end_token: str | None,
     flags: SourceFlags,
-    vectors: VectorWish | None,
+    evidence: EvidenceWishes,
     max_bad_rows: int,
     rejects: Path | None,
     max_title_tokens: int,
@@ -171,7 +170,8 @@ def build_command(
             keep_versions=keep_versions,
             memory_limit=flags.memory_limit,
             resume=not no_resume,
-            vectors=vectors,
+            evidence=evidence.evidence,
+            vectors=evidence.vectors,
             threads=threads,
         )
         made: BuildSummary | BuildPlan

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from index_builder.evidence_wish import EvidenceWish, VectorWish
 from index_builder.memory import DEFAULT_MEMORY_LIMIT, MemoryBudget
-from index_builder.vector_wish import VectorWish
 from retrieval.errors import InputError
-from retrieval.sources import SOURCE_FORMATS, ColumnMapping, SourceFormat
+from retrieval.index.manifest import FileEntry
+from retrieval.sources import SOURCE_FORMATS, ColumnMapping, SourceFormat, digest_files
 from retrieval.text import Rendering
 
 __all__ = ["BuildOptions", "SourceFormat"]
@@ -35,9 +36,10 @@ class BuildOptions:
         keep_versions: How many superseded versions stay on disk beside the live one.
         memory_limit: Bytes of memory the process may take.
         resume: Whether the work of an earlier run that was cut short is taken up.
+        evidence: What evidence by words and letters the version gets; None for none. What an update does is
+            said by its request.
         vectors: What vectors the version gets; None for none. An update leaves those that are there.
-        threads: Of what makes vectors; None: all cores that the process may use. What is made does not depend
-            on it for lexical vectors in a flat index.
+        threads: Of what makes vectors; None: all cores that the process may use.
         shard_records: Most records of one shard. The index does not depend on it.
 
     Raises:
@@ -56,6 +58,7 @@ class BuildOptions:
     keep_versions: int = 2
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     resume: bool = True
+    evidence: EvidenceWish | None = field(default_factory=EvidenceWish)
     vectors: VectorWish | None = None
     threads: int | None = None
     shard_records: int = _SHARD_RECORDS
@@ -91,6 +94,16 @@ class BuildOptions:
             shaping["weight_column"] = mapping.weight
         return shaping
 
-    def shaping_vectors(self) -> dict[str, Any]:
-        """Return the options that decide which vectors are made, as JSON; nothing where none are."""
-        return {} if self.vectors is None else {"vectors": self.vectors.shaping()}
+    def shaping_evidence(self) -> dict[str, Any]:
+        """Return the options that decide which evidence is made, as JSON; defaults are left out."""
+        told = None if self.evidence is None else self.evidence.shaping()
+        evidence: dict[str, Any] = {"evidence": "none" if told is None else told} if told != {} else {}
+        return evidence | ({} if self.vectors is None else {"vectors": self.vectors.shaping()})
+
+    def query_sources(self) -> tuple[FileEntry, ...]:
+        """Return size and digest of the files of past queries.
+
+        Raises:
+            SourceError: one cannot be read.
+        """
+        return () if self.evidence is None else digest_files([file.path for file in self.evidence.queries])

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from index_builder.build import BuildSummary
 from index_builder.plan import BuildPlan
+from retrieval.index.evidence_summary import evidence_facts, evidence_lines
 from retrieval.index.histogram import length_lines
-from retrieval.index.vector_summary import vector_facts, vector_lines
 from retrieval.normalize import NormalizationReport
 
 _MIB = 1 << 20
@@ -31,9 +31,7 @@ def describe_build(summary: BuildSummary) -> str:
     if manifest.weight_column is not None:
         lines.append(f"  weights: {manifest.weight_column}")
     lines += _normalization(summary.normalization)
-    facts = vector_facts(manifest)
-    if facts is not None:
-        lines += ["  vectors", *(f"    {line}" for line in vector_lines(facts))]
+    lines += [f"  {line}" for line in evidence_lines(evidence_facts(manifest))]
     if summary.resumed_records:
         lines.append(f"  {summary.resumed_records:,} records were taken over from an earlier run")
     seconds = sum(summary.seconds.values())
@@ -66,8 +64,8 @@ def describe_plan(plan: BuildPlan) -> str:
     lines.append(f"bytes, {exactness}:")
     lines += [f"  {name:<10} {size:>15,}" for name, size in plan.bytes.items()]
     lines.append(f"  {'all':<10} {plan.num_bytes:>15,}, {plan.num_bytes / max(plan.rows, 1):.1f} per row")
-    if plan.vectors is not None:
-        lines.append(f"  and {plan.vectors.describe()}")
+    further = [part for part in (plan.evidence, plan.vectors) if part is not None]
+    lines += [f"  and {part.describe()}" for part in further]
     bad_rows = sum(plan.rejected.values())
     if bad_rows > plan.allowed:
         lines.append(f"a build would fail: {bad_rows:,} bad rows, allowed: {plan.allowed:,}")

@@ -13,9 +13,6 @@ import signal
 
 ENVIRONMENT_VARIABLE = "GENRET_FAULT"
 
-# Passed only where vectors are made.
-VECTOR_POINTS = ("vectors-making", "vectors-written")
-
 # In the order in which a build passes them.
 FAULT_POINTS = (
     "locked",
@@ -30,7 +27,8 @@ FAULT_POINTS = (
     "entities-written",
     "postings-written",
     "title-order-written",
-    *VECTOR_POINTS,
+    "evidence-making",
+    "evidence-written",
     "manifest-written",
     "staging-synced",
     "version-renamed",

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.build import peak_rss_bytes
+from index_builder.build import check_evidence, peak_rss_bytes
 from index_builder.config import BuildOptions
 from index_builder.entity_survey import check_weights
+from index_builder.evidence_plan import EvidencePlan, VectorPlan, plan_evidence, plan_vectors
 from index_builder.memory import MIB, MemoryBudget
 from index_builder.merge import write_version
 from index_builder.progress import BuildProgress, Silent
@@ -27,8 +28,6 @@ from index_builder.shard import ShardRun
 from index_builder.sort import sort_rows
 from index_builder.splitters import TYPICAL_FORM_BYTES, cut
 from index_builder.tokenize import OverLong
-from index_builder.vector_plan import VectorPlan, plan_vectors
-from index_builder.vector_wish import check_method
 from index_builder.version import VersionSpec, WrittenVersion
 from index_builder.workplace import WORK_DIR, temporary_work
 from retrieval.index.manifest import MetadataColumn
@@ -59,11 +58,12 @@ class BuildPlan:
         columns: Metadata columns with their types.
         weight_column: Name of the one that holds weights, or None.
         normalization: What the text policy did.
+        evidence: Names, texts and past queries; None where they are not wanted.
         vectors: The vectors, if any are asked for.
-        bytes: Size of each part of the index, vectors left out.
+        bytes: Size of each part of the index, evidence and vectors left out.
         sample_share: Part of the rows that these sizes were taken from; 1 makes them exact.
         seconds: How long the dry run took.
-        build_seconds: How long a build would take, up to the vectors.
+        build_seconds: How long a build would take, up to the evidence.
         peak_rss_bytes: Most memory the process has taken.
     """
 
@@ -81,6 +81,7 @@ class BuildPlan:
     columns: tuple[MetadataColumn, ...]
     weight_column: str | None
     normalization: NormalizationReport
+    evidence: EvidencePlan | None
     vectors: VectorPlan | None
     bytes: Mapping[str, int]
     sample_share: float
@@ -112,6 +113,7 @@ class BuildPlan:
             "metadata": {column.name: column.type for column in self.columns},
             "weight_column": self.weight_column,
             "normalization": self.normalization.to_json(),
+            "evidence": None if self.evidence is None else asdict(self.evidence),
             "vectors": None if self.vectors is None else asdict(self.vectors),
             "estimated_bytes": {**self.bytes, "all": self.num_bytes},
             "sample_share": round(self.sample_share, 4),
@@ -142,8 +144,7 @@ def plan_build(
         IndexDirectoryError: the directory for temporary files cannot be written.
     """
     progress = progress or Silent()
-    if options.vectors is not None:
-        check_method(options.vectors.method, options.vectors.options.device)
+    check_evidence(options)
     options = replace(options, resume=False)
     begun = time.monotonic()
     with (
@@ -153,12 +154,14 @@ def plan_build(
         read_seconds = time.monotonic() - begun
         check_weights(front.shards, front.weight_column)
         lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
-        vectors = None
-        if options.vectors is not None:
-            progress.phase("counting texts")
-            vectors = plan_vectors(options.vectors, front.shards, front.columns)
+        progress.phase("counting texts")
+        evidence, vectors = options.evidence, options.vectors
+        plans = (
+            None if evidence is None else plan_evidence(evidence, front.shards, front.columns, front.rejects),
+            None if vectors is None else plan_vectors(vectors, front.shards, front.columns),
+        )
         sample = _write_sample(front, tokenizer, options, place, progress)
-        return _plan(front, options, lengths, vectors, sample, begun, read_seconds)
+        return _plan(front, options, lengths, plans, sample, begun, read_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ def _plan(
     front: FrontHalf,
     options: BuildOptions,
     lengths: IntArray,
-    vectors: VectorPlan | None,
+    plans: tuple[EvidencePlan | None, VectorPlan | None],
     sample: _Sample,
     begun: float,
     read_seconds: float,
@@ -193,7 +196,8 @@ def _plan(
         columns=front.columns,
         weight_column=front.weight_column,
         normalization=front.normalization,
-        vectors=vectors,
+        evidence=plans[0],
+        vectors=plans[1],
         bytes=_bytes_per_part(sample.written, share),
         sample_share=share,
         seconds=time.monotonic() - begun,

@@ -157,6 +157,6 @@ def _tidy(index: Path, folder: Path, fresh: bool) -> None:
 def _is_intact(folder: Path) -> bool:
     try:
         with Index.open(folder) as index:
-            return index.vectors_problem is None
+            return not index.evidence_problems
     except GenretError:
         return False

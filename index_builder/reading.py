@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index_builder.config import BuildOptions
+from index_builder.evidence_wish import asked_columns, check_columns
 from index_builder.faults import fault_point
 from index_builder.identities import resolve_identities
 from index_builder.journal import Journal
@@ -108,9 +109,9 @@ def read_shards(
         source = stack.enter_context(
             open_source(paths, options.mapping, options.format, aliases, options.unescape_html)
         )
-        if options.vectors is not None:
-            names = zip(source.columns.names, source.columns.declared, strict=True)
-            options.vectors.check_columns({name: str(kind or "string") for name, kind in names})
+        columns_asked = asked_columns(options.evidence, options.vectors)
+        names = zip(source.columns.names, source.columns.declared, strict=True)
+        check_columns(columns_asked, {name: str(kind or "string") for name, kind in names})
         rejects = Rejects(source.name, options.max_bad_rows, files=source.names)
         if options.rejects is not None:
             stack.callback(rejects.write, options.rejects)
@@ -122,8 +123,7 @@ def read_shards(
         maker = ShardMaker(source, encoder, tokenizer.vocab_size, options, journal, rejects)
         maker.run(progress)
         columns = _columns(source, maker.kinds)
-        if options.vectors is not None:
-            options.vectors.check_columns({column.name: column.type for column in columns})
+        check_columns(columns_asked, {column.name: column.type for column in columns})
         shards = tuple(stack.enter_context(shard) for shard in _open_shards(journal, columns))
         progress.phase("resolving entities")
         budget = MemoryBudget(options.memory_limit)

@@ -60,8 +60,8 @@ def roll_back(index: Path, to: str | None = None) -> Rollback:
         before = live_version(index)
         version = _choose(index, before, to)
         with Index.open(index / VERSIONS_DIR / version) as opened:
-            if opened.vectors_problem is not None:
-                raise opened.vectors_problem
+            for problem in opened.evidence_problems.values():
+                raise problem
             entities = opened.num_entities
         if version != before:
             point_to(index, version)

@@ -8,15 +8,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from index_builder.build import peak_rss_bytes, spill_folder
+import numpy as np
+
+from index_builder.build import peak_rss_bytes
 from index_builder.changes import Changes, apply_changes
 from index_builder.config import BuildOptions
 from index_builder.entity_survey import check_weights
+from index_builder.evidence import Before, EvidenceMaker, copy_version
+from index_builder.evidence_wish import check_method
 from index_builder.memory import MemoryBudget
 from index_builder.merge import write_version
 from index_builder.progress import BuildProgress, PhaseClock, Silent
 from index_builder.publish import prune, publish, staging, work_root
 from index_builder.runs import Run
+from index_builder.update_evidence import Ancestry, Fates, check_changes, fates_of, update_evidence
 from index_builder.update_reading import (
     MAX_TITLE_TOKENS,
     OUTCOME,
@@ -26,19 +31,23 @@ from index_builder.update_reading import (
     read_update,
     weight_column,
 )
-from index_builder.update_vectors import Ancestry, VectorFate, check_vectors, vector_fate
-from index_builder.vector_wish import check_method
-from index_builder.vectors import VectorMaker, copy_version
 from index_builder.version import VersionSpec
 from index_builder.version_run import VersionRun
-from index_builder.workplace import remove_vector_work, remove_work, shaping_libraries, temporary_work
+from index_builder.workplace import (
+    remove_vector_work,
+    remove_work,
+    shaping_libraries,
+    spill_folder,
+    temporary_work,
+)
 from retrieval.errors import InputError, SourceError
+from retrieval.index.evidence_summary import evidence_facts, unusable_vectors
 from retrieval.index.layout import FORMAT_VERSION
 from retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from retrieval.index.reader import Index
-from retrieval.index.vector_summary import vector_facts
 from retrieval.index.versions import live_version
 from retrieval.index.weights import weight_problem
+from retrieval.sources import digest_files
 from retrieval.text import TextTokenizer
 
 __all__ = ["UpdateRequest", "UpdateSummary", "update_index"]
@@ -54,8 +63,7 @@ class UpdateSummary:
         version: Id of the version now live: the parent, if nothing changed or it was a dry run.
         manifest: Of that version.
         changes: What the request comes to.
-        vectors: What becomes, or would become, of the vectors: "absent", "kept" as they are, "carried over"
-            to the new entities, "made" or "dropped".
+        fates: What becomes, or would become, of evidence and vectors.
         weight_column: Name of the column that holds the weights, or would hold them; None for none.
         dry_run: Whether it was only asked for.
         rejected: Bad rows per reason.
@@ -70,7 +78,7 @@ class UpdateSummary:
     version: str
     manifest: Manifest
     changes: Changes
-    vectors: VectorFate
+    fates: Fates
     weight_column: str | None
     dry_run: bool
     rejected: Mapping[str, int]
@@ -88,8 +96,9 @@ class UpdateSummary:
             "published": self.version != self.parent,
             "dry_run": self.dry_run,
             **asdict(self.changes),
-            "vectors": vector_facts(self.manifest),
-            "vectors_are": self.vectors,
+            **evidence_facts(self.manifest),
+            "evidence_is": self.fates.evidence,
+            "vectors_are": self.fates.vectors,
             "weight_column": self.weight_column,
             "counts": asdict(self.manifest.counts),
             "rejected": dict(self.rejected),
@@ -109,7 +118,8 @@ def update_index(
     """Publish a new version of an index with entities added, replaced and removed.
 
     The files of the new version are those that a build of the same entities would write: same ids, same
-    types of metadata. Nothing that is there already is tokenised again.
+    types of metadata. Nothing that is there already is tokenised again. Rankings are kept while there are
+    the same kinds of evidence.
 
     Args:
         request: What shall be different.
@@ -124,7 +134,7 @@ def update_index(
         IndexMismatchError: the index has another tokenizer.
         SourceError: a source cannot be used, has columns that the index lacks, contradicts the removals,
             there are more bad rows than allowed, no entity would be left, or all weights would be 0.
-        InputError: an option is wrong, the column of weights holds what can be no weight, or the vectors
+        InputError: an option is wrong, the column of weights holds what can be no weight, or evidence
             cannot be kept in step with what is there.
         ModelError: the encoder of the vectors cannot be loaded.
         MissingExtraError: new vectors are asked for, and a library they need is not installed.
@@ -136,7 +146,7 @@ def update_index(
     live_version(options.out)
     clock.phase("opening")
     with _workplace(request, options.out) as (folder, root), Index.open(options.out) as index:
-        check_vectors(request.vectors, index)
+        check_changes(request.evidence, request.vectors, index)
         weights = weight_column(request, index)
         with read_update(request, tokenizer, options, index, root, clock) as reading:
             clock.phase("comparing")
@@ -153,27 +163,32 @@ def update_index(
                     raise InputError("weight_column", problem)
             check_weights(runs, weights)
             rewritten = changes.any or index.manifest.format_version < FORMAT_VERSION
-            fate = vector_fate(request.vectors, index, rewritten)
-            ancestry = Ancestry(index.num_entities, every, replaced) if fate == "carried over" else None
+            fates = fates_of(request.evidence, request.vectors, index, rewritten)
+            if fates.vectors == "dropped" and (why := unusable_vectors(index.manifest)) is not None:
+                clock.note(f"the vectors are dropped: {why}")
+            ancestry = Ancestry(index.num_entities, every, replaced)
             history = extend_history(index.manifest.history, _history(reading, index, changes))
             manifest = None
             if rewritten and folder is not None:
                 spec = VersionSpec(index.vocab_size, index.manifest.metadata, weights)
                 manifest = _write(runs, spec, reading, index, folder, history, ancestry, clock)
-            elif folder is not None and (
-                fate in ("made", "dropped") or weights != index.manifest.weight_column
-            ):
+            elif folder is not None and (fates.changes_files or weights != index.manifest.weight_column):
                 clock.phase("copying")
-                copied = copy_version(index, folder, with_vectors=fate == "kept")
+                copied = copy_version(index, folder, fates.evidence == "kept", fates.vectors == "kept")
                 manifest = replace(copied, history=history, weight_column=weights)
-        if manifest is not None and folder is not None:
-            maker = VectorMaker(folder, root, options.memory_limit, options.threads, clock)
-            if request.vectors.wish is not None:
-                manifest = maker.make(manifest, request.vectors.wish)
-            elif ancestry is not None:
-                manifest = maker.carry_over(manifest, index, ancestry.numbers(), request.vectors)
         version = index.version
         if manifest is not None and folder is not None:
+            manifest = update_evidence(
+                manifest,
+                EvidenceMaker(folder, root, options, clock),
+                fates,
+                Before(index, ancestry.numbers() if rewritten else np.arange(index.num_entities)),
+                request.evidence,
+                request.vectors,
+                reading.rejects,
+                options,
+                clock,
+            )
             clock.phase("publishing")
             version = publish(options.out, folder, manifest)
             prune(options.out, version, options.keep_versions, before=index.version)
@@ -186,7 +201,7 @@ def update_index(
             version=version,
             manifest=manifest or index.manifest,
             changes=changes,
-            vectors=fate,
+            fates=fates,
             weight_column=weights,
             dry_run=request.dry_run,
             rejected=reading.rejects.counts(),
@@ -222,14 +237,13 @@ def _write(
     index: Index,
     folder: Path,
     history: tuple[HistoryEntry, ...],
-    ancestry: Ancestry | None,
+    ancestry: Ancestry,
     progress: BuildProgress,
 ) -> Manifest:
-    """Write the files of the new version but its vectors, and return the manifest of them."""
+    """Write the files of the new version but its evidence, and return the manifest of them."""
     budget = MemoryBudget(reading.options.memory_limit)
     with spill_folder(work_root(reading.options.out)) as spill:
-        told = None if ancestry is None else ancestry.add
-        written = write_version(runs, spec, folder, spill, budget, progress, told=told)
+        written = write_version(runs, spec, folder, spill, budget, progress, told=ancestry.add)
     return written.to_manifest(
         tokenizer=index.manifest.tokenizer,
         rendering=index.rendering,
@@ -248,8 +262,17 @@ def _history(reading: UpdateReading, index: Index, changes: Changes) -> HistoryE
     return HistoryEntry(
         operation="update",
         parent=index.version,
-        sources=(*(front.sources if front is not None else ()), *reading.removals.sources),
-        options={**shaping, **request.vectors.shaping(), MAX_TITLE_TOKENS: max_title_tokens(index.manifest)},
+        sources=(
+            *(front.sources if front is not None else ()),
+            *reading.removals.sources,
+            *digest_files([file.path for file in request.evidence.query_files]),
+        ),
+        options={
+            **shaping,
+            **request.evidence.shaping(),
+            **request.vectors.shaping(),
+            MAX_TITLE_TOKENS: max_title_tokens(index.manifest),
+        },
         records=(front.records if front is not None else 0) + len(reading.removals),
         duplicates=front.duplicates if front is not None else 0,
         rejected=len(reading.rejects.rows),

@@ -18,11 +18,10 @@ from index_builder.command_line import (
     use_threads,
 )
 from index_builder.config import BuildOptions
+from index_builder.evidence_flags import EvidenceChanges, update_evidence_flags
 from index_builder.source_flags import SourceFlags, source_flags
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from index_builder.vector_flags import update_vector_flags
-from index_builder.vector_wish import VectorChange
-from retrieval.index.vector_summary import vector_facts, vector_lines
+from retrieval.index.evidence_summary import evidence_facts, evidence_lines
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
 
@@ -77,7 +76,7 @@ _ENV = "GENRET_UPDATE_"
     help="The tokenizer the index was built with. Needed for --add alone.",
 )
 @source_flags(_ENV)
-@update_vector_flags(_ENV)
+@update_evidence_flags(_ENV)
 @bad_row_options(_ENV, fails="update", place="INDEX")
 @keep_versions_option(_ENV)
 @click.option(
@@ -96,7 +95,7 @@ def update_command(
     ignore_missing: bool,
     tokenizer: str | None,
     flags: SourceFlags,
-    vectors: VectorChange,
+    evidence: EvidenceChanges,
     max_bad_rows: int,
     rejects: Path | None,
     keep_versions: int,
@@ -106,11 +105,12 @@ def update_command(
     quiet: bool,
     debug: bool,
 ) -> None:
-    """Add, replace and remove entities of an INDEX, or change its vectors or weights.
+    """Add, replace and remove entities of an INDEX, or change its evidence, vectors or weights.
 
     What is there and stays is not tokenised again. The new version replaces the live one in one step, and
-    has the files that a build of the same entities would have. `genret rollback` takes it back. Vectors
-    that are there are kept in step: those of texts that stay are taken over.
+    has the files that a build of the same entities would have. `genret rollback` takes it back. Evidence
+    that is there is kept in step: past queries move with their entities, and vectors of texts that stay are
+    taken over.
     """
     use_threads(threads)
     before = live_or_none(index)
@@ -120,7 +120,14 @@ def update_command(
         shown_progress(quiet, "genret update") as progress,
     ):
         request = UpdateRequest(
-            add, remove, remove_id, ignore_missing, dry_run, vectors, flags.mapping.weight
+            add,
+            remove,
+            remove_id,
+            ignore_missing,
+            dry_run,
+            evidence.vectors,
+            flags.mapping.weight,
+            evidence.evidence,
         )
         options = BuildOptions(
             out=index,
@@ -146,7 +153,7 @@ def _describe(summary: UpdateSummary) -> str:
         f"{changes.unchanged:,} added ones were there already, {changes.missing:,} to remove were not there"
     )
     if summary.dry_run:
-        would = "" if summary.vectors == "absent" else f"\n  vectors would be {summary.vectors}"
+        would = "".join(f"\n  {name} would be {fate}" for name, fate in _fates(summary))
         if summary.weight_column is not None:
             would += f"\n  weights would be those of {summary.weight_column}"
         return f"{summary.index}: dry run, version {summary.version} stays live\n  would be: {counts}{would}"
@@ -160,8 +167,11 @@ def _describe(summary: UpdateSummary) -> str:
     ]
     if summary.weight_column is not None:
         lines.append(f"  weights: {summary.weight_column}")
-    if summary.vectors != "absent":
-        lines.append(f"  vectors {summary.vectors}")
-    facts = vector_facts(summary.manifest)
-    lines += [] if facts is None else [f"    {line}" for line in vector_lines(facts)]
+    lines += [f"  {name} {fate}" for name, fate in _fates(summary)]
+    lines += [f"    {line}" for line in evidence_lines(evidence_facts(summary.manifest))]
     return "\n".join(lines)
+
+
+def _fates(summary: UpdateSummary) -> list[tuple[str, str]]:
+    fates = {"evidence": summary.fates.evidence, "vectors": summary.fates.vectors}
+    return [(name, fate) for name, fate in fates.items() if fate != "absent"]

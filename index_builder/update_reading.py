@@ -9,11 +9,11 @@ from pathlib import Path
 
 from index_builder.build import check_rejects
 from index_builder.config import BuildOptions
+from index_builder.evidence_wish import EvidenceChange, VectorChange
 from index_builder.progress import BuildProgress
 from index_builder.reading import FrontHalf, read_shards
 from index_builder.removals import Removals, read_removals
 from index_builder.shard import ShardRun
-from index_builder.vector_wish import VectorChange
 from retrieval.errors import IndexMismatchError, InputError, SourceError
 from retrieval.index.layout import WEIGHT_TYPES
 from retrieval.index.manifest import Manifest
@@ -40,6 +40,7 @@ class UpdateRequest:
         dry_run: Only say what would be different.
         vectors: What becomes of the vectors.
         weight_column: Metadata column of the index that holds the weights from now on; None: no other one.
+        evidence: What becomes of names, texts and past queries.
 
     Raises:
         InputError: nothing shall, or an id is no text.
@@ -52,12 +53,15 @@ class UpdateRequest:
     dry_run: bool = False
     vectors: VectorChange = field(default_factory=VectorChange)
     weight_column: str | None = None
+    evidence: EvidenceChange = field(default_factory=EvidenceChange)
 
     def __post_init__(self) -> None:
-        if not (self.add or self.remove or self.remove_ids or self.vectors.any or self.weight_column):
+        changes = (self.add, self.remove, self.remove_ids, self.weight_column)
+        if not (any(changes) or self.vectors.any or self.evidence.any):
             raise InputError(
                 "update",
-                "nothing to do: expected files to add, ids to remove, vectors or a column of weights",
+                "nothing to do: expected files to add, ids to remove, evidence, vectors or a column of "
+                "weights",
             )
         for entity_id in self.remove_ids:
             try:

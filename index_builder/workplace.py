@@ -22,6 +22,7 @@ from retrieval.index.digests import digest_bytes
 
 WORK_DIR = "work"
 _VECTORS_DIR = "vectors"
+_SPILL_DIR = "spill"
 
 # Changes whenever shards or the journal are written in another way.
 _WORK_FORMAT = 1
@@ -71,6 +72,18 @@ def open_journal(root: Path, key: str, resume: bool) -> Journal:
             with naming(path):
                 shutil.rmtree(path)
     return Journal(root / key)
+
+
+@contextmanager
+def spill_folder(root: Path) -> Iterator[Path]:
+    """Yield an empty directory for what a step sets aside; it is removed afterwards."""
+    folder = root / _SPILL_DIR
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

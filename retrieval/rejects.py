@@ -40,6 +40,8 @@ class Reason(StrEnum):
     NO_ALIAS = "no alias"
     UNKNOWN_ENTITY = "alias of an unknown entity"
     UNKNOWN_ID = "unknown entity_id"
+    NO_QUERY = "no query"
+    UNKNOWN_ENTITY_ASKED_FOR = "query for an unknown entity"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from retrieval.durable import writing
 from retrieval.errors import IndexFormatError
 from retrieval.evidence.postings import BLOCK_TEXTS, Block, FloatArray, IntArray, Lookup, Mask, Postings
 from retrieval.evidence.terms import Characters, fold_all
@@ -53,48 +54,51 @@ def _lists_of(item: pa.DataType) -> pa.DataType:
     return pa.large_list(pa.field("item", item, nullable=False))
 
 
-def write_field(path: Path, batches: Iterable[tuple[IntArray, Sequence[str]]]) -> Iterator[int]:
+def text_blocks(batches: Iterable[tuple[IntArray, Sequence[str]]]) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks of a field.
+
+    Args:
+        batches: Owners, never falling, and their texts.
+    """
+    schema, done = field_schema(False), 0
+    for owner, texts in _blocks(batches):
+        yield pa.record_batch(_block_row(owner, texts, done), schema=schema)
+        done += len(texts)
+
+
+def query_blocks(
+    batches: Iterable[tuple[IntArray, Sequence[Sequence[Counted]]]],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks of past queries: the text of an entity is all that it was asked for with.
+
+    Args:
+        batches: Owners, rising, and the queries of each.
+    """
+    schema, done = field_schema(True), 0
+    for owner, asked in _blocks(batches):
+        row = _block_row(owner, ["\n".join(query for query, _ in mine) for mine in asked], done)
+        for at, item in ((0, pa.string()), (1, pa.int32())):
+            row.append(_one_list(pa.array([[one[at] for one in mine] for mine in asked], pa.list_(item))))
+        yield pa.record_batch(row, schema=pa.schema([*schema])).cast(schema)
+        done += len(asked)
+
+
+def write_blocks(path: Path, blocks: Iterable[pa.RecordBatch], has_queries: bool) -> Iterator[int]:
     """Write a field's file, and yield after every block how many texts have been written.
 
     Args:
         path: Of the file, which is not there yet.
-        batches: Owners, never falling, and their texts.
+        blocks: As `text_blocks` or `query_blocks` gives them.
+        has_queries: Whether they are of past queries.
 
     Raises:
-        OSError: it cannot be written.
+        SourceError: it cannot be written.
     """
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := field_schema(False)) as writer:
-        done = 0
-        for owner, texts in _blocks(batches):
-            row = _block_row(owner, texts, done)
-            writer.write_batch(pa.record_batch(row, schema=schema))
-            done += len(texts)
-            yield done
-
-
-def write_queries(
-    path: Path, batches: Iterable[tuple[IntArray, Sequence[Sequence[Counted]]]]
-) -> Iterator[int]:
-    """Write the field of past queries: the text of an entity is all that it was asked for with.
-
-    Args:
-        path: Of the file, which is not there yet.
-        batches: Owners, rising, and the queries of each.
-
-    Yields:
-        After every block how many entities have been written.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := field_schema(True)) as writer:
-        done = 0
-        for owner, asked in _blocks(batches):
-            row = _block_row(owner, ["\n".join(query for query, _ in mine) for mine in asked], done)
-            for at, item in ((0, pa.string()), (1, pa.int32())):
-                row.append(_one_list(pa.array([[one[at] for one in mine] for mine in asked], pa.list_(item))))
-            writer.write_batch(pa.record_batch(row, schema=pa.schema([*schema])).cast(schema))
-            done += len(asked)
+    schema, done = field_schema(has_queries), 0
+    with writing(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for block in blocks:
+            writer.write_batch(block)
+            done += len(block.column(f"{WORDS}_length")[0].values)
             yield done
 
 
@@ -169,17 +173,10 @@ class Field:
             has_queries: Whether it is the field of past queries.
 
         Raises:
-            IndexFormatError: it is no such file, or its lists point outside of their texts.
+            IndexFormatError: it is no such file, or its parts do not fit together. The lists themselves are not
+                read: a wrong place in one finds a wrong text, or none.
         """
-        try:
-            reader = pa.ipc.open_file(pa.BufferReader(data))
-            if not reader.schema.equals(field_schema(has_queries)):
-                raise IndexFormatError(f"{name}: expected the columns of a field of evidence")
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-            for batch in batches:
-                batch.validate(full=has_queries)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
+        batches = stored_blocks(data, name, has_queries)
         words, letters = ([_block_of(batch, kind, name) for batch in batches] for kind in (WORDS, LETTERS))
         for i, (one, other) in enumerate(zip(words, letters, strict=True)):
             is_last = i == len(words) - 1
@@ -237,7 +234,7 @@ class Field:
         ]
 
     def sample_queries(self, count: int, random: Random) -> list[tuple[int, list[Counted]]]:
-        """Return some entities that have past queries, in order, with these; the same ones for the same seed."""
+        """Return some entities that have past queries, in order, with these; the same for the same seed."""
         places = np.array(sorted(random.sample(range(self.num_texts), min(count, self.num_texts))), np.int64)
         mine = places if self.owner is None else self.owner[places].astype(np.int64)
         return list(zip(mine.tolist(), self.queries_of(mine), strict=True))
@@ -250,27 +247,50 @@ class Field:
             yield from zip(mine.tolist(), self.queries_of(mine.astype(np.int64)), strict=True)
 
 
+def stored_blocks(data: pa.Buffer, name: str, has_queries: bool) -> list[pa.RecordBatch]:
+    """Return the blocks of a mapped file; arguments and errors are those of `Field.read`."""
+    try:
+        reader = pa.ipc.open_file(pa.BufferReader(data))
+        if not reader.schema.equals(field_schema(has_queries)):
+            raise IndexFormatError(f"{name}: expected the columns of a field of evidence")
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        for batch in batches:
+            batch.validate(full=has_queries)
+        return batches
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise IndexFormatError(f"{name}: not a readable Arrow file: {error}") from error
+
+
 def _queries_of(
     batches: Sequence[pa.RecordBatch], sizes: Sequence[int], name: str
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     columns = []
     for column in (_QUERIES, _COUNTS):
         item = field_schema(True).field(column).type.value_type
-        parts = [batch.column(column)[0].values for batch in batches]
+        parts = [_items(batch, column, name) for batch in batches]
         columns.append(pa.chunked_array(parts, item))
         if [len(part) for part in parts] != list(sizes):
             raise IndexFormatError(f"{name}: the {column} of a block are not one list per entity")
     lengths = [pc.list_value_length(column) for column in columns]
-    if not lengths[0].equals(lengths[1]):
-        raise IndexFormatError(f"{name}: an entity has another number of queries than of counts")
+    if not lengths[0].equals(lengths[1]) or pc.any(pc.equal(lengths[0], 0)).as_py():
+        raise IndexFormatError(f"{name}: an entity has no queries, or not one count for each")
+    queries, counts = map(pc.list_flatten, columns)
+    if queries.null_count or counts.null_count or pc.any(pc.less(counts, 1)).as_py():
+        raise IndexFormatError(f"{name}: a query is missing, or was asked less than once")
     return columns[0], columns[1]
 
 
+def _items(batch: pa.RecordBatch, column: str, name: str) -> pa.Array:
+    """Return the items of the one list that a block has in a column."""
+    lists = batch.column(column)
+    if len(lists) != 1 or lists.null_count or lists[0].values.null_count:
+        raise IndexFormatError(f"{name}: expected one list of {column} per block, without nulls")
+    return lists[0].values
+
+
 def _block_of(batch: pa.RecordBatch, kind: str, name: str) -> Block:
-    if batch.num_rows != 1:
-        raise IndexFormatError(f"{name}: expected one row per block, got {batch.num_rows}")
     term, begin, text, length = (
-        batch.column(f"{kind}_{part}")[0].values.to_numpy(zero_copy_only=True) for part in _LISTS
+        _items(batch, f"{kind}_{part}", name).to_numpy(zero_copy_only=True) for part in _LISTS
     )
     is_sound = (
         len(begin) == len(term) + 1
@@ -294,7 +314,7 @@ def _owners(
         column = batch.column(_OWNER)
         mine = np.arange(done, done + size, dtype=np.int32)
         if not column.null_count:
-            mine = column[0].values.to_numpy(zero_copy_only=True)
+            mine = _items(batch, _OWNER, name).to_numpy(zero_copy_only=True)
             if len(mine) != size:
                 raise IndexFormatError(f"{name}: expected {size} owners in a block, got {len(mine)}")
         parts.append(mine)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
-from retrieval.evidence.field import Counted, write_field, write_queries
+from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS
+from retrieval.evidence.field import Counted, query_blocks, stored_blocks, text_blocks, write_blocks
+from retrieval.evidence.opening import FIELD_FILES, open_field
 from retrieval.evidence.postings import IntArray
 from retrieval.evidence.terms import TERMS_VERSION
-from retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
 from retrieval.index.manifest_entries import EvidenceEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.views import EntityTexts
@@ -54,32 +57,57 @@ def make_fields(
 
     Raises:
         InputError: a column is unknown or not of strings.
-        OSError: a file cannot be written.
+        SourceError: a file cannot be written.
     """
-    made = {}
-    fields = [("names", NAMES_FILE, EntityTexts(index))]
+    counter = _Counter()
+    fields = {NAMES: _name_blocks(index)}
     if columns:
-        fields.append(("texts", TEXTS_FILE, EntityTexts(index, columns, has_names=False)))
-    for kind, file, texts in fields:
-        progress.phase(f"words and letters of {kind}")
-        pairs = ((batch.numbers, batch.texts) for batch in texts.batches(_BATCH))
-        if kind == "texts":
-            pairs = _one_per_entity(pairs)
-        for done in write_field(folder / file, pairs):
-            progress.advance(done, f"{done:,} {kind}")
-            made[file] = done
-        made.setdefault(file, 0)
-    num_queries = 0
+        fields[TEXTS] = _column_blocks(index, columns)
     if queries is not None:
-        progress.phase("words and letters of past queries")
-        counter = _Counter()
-        for done in write_queries(folder / QUERIES_FILE, _batches(counter.watch(queries))):
-            progress.advance(done, f"queries of {done:,} entities")
-        made[QUERIES_FILE] = num_queries = counter.count
-    entry = EvidenceEntry(
-        TERMS_VERSION, made[NAMES_FILE], tuple(columns), made.get(TEXTS_FILE, 0), num_queries
-    )
-    return entry, tuple(made)
+        fields[QUERIES] = query_blocks(_batches(counter.watch(queries)))
+    made = dict.fromkeys(FIELD_FILES, 0)
+    for kind, blocks in fields.items():
+        progress.phase(f"words and letters of {kind}")
+        for done in write_blocks(folder / FIELD_FILES[kind], blocks, kind == QUERIES):
+            progress.advance(done, f"{kind} of {done:,} entities" if kind == QUERIES else f"{done:,} {kind}")
+            made[kind] = done
+    entry = EvidenceEntry(TERMS_VERSION, made[NAMES], tuple(columns), made[TEXTS], counter.count)
+    return entry, tuple(FIELD_FILES[kind] for kind in fields)
+
+
+def wrong_block(index: Index, kind: str) -> int | None:
+    """Return the number of the first block of a field that the entities, or the queries in it, do not give.
+
+    Args:
+        index: It has the field, made by the rules of this version of the library.
+        kind: "names", "texts" or "queries".
+
+    Raises:
+        IndexChecksumError, IndexFormatError: the file cannot be read.
+    """
+    stored = stored_blocks(index.evidence_file(FIELD_FILES[kind]), FIELD_FILES[kind], kind == QUERIES)
+    if kind == QUERIES:
+        queries = open_field(index, kind).all_queries()
+        blocks = query_blocks(_batches(_Counter().watch(queries)))
+    else:
+        columns = () if index.evidence is None else index.evidence.columns
+        blocks = _name_blocks(index) if kind == NAMES else _column_blocks(index, columns)
+    for number, (one, other) in enumerate(zip_longest(stored, blocks)):
+        if one is None or other is None or not one.equals(other):
+            return number
+    return None
+
+
+def _name_blocks(index: Index) -> Iterator[pa.RecordBatch]:
+    return text_blocks(_pairs(EntityTexts(index)))
+
+
+def _column_blocks(index: Index, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    return text_blocks(_one_per_entity(_pairs(EntityTexts(index, columns, has_names=False))))
+
+
+def _pairs(texts: EntityTexts) -> Iterator[tuple[IntArray, list[str]]]:
+    return ((batch.numbers, batch.texts) for batch in texts.batches(_BATCH))
 
 
 def most_frequent(queries: Sequence[Counted]) -> list[Counted]:

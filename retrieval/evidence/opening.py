@@ -40,8 +40,8 @@ def open_evidence(index: Index, encoder: str | Path | None = None, device: str =
             vectors = Shortlister.open(index, encoder, device)
         except GenretError as error:
             problems[VECTORS] = error.with_traceback(None)
-    for kind, error in problems.items():
-        _LOG.warning("the %s of %s cannot be used as evidence: %s", kind, index.path, error)
+    for kind, problem in problems.items():
+        _LOG.warning("the %s of %s cannot be used as evidence: %s", kind, index.path, problem)
     return Evidence(
         index, fields.get(NAMES), fields.get(TEXTS), fields.get(QUERIES), vectors=vectors, problems=problems
     )
@@ -58,7 +58,7 @@ def open_field(index: Index, kind: str) -> Field:
     file = FIELD_FILES[kind]
     if index.evidence is not None and index.evidence.terms != TERMS_VERSION:
         raise IndexFormatError(
-            f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this library "
-            f"has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence"
+            f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this "
+            f"library has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence all"
         )
     return Field.read(index.evidence_file(file), file, index.num_entities, has_queries=kind == QUERIES)

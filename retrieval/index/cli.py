@@ -11,12 +11,25 @@ from typing import Any
 import click
 
 from retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
+from retrieval.index.evidence_summary import (
+    evidence_facts,
+    evidence_lines,
+    ranking_facts,
+    ranking_lines,
+    unusable_vectors,
+)
 from retrieval.index.histogram import length_lines
-from retrieval.index.layout import CURRENT_FILE, VECTOR_FILES, VERSIONS_DIR
+from retrieval.index.layout import (
+    CURRENT_FILE,
+    EVIDENCE_FILES,
+    RANKING_FILE,
+    VECTOR_FILES,
+    VECTORS_FILE,
+    VERSIONS_DIR,
+)
 from retrieval.index.manifest import Manifest
 from retrieval.index.plots import draw
 from retrieval.index.reader import Index, read_manifest
-from retrieval.index.vector_summary import vector_facts, vector_lines
 from retrieval.index.verification import verify
 from retrieval.index.versions import list_versions
 from retrieval.index.weights import weight_facts, weight_line
@@ -85,12 +98,20 @@ def verify_command(index: Path, as_json: bool) -> None:
     else:
         for problem in report.problems:
             click.echo(f"{report.path / problem.file}: {problem.message}", err=True)
-        remedy = "rebuild it with build-index"
-        if all(problem.file in VECTOR_FILES for problem in report.problems):
-            remedy = "new vectors are made with: genret update INDEX --vectors METHOD"
-        click.echo(f"{index}: DAMAGED ({len(report.problems)} problems); {remedy}", err=True)
+        damaged = {problem.file for problem in report.problems}
+        click.echo(f"{index}: DAMAGED ({len(report.problems)} problems); {_remedy(damaged)}", err=True)
     if not report.ok:
         sys.exit(1)
+
+
+def _remedy(damaged: set[str]) -> str:
+    if damaged <= {RANKING_FILE}:
+        return "a ranking is fitted with: genret tune INDEX"
+    if damaged <= set(VECTOR_FILES):
+        return "new vectors are made with: genret update INDEX --vectors METHOD"
+    if damaged <= set(EVIDENCE_FILES):
+        return "evidence is made anew with: genret update INDEX --evidence all"
+    return "rebuild it with build-index"
 
 
 def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
@@ -114,7 +135,8 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
         },
         "history": [asdict(entry) for entry in manifest.history],
         "built_with": dict(manifest.built_with),
-        "vectors": _vectors(index),
+        **_evidence(index),
+        "ranking": ranking_facts(index),
         "samples": [
             {"surface": index.surface(rank), "tokens": list(index.row_token_ids(rank))}
             for rank in range(0, rows, step)[:samples]
@@ -122,12 +144,13 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
     }
 
 
-def _vectors(index: Index) -> dict[str, Any] | None:
-    """Return what there is to say about the vectors; what opening found wrong with their files too."""
-    facts = vector_facts(index.manifest)
-    if facts is not None and index.vectors_problem is not None:
-        facts["problem"] = str(index.vectors_problem)
-    return facts
+def _evidence(index: Index) -> dict[str, Any]:
+    """Return what there is to say about evidence; what opening found wrong with its files too."""
+    facts = evidence_facts(index.manifest)
+    problems = {name: str(problem) for name, problem in index.evidence_problems.items()}
+    if (problem := unusable_vectors(index.manifest)) is not None:
+        problems[VECTORS_FILE] = problem
+    return {**facts, "evidence_problems": problems}
 
 
 def _weights(index: Index) -> dict[str, Any] | None:
@@ -204,11 +227,11 @@ def _render(facts: dict[str, Any]) -> str:
         f"  rendering   {json.dumps(facts['rendering'], ensure_ascii=False)}",
         f"  bytes       {facts['bytes']:,}, {facts['bytes_per_row']:.1f} per row",
     ]
-    if facts["vectors"] is not None:
-        first, *further = vector_lines(facts["vectors"])
-        lines += [f"  vectors     {first}", *(f"              {line}" for line in further)]
-        if "problem" in facts["vectors"]:
-            lines.append(f"              DAMAGED: {facts['vectors']['problem']}")
+    lines += [f"  {line}" for line in evidence_lines(facts)]
+    lines += [f"              {file}: UNUSABLE: {why}" for file, why in facts["evidence_problems"].items()]
+    if facts["ranking"] is not None:
+        first, *further = ranking_lines(facts["ranking"])
+        lines += [f"  ranking     {first}", *(f"              {line}" for line in further)]
     rows_bytes = sum(f["bytes"] for name, f in facts["files"].items() if name.startswith("rows/"))
     shares = {name: f["bytes"] for name, f in facts["files"].items() if not name.startswith("rows/")}
     for name, size in sorted({"rows/": rows_bytes, **shares}.items()):

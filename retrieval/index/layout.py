@@ -8,10 +8,10 @@ INDEX/versions/<id>/manifest.json       <id> is the digest of this file
                    /postings.arrow      rank -> entities; absent when rank r is entity r for every r
                    /title_order.arrow   entity numbers in the order of their titles' bytes
                    /vectors.faiss       vectors of titles, aliases and other texts; absent if not asked for
-                   /embedder.safetensors  what makes vectors of queries; absent where a model does
-                   /names.arrow     words and letter trigrams of titles and aliases
-                   /texts.arrow     and of the texts of chosen columns
-                   /queries.arrow   and of past queries, which are kept there
+                   /embedder.safetensors  beside vectors by a method of earlier versions of the library alone
+                   /names.arrow     words and letter trigrams of titles and aliases; absent if not wanted
+                   /texts.arrow     and of the texts of chosen columns; absent without such columns
+                   /queries.arrow   and of past queries, which are kept there; absent without any
                    /ranking.json    what evidence and models are worth, fitted to this catalogue
 """
 

@@ -15,7 +15,9 @@ Operation = Literal["build", "update"]
 MAX_HISTORY = 1000
 MAX_HISTORY_BYTES = 1 << 20
 
-VECTOR_METHODS = ("lexical", "encoder", "sentence-transformers")
+# Vectors by these are in indexes of earlier versions of the library, and nothing uses them any more.
+OLD_VECTOR_METHODS = ("lexical",)
+VECTOR_METHODS = ("encoder", "sentence-transformers", *OLD_VECTOR_METHODS)
 VECTOR_KINDS = ("flat", "hnsw", "ivfpq", "factory")
 MAX_VECTOR_DIMENSIONS = 1 << 16
 
@@ -127,8 +129,8 @@ class VectorsEntry:
     """The vectors of a version.
 
     Attributes:
-        method: "encoder" or "sentence-transformers"; "lexical" in versions that an earlier genret made.
-        source: Path or hub id of the encoder; "" for lexical vectors.
+        method: "encoder" or "sentence-transformers", or one of `OLD_VECTOR_METHODS`.
+        source: Path or hub id of the encoder.
         fingerprint: Of the embedder.
         columns: Metadata columns whose texts have vectors too, beside titles and aliases.
         dimensions: Length of a vector.

@@ -116,8 +116,8 @@ class Index:
     def open(cls, path: str | Path, verify_digests: bool = True) -> Self:
         """Open the live version of an index directory, or a version directory.
 
-        Sizes and structure are always checked; digests cost one pass over the files. Damaged files of evidence
-        do not keep an index from opening: `evidence_problems` says what is wrong with them.
+        Sizes and structure are always checked; digests cost one pass over the files. Damaged files of
+        evidence do not keep an index from opening: `evidence_problems` says what is wrong with them.
 
         Args:
             path: Of either.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from decoding.trie_arrays import derive_trie
-from retrieval.errors import IndexChecksumError, IndexDirectoryError, IndexFormatError, MissingExtraError
+from retrieval.errors import IndexChecksumError, IndexDirectoryError, MissingExtraError
 from retrieval.index.arrow_files import open_mapped
+from retrieval.index.evidence_summary import unusable_vectors
 from retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
     ENTITY_ID,
+    EVIDENCE_FILES,
     MANIFEST_FILE,
     POSTINGS_FILE,
+    RANKING_FILE,
     ROWS_DIR,
     TITLE,
     TITLE_ORDER_FILE,
@@ -85,7 +88,7 @@ def verify(path: str | Path) -> VerificationReport:
     """Check the live version of an index, or a version directory.
 
     Every file is compared with its size and digest first. Only if all are as the manifest says is their
-    content checked: that finds what a builder did wrong, not what a disk did. Where files of vectors
+    content checked: that finds what a builder did wrong, not what a disk did. Where files of evidence
     alone are damaged, the content of the others is checked all the same.
 
     Raises:
@@ -98,12 +101,15 @@ def _verify_version(folder: Path) -> VerificationReport:
     manifest, digest = read_manifest(folder)
     problems = list(_damaged_files(folder, manifest))
     notes: list[str] = []
-    if all(problem.file in VECTOR_FILES for problem in problems):
-        sound_vectors = not problems
+    damaged = {problem.file for problem in problems}
+    if damaged <= set(EVIDENCE_FILES):
         try:
             with Index.open(folder, verify_digests=False) as index:
-                problems += _broken_content(index)
-                if sound_vectors and index.vectors is not None:
+                broken = list(_broken_content(index))
+                problems += broken
+                if not broken:
+                    problems += _check_fields(index, damaged, notes)
+                if index.vectors is not None and not damaged & set(VECTOR_FILES):
                     problems += _check_vectors(index, notes)
         except IndexDirectoryError as error:
             problems.append(Problem(MANIFEST_FILE, str(error)))
@@ -241,14 +247,44 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
             yield Problem(TITLE_ORDER_FILE, f"place {wrong} should not stand behind the one before it")
 
 
+def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator[Problem]:
+    """Compare names, texts and past queries with what the entities give; look whether rankings are some."""
+    from retrieval.evidence.making import wrong_block
+    from retrieval.evidence.opening import FIELD_FILES, open_field
+    from retrieval.evidence.terms import TERMS_VERSION
+    from retrieval.ranking.rankings import Rankings
+
+    entry = index.evidence
+    is_current = entry is not None and entry.terms == TERMS_VERSION
+    if entry is not None and not is_current:
+        notes.append(f"evidence: made by rules of version {entry.terms}; its content was not looked at")
+    for kind, file in FIELD_FILES.items():
+        if not is_current or entry is None or file in damaged or index.manifest.file(file) is None:
+            continue
+        try:
+            field = open_field(index, kind)
+            if (number := wrong_block(index, kind)) is not None:
+                yield Problem(file, f"block {number} is not what the {kind} of the entities give")
+            found = field.num_texts
+            if kind == "queries":
+                found = sum(len(mine) for _, mine in field.all_queries())
+            if found != getattr(entry, kind):
+                yield Problem(MANIFEST_FILE, f"evidence.{kind}: expected {found}, got {getattr(entry, kind)}")
+        except IndexDirectoryError as error:
+            yield Problem(file, str(error).removeprefix(f"{file}: "))
+    if RANKING_FILE not in damaged:
+        try:
+            Rankings.read(index)
+        except IndexDirectoryError as error:
+            yield Problem(RANKING_FILE, str(error).removeprefix(f"{RANKING_FILE}: "))
+
+
 def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:
     """Open the vectors as a search does; their libraries are imported here, for most indexes need none."""
-    from retrieval.vectors.faiss_index import open_vectors, vectors_entry
+    from retrieval.vectors.faiss_index import open_vectors
 
-    try:
-        vectors_entry(index)
-    except IndexFormatError as error:  # of another version, and not damaged
-        notes.append(str(error))
+    if (why := unusable_vectors(index.manifest)) is not None:
+        notes.append(f"{VECTORS_FILE}: {why}")
         return
     try:
         open_vectors(index)

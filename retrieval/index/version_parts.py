@@ -33,6 +33,7 @@ from retrieval.index.layout import (
     trie_schema,
 )
 from retrieval.index.manifest import Bucket, Manifest
+from retrieval.index.manifest_entries import OLD_VECTOR_METHODS
 from retrieval.index.rows import RowBucket
 
 
@@ -41,7 +42,7 @@ def expected_files(manifest: Manifest) -> set[str]:
     ordered = [TITLE_ORDER_FILE] if manifest.format_version >= TITLE_ORDER_SINCE else []
     vectors = manifest.vectors
     embedded = [] if vectors is None else [VECTORS_FILE]
-    if vectors is not None and vectors.method == "lexical":
+    if vectors is not None and vectors.method in OLD_VECTOR_METHODS:
         embedded.append(EMBEDDER_FILE)
     if (evidence := manifest.evidence) is not None:
         embedded.append(NAMES_FILE)

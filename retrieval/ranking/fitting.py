@@ -25,7 +25,7 @@ from retrieval.ranking.model import (
 MIN_QUERIES = 20
 # What the weights, of features with a spread of 1, are kept small by.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
-# One query in so many is taken to be for nothing in the index, where the labels do not say otherwise.
+# At least this share of queries is taken to be for nothing in the index.
 NOTHING_SHARE = 0.05
 # More of what such a feature measures never speaks against an entity.
 _FREE = frozenset(
@@ -75,11 +75,11 @@ def fit(examples: Sequence[Example], provenance: Provenance) -> Ranking:
             "queries",
             f"expected at least {MIN_QUERIES} with their entity among the candidates, got {len(answered)}",
         )
-    weights = _fit_weights(answered)
     if all(example.right.all() for example in answered):
         raise InputError(
             "queries", "every candidate of every query is right: there is nothing to choose from"
         )
+    weights = _fit_weights(answered)
     return Ranking(weights, _fit_nothing(examples, weights), provenance)
 
 
@@ -94,6 +94,9 @@ def _fit_weights(examples: Sequence[Example]) -> FloatArray:
     # What does not tell the candidates of a query apart has no weight.
     spread = np.sqrt(np.add.reduceat(_centred(table, begins, query) ** 2, begins).sum(0) / len(table))
     used = np.flatnonzero(spread > 1e-6)
+    weights: FloatArray = np.zeros(len(FEATURES))
+    if not len(used):
+        return weights
     scaled = table[:, used] / spread[used]
     logs = np.where(right, 0.0, -np.inf)
 
@@ -109,7 +112,6 @@ def _fit_weights(examples: Sequence[Example]) -> FloatArray:
     found = minimize(
         loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}
     )
-    weights: FloatArray = np.zeros(len(FEATURES))
     weights[used] = found.x / spread[used]
     return weights
 
@@ -131,20 +133,28 @@ def _log_sums(
 
 
 def _fit_nothing(examples: Sequence[Example], weights: FloatArray) -> FloatArray:
-    """Fit what says that nothing fits: every answered query counts again as if its entity were not there."""
+    """Fit what says that nothing fits: every answered query counts again as if its entity were not there.
+
+    The share of queries for nothing is that of the examples without a right candidate, or `NOTHING_SHARE` where
+    they are fewer.
+    """
     rows, labels, shares = [], [], []
     for example in examples:
         table, has_answer = example.table(), bool(example.right.any())
-        for kept, is_nothing in ((np.ones(len(table), np.bool_), not has_answer), (~example.right, True)):
-            if not kept.any() or (is_nothing and has_answer and kept.all()):
-                continue
-            rows.append(nothing_features(table[kept], table[kept] @ weights, example.logprobs is not None))
-            labels.append(is_nothing)
-            shares.append(example.weight * (NOTHING_SHARE if is_nothing else 1 - NOTHING_SHARE))
-            if not has_answer:
-                break
+        cases = [(np.ones(len(table), np.bool_), not has_answer, example.weight)]
+        if has_answer:
+            cases.append((~example.right, True, example.weight * NOTHING_SHARE))
+        for kept, is_nothing, share in cases:
+            if kept.any():
+                scores = table[kept] @ weights
+                rows.append(nothing_features(table[kept], scores, example.logprobs is not None))
+                labels.append(is_nothing)
+                shares.append(share)
     table, is_nothing, counts = np.array(rows), np.array(labels), np.array(shares)
-    counts = counts / counts.sum()
+    answered = counts[~is_nothing].sum()
+    unanswered = sum(example.weight for example in examples if len(example.right) and not example.right.any())
+    share = max(NOTHING_SHARE, unanswered / (unanswered + answered))
+    counts = np.where(is_nothing, share / counts[is_nothing].sum(), (1 - share) / answered) * counts
     middle, spread = table.mean(axis=0), table.std(axis=0)
     middle[0], spread[0] = 0.0, 1.0
     used = np.flatnonzero(spread > 1e-6)

@@ -13,9 +13,7 @@ from retrieval.evidence.postings import IntArray
 from retrieval.ranking.fitting import Example
 from retrieval.ranking.made_queries import MadeQuery
 from retrieval.ranking.model import Ranking
-
-# Texts that each kind of evidence proposes, by each of its ways to search.
-PROPOSALS = 50
+from retrieval.ranking.ranker import PROPOSALS
 
 # From a query and the entities proposed to further entities and log P(e | q) of all of them.
 Decode = Callable[[str, IntArray], tuple[IntArray, npt.NDArray[np.float64]]]
@@ -85,7 +83,8 @@ def quality_of(ranking: Ranking, examples: Sequence[Example]) -> Quality:
     """Return how well a ranking does."""
     places, losses, sure = [], [], []
     for example in examples:
-        ranked = ranking.rank(example.features, example.logprobs)
+        logprobs = None if example.logprobs is None else example.logprobs.tolist()
+        ranked = ranking.rank(example.features, logprobs)
         right = example.right
         best = ranked.scores[right].max(initial=-np.inf)
         places.append(int((ranked.scores[~right] >= best).sum()) if right.any() else len(right) + 10)

@@ -15,7 +15,7 @@ import pytest
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.making import VectorOptions

@@ -25,7 +25,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from decoding.hf_session import TreeSession
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.shortlister import Shortlister
 from service.configuration.config import IndexSpec

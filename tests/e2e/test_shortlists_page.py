@@ -11,7 +11,7 @@ import pytest
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.entity_scorer import MAX_SCORED_FORMS
 from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from retrieval.score_types import MAX_SCORED_TITLES

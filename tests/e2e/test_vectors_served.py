@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.types import Mention, RetrieveRequest
 from retrieval.vectors.embedder import VectorMethod
 from service.client import AsyncRetrievalClient, CallError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.faults import FAULT_POINTS, VECTOR_POINTS, fault_point
+from index_builder.faults import FAULT_POINTS, fault_point
 from retrieval.interruption import INTERRUPTED
 from tests.faults.command import Circumstances
 from tests.faults.stage import (
@@ -32,11 +32,8 @@ REPOSITORY = Path(__file__).parents[2]
 ROLLBACK_POINTS = ("locked", "pointer-written", "pointer-replaced")
 
 
-WITHOUT_VECTORS = tuple(point for point in FAULT_POINTS if point not in VECTOR_POINTS)
-
-
 def passed_by(scenario: Scenario) -> tuple[str, ...]:
-    return ROLLBACK_POINTS if scenario is ROLLBACK else WITHOUT_VECTORS
+    return ROLLBACK_POINTS if scenario is ROLLBACK else FAULT_POINTS
 
 
 EVERYWHERE = [
@@ -75,7 +72,7 @@ def test_the_code_names_every_point_and_no_other() -> None:
 
 def test_every_point_is_of_some_scenario_of_a_build_and_of_an_update() -> None:
     for scenario in (FRESH, OVER, UPDATE):
-        assert {case.values[1] for case in EVERYWHERE if case.values[0] is scenario} == set(WITHOUT_VECTORS)
+        assert {case.values[1] for case in EVERYWHERE if case.values[0] is scenario} == set(FAULT_POINTS)
 
 
 def test_a_misspelled_point_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index_builder import vectors as vectors_module
+from index_builder import evidence as evidence_module
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions
 from index_builder.plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
-from index_builder.vector_wish import VectorChange, VectorWish
+from index_builder.evidence_wish import VectorChange, VectorWish
 from retrieval.errors import (
     IndexChecksumError,
     InputError,
@@ -44,23 +44,23 @@ LINES = [
     "3\tc\ta\tthird\t\t",
     "4\tbcd\t\t\tz\t4",
 ]
-LEXICAL = VectorWish(VectorMethod("lexical"))
+WISH = VectorWish(VectorMethod("encoder", "hub/model"))
 NO_CHANGE: dict[str, Any] = {"remove_ids": ("absent",), "ignore_missing": True}
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeVectors:
     fake = FakeVectors()
-    monkeypatch.setattr(vectors_module, "make_vectors", fake.make)
-    monkeypatch.setattr(vectors_module, "carry_over_vectors", fake.carry_over)
+    monkeypatch.setattr(evidence_module, "make_vectors", fake.make)
+    monkeypatch.setattr(evidence_module, "carry_over_vectors", fake.carry_over)
     return fake
 
 
 def stored(index: Path) -> bytes:
     """Return the file of vectors of the live version, which must be what its entities give."""
     with Index.open(index) as opened:
-        assert opened.vectors_problem is None
-        data = opened.open_vectors_file(VECTORS_FILE).read_bytes()
+        assert not opened.evidence_problems
+        data = opened.evidence_path(VECTORS_FILE).read_bytes()
         assert data == listed(opened, opened.vectors)
     return data
 
@@ -81,12 +81,12 @@ def data_files(index: Path, version: str) -> dict[str, bytes]:
 
 def test_a_build_with_vectors(fake: FakeVectors, tmp_path: Path) -> None:
     plain = build(tmp_path, LINES, TOKENIZER, name="plain.index")
-    summary = build(tmp_path, LINES, TOKENIZER, vectors=LEXICAL, threads=3, memory_limit=1 << 30)
+    summary = build(tmp_path, LINES, TOKENIZER, vectors=WISH, threads=3, memory_limit=1 << 30)
     assert stored(summary.index).decode().splitlines()[:2] == ["0\tabc", "0\tcab"]
     assert b"first one" in stored(summary.index)
     without = version_files(plain)
     files = version_files(summary)
-    assert set(files) - set(without) == {VECTORS_FILE, EMBEDDER_FILE}
+    assert set(files) - set(without) == {VECTORS_FILE}
     assert all(files[name] == data for name, data in without.items() if name != "manifest.json")
     (call,) = fake.calls
     assert call["threads"] == 3
@@ -105,14 +105,14 @@ def test_a_build_with_vectors(fake: FakeVectors, tmp_path: Path) -> None:
 
 
 def test_the_same_input_gives_the_same_bytes(fake: FakeVectors, tmp_path: Path) -> None:
-    one, other = (build(tmp_path, LINES, TOKENIZER, name=name, vectors=LEXICAL) for name in ("a", "b"))
+    one, other = (build(tmp_path, LINES, TOKENIZER, name=name, vectors=WISH) for name in ("a", "b"))
     assert one.version == other.version
     assert version_files(one) == version_files(other)
 
 
 def test_the_options_are_passed_on_and_noted(fake: FakeVectors, tmp_path: Path) -> None:
     options = VectorOptions(kind="hnsw", dimensions=16, columns=("kind",), sample=7, device="auto")
-    summary = build(tmp_path, LINES, TOKENIZER, vectors=VectorWish(VectorMethod("lexical"), options))
+    summary = build(tmp_path, LINES, TOKENIZER, vectors=VectorWish(VectorMethod("encoder", "hub/model"), options))
     assert fake.calls[0]["options"] == options
     assert summary.manifest.history[-1].options["vectors"] == {
         "method": "lexical",
@@ -128,15 +128,15 @@ def test_the_options_are_passed_on_and_noted(fake: FakeVectors, tmp_path: Path) 
 def test_a_column_without_texts_is_refused_before_anything_is_tokenised(
     fake: FakeVectors, tmp_path: Path
 ) -> None:
-    wish = VectorWish(VectorMethod("lexical"), VectorOptions(columns=("colour",)))
+    wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("colour",)))
     with pytest.raises(InputError, match=r"vector_columns: 'colour': there is no such column; .*'kind'"):
         build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert not (tmp_path / "it.index").exists()
-    wish = VectorWish(VectorMethod("lexical"), VectorOptions(columns=("year",)))
+    wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("year",)))
     with pytest.raises(InputError, match="vector_columns: 'year': the column is int"):
         build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert list((tmp_path / "it.index" / "work").glob("*/journal.jsonl")), "what was tokenised is kept"
-    fixed = build(tmp_path, LINES, TOKENIZER, vectors=LEXICAL)
+    fixed = build(tmp_path, LINES, TOKENIZER, vectors=WISH)
     assert fixed.resumed_shards == 1
     assert not (tmp_path / "it.index" / "work").exists()
 
@@ -189,7 +189,7 @@ def test_what_a_model_has_embedded_is_kept_until_the_publication(
         (work / "block").write_text("vectors of some texts")
         raise InputError("x", "died")
 
-    monkeypatch.setattr(vectors_module, "make_vectors", embeds_and_dies)
+    monkeypatch.setattr(evidence_module, "make_vectors", embeds_and_dies)
     with pytest.raises(InputError):
         build(tmp_path, LINES, TOKENIZER, vectors=wish)
     block = tmp_path / "it.index" / "work" / "vectors" / "block"
@@ -200,7 +200,7 @@ def test_what_a_model_has_embedded_is_kept_until_the_publication(
         assert block.exists()
         return fake.make(*arguments, work=work, **named)
 
-    monkeypatch.setattr(vectors_module, "make_vectors", goes_on)
+    monkeypatch.setattr(evidence_module, "make_vectors", goes_on)
     summary = build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert summary.resumed_shards == 1
     assert not (tmp_path / "it.index" / "work").exists()
@@ -210,13 +210,13 @@ def test_what_a_model_has_embedded_is_kept_until_the_publication(
 
 
 def built(tmp_path: Path) -> BuildSummary:
-    return build(tmp_path, LINES, TOKENIZER, vectors=LEXICAL)
+    return build(tmp_path, LINES, TOKENIZER, vectors=WISH)
 
 
 def test_an_update_keeps_vectors_in_step(fake: FakeVectors, tmp_path: Path) -> None:
     summary = built(tmp_path)
     updated = update(summary.index, ["1\tabc\tcab\tanother\tx\t1", "5\tcc\t\t\tx\t5"], remove_ids=("2",))
-    assert updated.vectors == "carried over"
+    assert updated.fates.vectors == "carried over"
     text = stored(summary.index)
     assert b"another" in text
     assert b"first one" not in text
@@ -230,7 +230,7 @@ def test_an_update_keeps_vectors_in_step(fake: FakeVectors, tmp_path: Path) -> N
         [HEADER, "1\tabc\tcab\tanother\tx\t1", *LINES[3:], "5\tcc\t\t\tx\t5"],
         TOKENIZER,
         name="fresh.index",
-        vectors=LEXICAL,
+        vectors=WISH,
     )
     assert data_files(fresh.index, fresh.version) == data_files(summary.index, updated.version)
 
@@ -238,7 +238,7 @@ def test_an_update_keeps_vectors_in_step(fake: FakeVectors, tmp_path: Path) -> N
 def test_an_update_that_changes_nothing_leaves_the_vectors(fake: FakeVectors, tmp_path: Path) -> None:
     summary = built(tmp_path)
     updated = update(summary.index, **NO_CHANGE)
-    assert (updated.vectors, updated.version) == ("kept", summary.version)
+    assert (updated.fates.vectors, updated.version) == ("kept", summary.version)
     assert len(fake.calls) == 1
 
 
@@ -247,26 +247,26 @@ def test_vectors_are_added_replaced_and_dropped_and_nothing_else_changes(
 ) -> None:
     summary = build(tmp_path, LINES, TOKENIZER)
     plain = data_files(summary.index, summary.version)
-    added = update(summary.index, vectors=VectorChange(LEXICAL))
-    assert added.vectors == "made"
+    added = update(summary.index, vectors=VectorChange(WISH))
+    assert added.fates.vectors == "made"
     stored(summary.index)
     with_them = data_files(summary.index, added.version)
     assert {name: with_them[name] for name in plain} == plain
-    assert set(with_them) - set(plain) == {VECTORS_FILE, EMBEDDER_FILE}
-    other = VectorWish(VectorMethod("lexical"), VectorOptions(columns=(), dimensions=16))
+    assert set(with_them) - set(plain) == {VECTORS_FILE}
+    other = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=(), dimensions=16))
     replaced = update(summary.index, vectors=VectorChange(other))
     assert replaced.manifest.vectors is not None
     assert replaced.manifest.vectors.dimensions == 16
     assert b"first one" not in stored(summary.index)
     assert replaced.manifest.history[-1].options["vectors"]["dimensions"] == 16
     dropped = update(summary.index, vectors=VectorChange(drop=True))
-    assert dropped.vectors == "dropped"
+    assert dropped.fates.vectors == "dropped"
     assert data_files(summary.index, dropped.version) == plain
     assert dropped.manifest.vectors is None
     assert "faiss-cpu" not in dropped.manifest.built_with
     assert dropped.manifest.history[-1].options["vectors"] == "none"
     again = update(summary.index, vectors=VectorChange(drop=True))
-    assert (again.vectors, again.version) == ("absent", dropped.version)
+    assert (again.fates.vectors, again.version) == ("absent", dropped.version)
     roll_back(summary.index)
     assert b"first one" not in stored(summary.index)
     roll_back(summary.index)
@@ -276,11 +276,11 @@ def test_vectors_are_added_replaced_and_dropped_and_nothing_else_changes(
 
 def test_vectors_can_change_together_with_entities(fake: FakeVectors, tmp_path: Path) -> None:
     summary = built(tmp_path)
-    made = update(summary.index, ["5\tcc\t\t\tx\t5"], vectors=VectorChange(LEXICAL))
-    assert made.vectors == "made"
+    made = update(summary.index, ["5\tcc\t\t\tx\t5"], vectors=VectorChange(WISH))
+    assert made.fates.vectors == "made"
     assert b"\tcc\n" in stored(summary.index)
     dropped = update(summary.index, ["6\tdd\t\t\tx\t5"], vectors=VectorChange(drop=True))
-    assert dropped.vectors == "dropped"
+    assert dropped.fates.vectors == "dropped"
     assert dropped.manifest.vectors is None
     assert dropped.manifest.counts.entities == 6
 
@@ -289,11 +289,11 @@ def test_a_dry_run_says_what_would_become_of_the_vectors(fake: FakeVectors, tmp_
     summary = built(tmp_path)
     for change, lines, fate in (
         (VectorChange(), ["5\tcc\t\t\tx\t5"], "carried over"),
-        (VectorChange(LEXICAL), [], "made"),
+        (VectorChange(WISH), [], "made"),
         (VectorChange(drop=True), [], "dropped"),
     ):
         planned = update(summary.index, lines, vectors=change, dry_run=True)
-        assert (planned.vectors, planned.version) == (fate, summary.version)
+        assert (planned.fates.vectors, planned.version) == (fate, summary.version)
     assert len(fake.calls) == 1
     result = CliRunner().invoke(update_command, [str(summary.index), "--vectors", "none", "--dry-run"])
     assert result.exit_code == 0, result.output
@@ -308,11 +308,11 @@ def test_without_faiss_an_update_says_what_can_be_done(
     with pytest.raises(InputError, match=r"generative-retrieval\[vectors\].*--vectors none drops them"):
         update(summary.index, remove_ids=("2",))
     with pytest.raises(MissingExtraError, match="faiss"):
-        update(summary.index, vectors=VectorChange(LEXICAL))
+        update(summary.index, vectors=VectorChange(WISH))
     with Index.open(summary.index) as index:
         assert index.vectors is not None
         assert index.version == summary.version
-    assert update(summary.index, remove_ids=("2",), vectors=VectorChange(drop=True)).vectors == "dropped"
+    assert update(summary.index, remove_ids=("2",), vectors=VectorChange(drop=True)).fates.vectors == "dropped"
 
 
 def test_damaged_vectors_are_not_carried_on(fake: FakeVectors, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_damaged_vectors_are_not_carried_on(fake: FakeVectors, tmp_path: Path) -
         IndexChecksumError, match=r"vectors\.faiss: the manifest says .* --vectors METHOD makes new ones"
     ):
         update(summary.index, remove_ids=("2",))
-    assert update(summary.index, remove_ids=("2",), vectors=VectorChange(LEXICAL)).vectors == "made"
+    assert update(summary.index, remove_ids=("2",), vectors=VectorChange(WISH)).fates.vectors == "made"
     stored(summary.index)
 
 
@@ -414,9 +414,9 @@ def test_a_models_directory_is_stored_as_an_absolute_path(
 
 def test_a_change_is_one_thing_or_the_other() -> None:
     with pytest.raises(InputError, match="expected a method or none, got both"):
-        VectorChange(LEXICAL, drop=True)
+        VectorChange(WISH, drop=True)
     with pytest.raises(InputError, match="encoder: says where the model of vectors lies that are kept"):
-        VectorChange(LEXICAL, encoder="x")
+        VectorChange(WISH, encoder="x")
     with pytest.raises(InputError, match=r"nothing to do: .*vectors"):
         UpdateRequest(vectors=VectorChange(device="cuda"))
 
@@ -440,15 +440,15 @@ def test_any_update_keeps_the_vectors_of_what_is_there(
     def lines(entities: dict[str, str]) -> list[str]:
         return [f"{entity_id}\t{name}\t\t{name} {entity_id}\tx\t1" for entity_id, name in entities.items()]
 
-    summary = build(folder, [HEADER, *lines(before)], TOKENIZER, vectors=LEXICAL)
+    summary = build(folder, [HEADER, *lines(before)], TOKENIZER, vectors=WISH)
     updated = update(summary.index, lines(more), remove_ids=tuple(sorted(gone)), ignore_missing=True)
     stored(summary.index)
-    if updated.vectors == "carried over":
+    if updated.fates.vectors == "carried over":
         with Index.open(summary.index) as index:
             ids = [index.entity(number).entity_id for number in range(index.num_entities)]
         assert [was < 0 for was in fake.taken_over] == [entity_id not in before for entity_id in ids]
     after = {key: name for key, name in {**before, **more}.items() if key not in gone}
-    fresh = build(folder, [HEADER, *lines(after)], TOKENIZER, name="fresh.index", vectors=LEXICAL)
+    fresh = build(folder, [HEADER, *lines(after)], TOKENIZER, name="fresh.index", vectors=WISH)
     assert data_files(fresh.index, fresh.version) == data_files(summary.index, updated.version)
 
 
@@ -467,8 +467,8 @@ def test_an_index_of_an_older_format_gets_vectors_by_an_update(fake: FakeVectors
     summary = build(tmp_path, LINES, TOKENIZER)
     folder = summary.index / "versions" / summary.version
     rename(summary.index, folder, replace(summary.manifest, format_version=3))
-    updated = update(summary.index, vectors=VectorChange(LEXICAL))
-    assert updated.vectors == "made"
+    updated = update(summary.index, vectors=VectorChange(WISH))
+    assert updated.fates.vectors == "made"
     assert updated.manifest.format_version == 5
     stored(summary.index)
 
@@ -480,7 +480,7 @@ def test_readers_see_whole_vectors_while_updates_are_published(fake: FakeVectors
     def read() -> None:
         while not stop.is_set():
             with Index.open(index) as opened:
-                if opened.open_vectors_file(VECTORS_FILE).read_bytes() != listed(opened, opened.vectors):
+                if opened.evidence_path(VECTORS_FILE).read_bytes() != listed(opened, opened.vectors):
                     wrong.append(opened.version)
                 seen.add(opened.version)
 

@@ -18,7 +18,7 @@ from index_builder.plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
-from index_builder.vector_wish import VectorChange, VectorWish
+from index_builder.evidence_wish import VectorChange, VectorWish
 from retrieval.errors import GenretError, InputError, SourceError
 from retrieval.index.cli import inspect_command
 from retrieval.index.reader import Index

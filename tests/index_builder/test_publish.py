@@ -12,7 +12,7 @@ import pytest
 
 from index_builder import faults
 from index_builder import publish as publish_module
-from index_builder.faults import FAULT_POINTS, VECTOR_POINTS
+from index_builder.faults import FAULT_POINTS
 from index_builder.publish import staging
 from retrieval.errors import IndexDirectoryError, SourceError
 from retrieval.index.reader import Index
@@ -86,7 +86,7 @@ def test_a_failing_build_leaves_the_live_version(tmp_path: Path) -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize(
     "point",
-    [p for p in FAULT_POINTS[: FAULT_POINTS.index("version-renamed")] if p not in VECTOR_POINTS],
+    FAULT_POINTS[: FAULT_POINTS.index("version-renamed")],
 )
 def test_a_full_disk_at_any_step_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str

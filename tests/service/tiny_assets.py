@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.text import TextTokenizer
 
 CATALOGUE = """title\tentity_id\taliases\tkind

@@ -48,10 +48,19 @@ class IndexResolver:
         behind = {title: found_behind.get(end, ()) for title, end in followed.items()}
         return [found.get(title) or behind.get(title, ()) for title in wanted]
 
-    def _named(self, titles: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    def numbers_by_titles(self, titles: Iterable[str]) -> dict[str, list[int]]:
+        """Return the numbers of the entities that each title or alias names; titles that name none are left out.
+
+        Args:
+            titles: After the text policy; redirects are not followed.
+        """
         wanted = list(dict.fromkeys(titles))
         numbers = self._by_title(wanted)
         numbers.update(self._by_alias([title for title in wanted if title not in numbers]))
+        return numbers
+
+    def _named(self, titles: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        numbers = self.numbers_by_titles(titles)
         every = np.array(sorted({n for found in numbers.values() for n in found}), dtype=np.int64)
         if not len(every):
             return {}

@@ -13,7 +13,7 @@ pytest.importorskip("faiss")
 
 import faiss
 
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("faiss")
 
 from decoding.cancellation import CancelToken
-from index_builder.vector_wish import VectorWish
+from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod

@@ -1,4 +1,4 @@
-"""What vectors a build would make: how many, in which kind of index, how large."""
+"""What evidence a build would make: how many texts, how many vectors in which kind of index, how large."""
 
 from __future__ import annotations
 
@@ -12,18 +12,49 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index_builder.evidence_wish import EvidenceWish, VectorWish, text_columns
+from index_builder.past_queries import count_queries
 from index_builder.runs import Run, windows
-from index_builder.vector_wish import DESCRIPTION, VectorWish
-from retrieval.index.layout import ALIASES
+from retrieval.index.layout import ALIASES, TITLE
 from retrieval.index.manifest import MetadataColumn
+from retrieval.rejects import Rejects
 from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
 
+# Bytes of a field for every text, and for every byte of it: measured on titles and on descriptions.
+_PER_TEXT, _PER_BYTE = 9, 2.4
+# Beside what is found, past queries are stored themselves.
+_PER_QUERY = 8
 # Bytes of a number and of an id.
 _WORD = 4
 _ID = 8
 # A node of hnsw with 32 neighbours: twice as many on the lowest level, some above, its level and its offset.
 _GRAPH_NODE = 4 * 64 + 20
 _LEVEL_SHARE = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class EvidencePlan:
+    """The evidence by words and letters of a build that is only reckoned up.
+
+    Attributes:
+        names: Titles and aliases, those of one entity that are equal counted twice.
+        columns: Columns of texts.
+        texts: Values of these columns.
+        queries: Lines of past queries, those for entities that are not there included.
+        bytes: About the size of their files.
+    """
+
+    names: int
+    columns: tuple[str, ...]
+    texts: int
+    queries: int
+    bytes: int
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        texts = f", {self.texts:,} texts of {', '.join(self.columns)}" if self.columns else ""
+        queries = f", up to {self.queries:,} past queries" if self.queries else ""
+        return f"evidence: {self.names:,} names{texts}{queries}, about {self.bytes:,} bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +84,24 @@ class VectorPlan:
         return f"vectors: {self.method}, up to {self.texts:,} {noun}, {self.kind}, {size}"
 
 
+def plan_evidence(
+    wish: EvidenceWish, shards: Sequence[Run], columns: Sequence[MetadataColumn], rejects: Rejects
+) -> EvidencePlan:
+    """Reckon up the evidence by words and letters of the entities that some runs keep.
+
+    Files of past queries are read; whether the entities are there is not looked up.
+
+    Raises:
+        SourceError: a file of queries cannot be used, or has far more bad lines than allowed.
+    """
+    chosen = text_columns(wish.columns, {column.name: column.type for column in columns})
+    names, name_bytes, texts, text_bytes = _count_texts(shards, chosen)
+    queries, query_bytes = count_queries(wish.queries, rejects)
+    size = _PER_TEXT * (names + texts) + _PER_BYTE * (name_bytes + text_bytes)
+    size += _PER_QUERY * queries + (_PER_BYTE + 1) * query_bytes
+    return EvidencePlan(names, chosen, texts, queries, round(size))
+
+
 def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[MetadataColumn]) -> VectorPlan:
     """Reckon up the vectors of the entities that some runs keep.
 
@@ -60,9 +109,9 @@ def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[Meta
         InputError: faiss knows no such kind of index, or it cannot hold such vectors.
         MissingExtraError: faiss is not installed.
     """
-    strings = [column.name for column in columns if column.type == "string"]
-    asked = wish.options.columns
-    texts = _count_texts(shards, asked if asked is not None else [n for n in strings if n == DESCRIPTION])
+    chosen = text_columns(wish.options.columns, {column.name: column.type for column in columns})
+    names, _, values, _ = _count_texts(shards, chosen)
+    texts = names + values
     kind = kind_of(wish.options.kind, texts)
     dimensions = _dimensions(wish)
     size = None
@@ -72,17 +121,23 @@ def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[Meta
     return VectorPlan(str(wish.method), texts, dimensions, kind, size)
 
 
-def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> int:
-    total = 0
+def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> tuple[int, int, int, int]:
+    """Return how many names there are and their bytes, and the same of texts of columns."""
+    sums = [0, 0, 0, 0]
     for shard in shards:
         kept = np.flatnonzero(shard.keep)
         for low, high, inside in windows(kept):
             table = shard.entities(low, high).take(pa.array(kept[inside] - low))
-            total += table.num_rows + (pc.sum(pc.list_value_length(table.column(ALIASES))).as_py() or 0)
+            for column in (table.column(TITLE), pc.list_flatten(table.column(ALIASES))):
+                sums[0] += len(column)
+                sums[1] += pc.sum(pc.binary_length(column)).as_py() or 0
             for name in columns:
-                said = pc.not_equal(pc.utf8_trim_whitespace(table.column(name)), "")
-                total += pc.sum(said).as_py() or 0
-    return total
+                said = table.column(name).filter(
+                    pc.not_equal(pc.utf8_trim_whitespace(table.column(name)), "")
+                )
+                sums[2] += len(said)
+                sums[3] += pc.sum(pc.binary_length(said)).as_py() or 0
+    return sums[0], sums[1], sums[2], sums[3]
 
 
 def _dimensions(wish: VectorWish) -> int | None:

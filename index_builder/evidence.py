@@ -1,0 +1,307 @@
+"""The evidence of a version that is being made: names, texts, past queries, vectors, and the ranking."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from index_builder.config import BuildOptions
+from index_builder.durable import sync_file, write_synced
+from index_builder.evidence_wish import VectorChange, VectorWish, text_columns
+from index_builder.faults import fault_point
+from index_builder.memory import MemoryBudget
+from index_builder.past_queries import PastQueries, QueryFile, read_queries
+from index_builder.progress import BuildProgress
+from index_builder.workplace import library_versions, spill_folder, vector_work
+from retrieval.errors import IndexDirectoryError, SourceError
+from retrieval.index.digests import digest_file
+from retrieval.index.layout import (
+    EVIDENCE_FILES,
+    NAMES_FILE,
+    QUERIES_FILE,
+    RANKING_FILE,
+    TEXTS_FILE,
+    VECTOR_FILES,
+)
+from retrieval.index.manifest import FileEntry, Manifest
+from retrieval.index.reader import Index
+from retrieval.rejects import Rejects
+from retrieval.vectors.carrying import carry_over_vectors
+from retrieval.vectors.embedder import absolute_place
+from retrieval.vectors.making import VectorOptions, make_vectors
+
+_LIBRARIES = ("faiss-cpu",)
+# Past queries of the version before that are taken over at once.
+_TAKEN_AT_ONCE = 1 << 17
+FIELD_FILES = (NAMES_FILE, TEXTS_FILE, QUERIES_FILE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Before:
+    """The version that an update starts from.
+
+    Attributes:
+        index: It.
+        number_of_old: For every entity of the new version the number it had there, or -1. Shape:
+            (num_entities,).
+    """
+
+    index: Index
+    number_of_old: npt.NDArray[np.int64]
+
+
+class EvidenceMaker:
+    """Puts evidence beside the files of a version that is not published yet.
+
+    Each method takes the manifest of the staged files, and returns it with what it has made.
+
+    Args:
+        folder: The staging directory; its other files are complete.
+        root: Work directory of the index; what a model has embedded is kept there until the publication.
+        options: Memory and threads.
+        progress: Told about every step.
+    """
+
+    def __init__(self, folder: Path, root: Path, options: BuildOptions, progress: BuildProgress) -> None:
+        self._folder = folder
+        self._root = root
+        self._memory = MemoryBudget(options.memory_limit).free_bytes
+        self._threads = options.threads or len(os.sched_getaffinity(0))
+        self._progress = _Watched(progress)
+
+    def make_fields(
+        self,
+        manifest: Manifest,
+        columns: Sequence[str] | None,
+        files: Sequence[QueryFile],
+        rejects: Rejects,
+        before: Before | None = None,
+    ) -> Manifest:
+        """Make the evidence by words and letters.
+
+        Args:
+            manifest: Of the staged files.
+            columns: Columns of texts; None: by rule.
+            files: Of past queries.
+            rejects: Gets bad lines of the files.
+            before: Has past queries that are taken over; None: there are none.
+
+        Raises:
+            SourceError: a file of queries cannot be used, or has far more bad lines than allowed.
+            IndexDirectoryError: the past queries that are there cannot be used, or a file cannot be written.
+            OSError: the disk is full, or worse.
+        """
+        from retrieval.evidence.making import (
+            make_fields,
+        )  # with compiled loops, which most commands do without
+
+        with self._opened(manifest) as index, spill_folder(self._root) as spill:
+            past = PastQueries(spill, index.num_entities)
+            if before is not None:
+                self._progress.phase("past queries of the version before")
+                _take_over(before, past)
+            if files:
+                self._progress.phase("reading past queries")
+                read_queries(files, index, rejects, past)
+            with _unwritable():
+                entry, names = make_fields(
+                    index,
+                    text_columns(columns, index.metadata_types),
+                    past.by_entity() if past else None,
+                    self._folder,
+                    self._progress,
+                )
+        return self._added(replace(manifest, evidence=entry), names)
+
+    def make_vectors(self, manifest: Manifest, wish: VectorWish) -> Manifest:
+        """Make vectors.
+
+        Raises:
+            InputError: a column has no texts, or faiss does not know the kind of index.
+            ModelError: the encoder cannot be loaded.
+            MissingExtraError: a library is not installed.
+            IndexDirectoryError: a file cannot be written.
+            OSError: the disk is full, or worse.
+        """
+        with self._opened(manifest) as index, vector_work(self._root) as work, _unwritable():
+            entry, names = make_vectors(
+                index,
+                wish.method.placed(),
+                wish.options,
+                self._folder,
+                memory_bytes=self._memory,
+                threads=self._threads,
+                work=work,
+                progress=self._progress,
+            )
+        return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
+
+    def carry_vectors_over(self, manifest: Manifest, before: Before, change: VectorChange) -> Manifest:
+        """Take the vectors of the version before over; new texts get new ones.
+
+        Args:
+            manifest: Of the staged files.
+            before: It has vectors.
+            change: Where an encoder lies and runs now.
+
+        Raises:
+            IndexDirectoryError: the vectors that are there cannot be used, or a file cannot be written.
+            InputError, ModelError, MissingExtraError, OSError: as for `make_vectors`.
+        """
+        with self._opened(manifest) as new, vector_work(self._root) as work, _unwritable():
+            entry, names = carry_over_vectors(
+                before.index,
+                new,
+                before.number_of_old,
+                self._folder,
+                VectorOptions(device=change.device),
+                memory_bytes=self._memory,
+                encoder=None if change.encoder is None else absolute_place(change.encoder),
+                threads=self._threads,
+                work=work,
+                progress=self._progress,
+            )
+        return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
+
+    def make_ranking(self, manifest: Manifest, device: str) -> Manifest:
+        """Fit a ranking to queries made from the catalogue; a tiny one goes without.
+
+        Args:
+            manifest: Of the staged files, their evidence among them.
+            device: Where the encoder of the vectors runs.
+
+        Raises:
+            ModelError: the encoder of the vectors fails.
+            IndexDirectoryError: the file cannot be written.
+            OSError: the disk is full, or worse.
+        """
+        from retrieval.evidence.opening import open_evidence
+        from retrieval.ranking.catalogue_fit import fit_made_queries
+        from retrieval.ranking.rankings import NO_MODEL, Rankings
+
+        self._progress.phase("fitting the ranking")
+        with self._opened(manifest) as index:
+            evidence = open_evidence(index, device=device)
+            columns = () if index.evidence is None else index.evidence.columns
+            ranking = fit_made_queries(index, evidence, columns)
+        if ranking is None:
+            self._progress.note(f"{manifest.counts.entities:,} entities are too few to fit a ranking to")
+            return manifest
+        write_synced(self._folder / RANKING_FILE, Rankings().with_one(NO_MODEL, ranking).to_bytes())
+        return self._added(manifest, (RANKING_FILE,))
+
+    def copy_ranking(self, manifest: Manifest, old: Index) -> Manifest:
+        """Take the rankings of a version over.
+
+        Raises:
+            IndexChecksumError: they are damaged.
+            OSError: the disk is full, or worse.
+        """
+        write_synced(self._folder / RANKING_FILE, old.evidence_path(RANKING_FILE).read_bytes())
+        return self._added(manifest, (RANKING_FILE,))
+
+    def _opened(self, manifest: Manifest) -> Index:
+        return Index.open_unpublished(self._folder, manifest)
+
+    def _added(self, manifest: Manifest, names: Sequence[str], libraries: Sequence[str] = ()) -> Manifest:
+        for name in names:
+            sync_file(self._folder / name)
+        fault_point("evidence-written")
+        made = [FileEntry(n, (self._folder / n).stat().st_size, digest_file(self._folder / n)) for n in names]
+        files = sorted((*manifest.files, *made), key=lambda file: file.name)
+        built_with = {**manifest.built_with, **library_versions(libraries)}
+        return replace(manifest, files=tuple(files), built_with=built_with)
+
+
+def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bool) -> Manifest:
+    """Copy the files of a version into the staging directory, the rankings of what is not kept apart.
+
+    Args:
+        index: The version.
+        folder: The staging directory.
+        with_fields: Whether its names, texts and past queries are copied too.
+        with_vectors: Whether its vectors are copied too.
+
+    Returns:
+        The manifest of the copies; its history is that of the version.
+
+    Raises:
+        OSError: the disk is full, or worse.
+    """
+    kept = {*(FIELD_FILES if with_fields else ()), *(VECTOR_FILES if with_vectors else ())}
+    left = set(EVIDENCE_FILES) - kept
+    manifest = index.manifest
+    files = [entry for entry in manifest.files if entry.name not in left]
+    for entry in files:
+        target = folder / entry.name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(index.path / entry.name, target)
+        sync_file(target)
+    libraries = manifest.built_with.items()
+    return replace(
+        manifest,
+        evidence=manifest.evidence if with_fields else None,
+        vectors=manifest.vectors if with_vectors else None,
+        files=tuple(files),
+        built_with={n: version for n, version in libraries if with_vectors or n not in _LIBRARIES},
+    )
+
+
+def _take_over(before: Before, past: PastQueries) -> None:
+    """Give past queries to the entities that now have the numbers of those they were for."""
+    from retrieval.evidence.evidence import QUERIES
+    from retrieval.evidence.opening import open_field
+
+    index = before.index
+    new_number = np.full(index.num_entities, -1, np.int64)
+    kept = np.flatnonzero(before.number_of_old >= 0)
+    new_number[before.number_of_old[kept]] = kept
+    entities: list[int] = []
+    queries: list[str] = []
+    counts: list[int] = []
+    for number, mine in open_field(index, QUERIES).all_queries():
+        if new_number[number] >= 0:
+            entities += [int(new_number[number])] * len(mine)
+            queries += [query for query, _ in mine]
+            counts += [count for _, count in mine]
+        if len(entities) >= _TAKEN_AT_ONCE:
+            past.add(np.array(entities), queries, counts)
+            entities, queries, counts = [], [], []
+    if entities:
+        past.add(np.array(entities), queries, counts)
+
+
+@contextmanager
+def _unwritable() -> Iterator[None]:
+    """Let files that cannot be written be an error of the index and not of a source."""
+    try:
+        yield
+    except SourceError as error:
+        raise IndexDirectoryError(str(error)) from error
+
+
+class _Watched:
+    """Passes everything on, and lets tests end the making of evidence at any step of it."""
+
+    def __init__(self, progress: BuildProgress) -> None:
+        self._progress = progress
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Pass it on."""
+        fault_point("evidence-making")
+        self._progress.phase(name, total)
+
+    def advance(self, done: int, note: str) -> None:
+        """Pass it on."""
+        self._progress.advance(done, note)
+
+    def note(self, text: str) -> None:
+        """Pass it on."""
+        self._progress.note(text)

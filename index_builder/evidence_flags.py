@@ -1,0 +1,268 @@
+"""The options that say which evidence an index gets: shared by the commands that make versions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from index_builder.evidence_wish import DESCRIPTION, EvidenceChange, EvidenceWish, VectorChange, VectorWish
+from index_builder.past_queries import QueryFile
+from retrieval.errors import InputError
+from retrieval.vectors.embedder import VectorMethod, check_device_name
+from retrieval.vectors.faiss_index import KIND_NAMES
+from retrieval.vectors.making import VectorOptions
+
+ALL, NONE = "all", "none"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_METHODS = f"encoder:DIR_OR_ID|sentence-transformers:DIR_OR_ID|{NONE}"
+_QUERY_FILE = (
+    "a file with the columns `query` and `entity_id` or `title`, and possibly `count` and `split`; "
+    "FILE#SPLIT: the lines of one split"
+)
+_Option = tuple[tuple[str, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceWishes:
+    """What the options of a build say.
+
+    Attributes:
+        evidence: Evidence by words and letters; None for none.
+        vectors: Vectors; None for none.
+    """
+
+    evidence: EvidenceWish | None
+    vectors: VectorWish | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceChanges:
+    """What the options of an update say.
+
+    Attributes:
+        evidence: What becomes of names, texts and past queries.
+        vectors: What becomes of vectors.
+    """
+
+    evidence: EvidenceChange
+    vectors: VectorChange
+
+
+def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
+    """Return a decorator that adds the options of a build, which gets `EvidenceWishes` as `evidence`.
+
+    Args:
+        prefix: Of the environment variables, such as "GENRET_BUILD_".
+    """
+    evidence = {
+        "default": ALL,
+        "help": "Index the words and letters of names, of texts and of past queries, by which candidates are "
+        f"found and ranked, and fit a ranking to the catalogue; {NONE}: nothing of it.",
+    }
+    queries = {
+        "show_default": "none",
+        "help": f"Past queries with the entity that was wanted: {_QUERY_FILE}. May be given several times.",
+    }
+    method = {
+        "default": NONE,
+        "help": "Make vectors of titles and aliases, which propose candidates too; needs the extra "
+        "`vectors`. encoder: the mean of the states of a Hugging Face encoder.",
+    }
+    return _decorator(prefix, _options(evidence, queries, method), _wishes)
+
+
+def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
+    """Return a decorator that adds the options of an update, which gets `EvidenceChanges` as `evidence`.
+
+    Args:
+        prefix: As in `build_evidence_flags`.
+    """
+    evidence = {
+        "default": None,
+        "show_default": "evidence that is there is kept in step",
+        "help": f"Make evidence by words and letters anew, also for an index without any ({ALL}), or drop "
+        f"it ({NONE}).",
+    }
+    queries = {
+        "show_default": "those that are there move with their entities",
+        "help": f"Past queries that join those that are there: {_QUERY_FILE}; {NONE}: drop those that are "
+        "there. May be given several times.",
+    }
+    method = {
+        "default": None,
+        "show_default": "vectors that are there are kept in step",
+        "help": f"Make new vectors of all entities, or drop those that are there ({NONE}).",
+    }
+    encoder = (
+        ("--encoder",),
+        {
+            "metavar": "DIR_OR_ID",
+            "default": None,
+            "show_default": "where it was",
+            "help": "Where the model of the vectors lies that are kept in step.",
+        },
+    )
+    return _decorator(prefix, [*_options(evidence, queries, method), encoder], _changes)
+
+
+def _decorator(
+    prefix: str, options: list[_Option], taken_by: Callable[..., Any]
+) -> Callable[[_F], Callable[..., Any]]:
+    def decorate(command: _F) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_flags(**values: Any) -> Any:
+            taken = {name: values.pop(name) for name in inspect.signature(taken_by).parameters}
+            try:
+                evidence = taken_by(**taken)
+            except InputError as error:
+                raise click.UsageError(str(error)) from error
+            return command(evidence=evidence, **values)
+
+        decorated: Callable[..., Any] = with_flags
+        for names, settings in reversed(options):
+            variable = prefix + names[0].removeprefix("--").upper().replace("-", "_")
+            decorated = click.option(*names, envvar=variable, show_envvar=True, **settings)(decorated)
+        return decorated
+
+    return decorate
+
+
+def _wishes(
+    kinds: str,
+    evidence_columns: str | None,
+    queries: Sequence[str],
+    method: str,
+    vector_index: str | None,
+    vector_sample: int | None,
+    vector_device: str | None,
+) -> EvidenceWishes:
+    given = {
+        "--vector-index": vector_index,
+        "--vector-sample": vector_sample,
+        "--vector-device": vector_device,
+    }
+    columns = _columns(evidence_columns)
+    if kinds == NONE:
+        _refuse({"--queries": queries or None}, f"goes without --evidence {NONE}")
+        if method == NONE:
+            _refuse({"--evidence-columns": evidence_columns}, f"goes without --evidence {NONE}")
+    files = tuple(map(QueryFile.parse, queries))
+    return EvidenceWishes(
+        None if kinds == NONE else EvidenceWish(columns, files),
+        _vector_wish(method, columns, given),
+    )
+
+
+def _changes(
+    kinds: str | None,
+    evidence_columns: str | None,
+    queries: Sequence[str],
+    method: str | None,
+    vector_index: str | None,
+    vector_sample: int | None,
+    vector_device: str | None,
+    encoder: str | None,
+) -> EvidenceChanges:
+    columns = _columns(evidence_columns)
+    if kinds != ALL and method in (None, NONE):
+        _refuse({"--evidence-columns": evidence_columns}, f"goes with --evidence {ALL} or --vectors METHOD")
+    evidence = EvidenceChange(
+        wish=EvidenceWish(columns) if kinds == ALL else None,
+        drop=kinds == NONE,
+        queries=tuple(QueryFile.parse(text) for text in queries if text != NONE),
+        drop_queries=NONE in queries,
+    )
+    given = {"--vector-index": vector_index, "--vector-sample": vector_sample}
+    if method is None:
+        _refuse(given, "goes with --vectors METHOD, which makes new vectors")
+        _check_device(vector_device)
+        return EvidenceChanges(evidence, VectorChange(device=vector_device or "cpu", encoder=encoder))
+    wish = _vector_wish(method, columns, {**given, "--vector-device": vector_device})
+    return EvidenceChanges(evidence, VectorChange(wish=wish, drop=wish is None, encoder=encoder))
+
+
+def _vector_wish(method: str, columns: tuple[str, ...] | None, given: dict[str, Any]) -> VectorWish | None:
+    if method == NONE:
+        _refuse(given, "goes with --vectors METHOD")
+        return None
+    kind, device = given["--vector-index"], given["--vector-device"]
+    if kind is not None and not kind.strip():
+        raise InputError(
+            "vector_index", f"expected one of {', '.join(KIND_NAMES)} or a factory string, got ''"
+        )
+    chosen = VectorMethod.parse(method)
+    _check_device(device)
+    options = VectorOptions(
+        kind=kind or "auto", columns=columns, sample=given["--vector-sample"], device=device or "cpu"
+    )
+    return VectorWish(chosen, options)
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"{name} {why}")
+
+
+def _check_device(name: str | None) -> None:
+    if name is not None:
+        check_device_name(name)
+
+
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    """Return the columns named; an empty text names none at all."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    if not all(names) or len(set(names)) != len(names):
+        raise click.UsageError(f"--evidence-columns: expected different columns, as in a,b, got {text!r}")
+    return tuple(names)
+
+
+def _options(evidence: dict[str, Any], queries: dict[str, Any], method: dict[str, Any]) -> list[_Option]:
+    """Return names and settings of the options that every command has, in the order of the help."""
+    kinds = "|".join(KIND_NAMES)
+    return [
+        (("--evidence", "kinds"), {"type": click.Choice([ALL, NONE]), **evidence}),
+        (
+            ("--evidence-columns",),
+            {
+                "metavar": "COLUMN,…",
+                "default": None,
+                "show_default": f"{DESCRIPTION}, if there is such a column",
+                "help": "Metadata columns whose texts are evidence, in words, letters and vectors; an empty "
+                "value: none.",
+            },
+        ),
+        (("--queries",), {"metavar": "FILE[#SPLIT]", "multiple": True, **queries}),
+        (("--vectors", "method"), {"metavar": _METHODS, **method}),
+        (
+            ("--vector-index",),
+            {
+                "metavar": f"{kinds}|FACTORY",
+                "default": None,
+                "show_default": "auto",
+                "help": "How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
+                "FACTORY: a string for its index factory.",
+            },
+        ),
+        (
+            ("--vector-sample",),
+            {
+                "type": click.IntRange(min=1),
+                "default": None,
+                "show_default": "what the kind needs",
+                "help": "Most vectors to train on.",
+            },
+        ),
+        (
+            ("--vector-device",),
+            {"default": None, "show_default": "cpu", "help": "Where an encoder runs, such as cuda or auto."},
+        ),
+    ]

@@ -1,0 +1,223 @@
+"""What evidence a command asks for, checked as far as that can be done before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from index_builder.past_queries import QueryFile
+from retrieval.errors import InputError, MissingExtraError
+from retrieval.vectors.embedder import (
+    ENCODER,
+    SENTENCE_TRANSFORMERS,
+    VectorMethod,
+    check_device,
+    check_device_name,
+    is_path,
+)
+from retrieval.vectors.making import VectorOptions
+
+# The column whose texts are evidence if none is named.
+DESCRIPTION = "description"
+
+# What each method needs, and the extra that brings it.
+_PACKAGES = {
+    ENCODER: (("faiss", "vectors"),),
+    SENTENCE_TRANSFORMERS: (("faiss", "vectors"), ("sentence_transformers", "sentence-transformers")),
+}
+_CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceWish:
+    """Evidence by words and letters to make: always of names, and of what is asked for here.
+
+    Attributes:
+        columns: Metadata columns whose values are texts of an entity; None: `description` where there is such
+            a column of strings, or for an update the columns that the evidence had.
+        queries: Files of past queries.
+    """
+
+    columns: tuple[str, ...] | None = None
+    queries: tuple[QueryFile, ...] = ()
+
+    def shaping(self) -> dict[str, Any]:
+        """Return what decides which evidence is made, as JSON; what was left to the rule is left out."""
+        told: dict[str, Any] = {} if self.columns is None else {"columns": list(self.columns)}
+        return told | ({"queries": [str(file) for file in self.queries]} if self.queries else {})
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceChange:
+    """What an update does about names, texts and past queries. What is there is kept in step by itself.
+
+    Attributes:
+        wish: Evidence to make anew, whatever is there, with the past queries that are there; None for none.
+        drop: Whether all of it is left out from now on, with past queries and ranking.
+        queries: Files of past queries that join those there are.
+        drop_queries: Whether the past queries that are there are left out.
+
+    Raises:
+        InputError: it is to be made and dropped at once, or queries are for evidence that is dropped.
+    """
+
+    wish: EvidenceWish | None = None
+    drop: bool = False
+    queries: tuple[QueryFile, ...] = ()
+    drop_queries: bool = False
+
+    def __post_init__(self) -> None:
+        if self.drop and (self.wish is not None or self.queries):
+            raise InputError("evidence", "expected evidence to make or to keep, or none; got both")
+
+    @property
+    def any(self) -> bool:
+        """Whether something is asked for."""
+        return self.drop or self.wish is not None or bool(self.queries) or self.drop_queries
+
+    @property
+    def query_files(self) -> tuple[QueryFile, ...]:
+        """All files of past queries."""
+        return (*(() if self.wish is None else self.wish.queries), *self.queries)
+
+    def shaping(self) -> dict[str, Any]:
+        """Return what was asked for, as JSON; nothing if nothing was."""
+        if self.drop:
+            return {"evidence": "none"}
+        told: dict[str, Any] = {} if self.wish is None else {"evidence": self.wish.shaping()}
+        if self.query_files or self.drop_queries:
+            told["queries"] = [*(["none"] if self.drop_queries else []), *map(str, self.query_files)]
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class VectorWish:
+    """Vectors to make.
+
+    Attributes:
+        method: What makes vectors of texts.
+        options: How, and of which texts.
+    """
+
+    method: VectorMethod
+    options: VectorOptions = field(default_factory=VectorOptions)
+
+    def shaping(self) -> dict[str, Any]:
+        """Return what decides which vectors are made, as JSON; what was left to the rule is left out."""
+        options = self.options
+        named: Mapping[str, Any] = {
+            "index": None if options.kind == "auto" else options.kind,
+            "columns": None if options.columns is None else list(options.columns),
+            "sample": options.sample,
+            "seed": options.seed or None,
+        }
+        return {
+            "method": str(self.method),
+            **{name: value for name, value in named.items() if value is not None},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class VectorChange:
+    """What an update does about vectors. If nothing is asked for, those that are there are kept in step.
+
+    Attributes:
+        wish: Vectors to make anew, whatever is there; None for none.
+        drop: Whether those that are there are left out.
+        device: Where an encoder runs that keeps them in step.
+        encoder: Where the model of the vectors that are there lies now; None: where it lay.
+
+    Raises:
+        InputError: they are to be made and dropped at once.
+    """
+
+    wish: VectorWish | None = None
+    drop: bool = False
+    device: str = "cpu"
+    encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.wish is not None and self.drop:
+            raise InputError("vectors", "expected a method or none, got both")
+        if self.encoder is not None and (self.drop or self.wish is not None):
+            raise InputError("encoder", "says where the model of vectors lies that are kept; these are not")
+
+    @property
+    def any(self) -> bool:
+        """Whether something is asked for."""
+        return self.drop or self.wish is not None
+
+    def shaping(self) -> dict[str, Any]:
+        """Return what was asked for, as JSON; nothing if nothing was."""
+        if self.drop:
+            return {"vectors": "none"}
+        return {} if self.wish is None else {"vectors": self.wish.shaping()}
+
+
+def asked_columns(evidence: EvidenceWish | None, vectors: VectorWish | None) -> tuple[str, ...]:
+    """Return the columns that are asked for by name."""
+    of_vectors = None if vectors is None else vectors.options.columns
+    of_evidence = None if evidence is None else evidence.columns
+    return (*(of_evidence or ()), *(of_vectors or ()))
+
+
+def check_columns(columns: Sequence[str], types: Mapping[str, str]) -> None:
+    """Refuse columns that have no texts.
+
+    Args:
+        columns: The columns asked for.
+        types: The type of each metadata column; "string" for one whose type is not yet known.
+
+    Raises:
+        InputError: a column is not there, or holds no strings.
+    """
+    for column in columns:
+        if types.get(column) == "string":
+            continue
+        strings = [name for name, kind in types.items() if kind == "string"]
+        why = "there is no such column" if column not in types else f"the column is {types[column]}"
+        raise InputError(
+            "evidence_columns",
+            f"{column!r}: {why}; the metadata columns of strings are "
+            f"{', '.join(map(repr, strings)) or 'none'}",
+        )
+
+
+def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns asked for, or `description` where there is such a column of strings."""
+    if asked is not None:
+        return tuple(asked)
+    return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
+
+
+def check_method(method: VectorMethod, device: str) -> None:
+    """Refuse a method that cannot work here.
+
+    Args:
+        method: What makes vectors of texts.
+        device: Where an encoder runs.
+
+    Raises:
+        MissingExtraError: a library is not installed.
+        InputError: the model is a directory that is not there, or holds no model, or there is no such device.
+    """
+    check_device_name(device)
+    for package, extra in _PACKAGES[method.name]:
+        if find_spec(package) is None:
+            raise MissingExtraError(package, extra)
+    _check_source(method)
+    check_device(device)
+
+
+def _check_source(method: VectorMethod) -> None:
+    """Refuse what can only be a directory, and is none with a model; hub ids are left to their library."""
+    place = Path(method.source)
+    if place.is_dir():
+        if not (place / _CONFIG_FILE).is_file():
+            raise InputError("vectors", f"{str(method)!r}: the directory has no {_CONFIG_FILE}")
+        return
+    if place.exists() or is_path(method.source):
+        raise InputError("vectors", f"{str(method)!r}: there is no such directory")

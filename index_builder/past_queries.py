@@ -1,0 +1,318 @@
+"""Past queries: read from files, taken over from the version before, put together by entity."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index_builder.durable import naming
+from retrieval.errors import InputError, SourceError
+from retrieval.evaluation.datasets.resolver import IndexResolver
+from retrieval.index.layout import ENTITY_ID, TITLE
+from retrieval.index.reader import Index
+from retrieval.normalize import normalize
+from retrieval.rejects import Reason, Rejects
+from retrieval.sources.columns import find_column
+from retrieval.sources.detection import open_rows
+from retrieval.sources.rows import BadRow, Cell, RowReader
+from retrieval.sources.values import Refusal, is_nan, name_text, refuse_wrong_width, shown
+
+QUERY, COUNT, SPLIT = "query", "count", "split"
+
+# Lines whose entities are looked up at once.
+_BATCH = 1 << 17
+# Ranges of entities whose queries are put together one after the other.
+_PARTS = 64
+_MAX_COUNT = 2**31 - 1
+_SCHEMA = pa.schema([("entity", pa.int32()), ("query", pa.large_string()), ("count", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFile:
+    """A file of past queries, on the command line FILE or FILE#SPLIT.
+
+    TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `query` and `entity_id` or
+    `title`, and possibly `count` and `split`, in any case.
+
+    Attributes:
+        path: Where it lies.
+        split: Only lines whose `split` is this one count; None: all of them.
+    """
+
+    path: Path
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read FILE or FILE#SPLIT; a file that has this very name goes before a split of another one.
+
+        Raises:
+            InputError: no file or no split is named.
+        """
+        file, hash_, split = text.rpartition("#")
+        if not hash_ or os.path.exists(text):
+            file, split = text, ""
+        if not file or (hash_ and file != text and not split):
+            raise InputError("queries", f"expected FILE or FILE#SPLIT, got {text!r}")
+        return cls(Path(file), split or None)
+
+    def __str__(self) -> str:
+        return self.path.name + (f"#{self.split}" if self.split else "")
+
+
+class PastQueries:
+    """Queries on disk, by ranges of entities; the same query for the same entity is counted once.
+
+    Memory: 131,072 lines while files are read; later the queries of a 64th of the entities, twice.
+
+    Args:
+        folder: An empty directory; whoever made it removes it.
+        num_entities: Of the index that the queries are for.
+    """
+
+    def __init__(self, folder: Path, num_entities: int) -> None:
+        self._folder = folder
+        self._step = max(-(-num_entities // _PARTS), 1)
+        self._begun: set[int] = set()
+
+    def add(self, entities: npt.NDArray[np.int64], queries: Sequence[str], counts: Sequence[int]) -> None:
+        """Add queries.
+
+        Args:
+            entities: The number of the entity that each was for. Shape: (n,).
+            queries: Shape: (n,).
+            counts: How often each was asked. Shape: (n,).
+
+        Raises:
+            OSError: the disk is full, or worse; `filename` is set.
+        """
+        order = np.argsort(entities, kind="stable")
+        table = pa.record_batch(
+            [pa.array(entities.astype(np.int32)), pa.array(queries, pa.large_string()), pa.array(counts)],
+            schema=_SCHEMA,
+        ).take(pa.array(order))
+        parts, begins = np.unique(entities[order] // self._step, return_index=True)
+        ends = [*begins[1:].tolist(), len(order)]
+        for part, begin, end in zip(parts.tolist(), begins.tolist(), ends, strict=True):
+            self._begun.add(part)
+            path = self._folder / f"{part}.queries"
+            # A stream of its own every time: the schema is small beside a batch.
+            with naming(path), path.open("ab") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
+                writer.write_batch(table.slice(begin, end - begin))
+
+    def __bool__(self) -> bool:
+        return bool(self._begun)
+
+    def by_entity(self) -> Iterator[tuple[int, list[tuple[str, int]]]]:
+        """Yield every entity that queries were for, in order, with these, the most frequent first."""
+        keys = [("entity", "ascending"), ("count_sum", "descending"), ("query", "ascending")]
+        for part in sorted(self._begun):
+            every = self._read(self._folder / f"{part}.queries").group_by(["entity", "query"])
+            table = every.aggregate([("count", "sum")]).sort_by(keys)
+            entity = table.column("entity").to_numpy()
+            begins = np.flatnonzero(np.diff(entity, prepend=-1))
+            for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(entity)], strict=True):
+                mine = table.slice(begin, end - begin)
+                counts = (min(count, _MAX_COUNT) for count in mine.column("count_sum").to_pylist())
+                yield int(entity[begin]), list(zip(mine.column("query").to_pylist(), counts, strict=True))
+
+    def _read(self, path: Path) -> pa.Table:
+        batches = []
+        with naming(path), path.open("rb") as file:
+            size = path.stat().st_size
+            while file.tell() < size:
+                with pa.ipc.open_stream(file) as reader:
+                    batches += list(reader)
+        return pa.Table.from_batches(batches, _SCHEMA)
+
+
+def check_query_files(files: Sequence[QueryFile]) -> None:
+    """Refuse files that are no queries, before anything is read.
+
+    Raises:
+        SourceError: a file is missing, or lacks a column.
+    """
+    for file in files:
+        _opened(file)[0].close()
+
+
+def read_queries(files: Sequence[QueryFile], index: Index, rejects: Rejects, into: PastQueries) -> None:
+    """Read files of queries.
+
+    Args:
+        files: The files, which are added to those that `rejects` knows.
+        index: The index that the queries are for.
+        rejects: Gets bad lines, and queries for entities that the index lacks.
+        into: Gets the queries.
+
+    Raises:
+        SourceError: a file cannot be used, has no line of its split, or far more bad lines than allowed.
+    """
+    resolver = IndexResolver(index)
+    first = len(rejects.files)
+    rejects.files = (*rejects.files, *(str(file.path) for file in files))
+    for number, file in enumerate(files, first):
+        for batch in _batches(file, number, rejects):
+            by_id = batch.by_id
+            if by_id:
+                found = index.entities.find(batch.names)
+                owners = [[n] if n >= 0 else [] for n in found.tolist()]
+            else:
+                titled = resolver.numbers_by_titles(batch.names)
+                owners = [titled.get(name, []) for name in batch.names]
+            for line, query, name, mine in zip(batch.lines, batch.queries, batch.names, owners, strict=True):
+                if not mine:
+                    detail = f"{ENTITY_ID if by_id else TITLE} {name!r}"
+                    rejects.add(line, Reason.UNKNOWN_ENTITY_ASKED_FOR, query, detail, number)
+            many = [len(mine) for mine in owners]
+            places = np.repeat(np.arange(len(owners)), many).tolist()
+            entities = np.array([n for mine in owners for n in mine], np.int64)
+            if len(entities):
+                into.add(entities, [batch.queries[i] for i in places], [batch.counts[i] for i in places])
+
+
+def count_queries(files: Sequence[QueryFile], rejects: Rejects) -> tuple[int, int]:
+    """Read files of queries for no index; return how many good lines there are, and the bytes of the queries.
+
+    Args:
+        files: The files, which are added to those that `rejects` knows.
+        rejects: Gets bad lines.
+
+    Raises:
+        SourceError: as `read_queries`.
+    """
+    lines = size = 0
+    first = len(rejects.files)
+    rejects.files = (*rejects.files, *(str(file.path) for file in files))
+    for number, file in enumerate(files, first):
+        for batch in _batches(file, number, rejects):
+            lines += len(batch.lines)
+            size += sum(len(query.encode()) for query in batch.queries)
+    return lines, size
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Neighbouring lines: whose they are by id or by title, the queries, and how often these were asked."""
+
+    by_id: bool
+    lines: list[int]
+    names: list[str]
+    queries: list[str]
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The places of the columns of a file."""
+
+    query: int
+    name: int
+    by_id: bool
+    count: int | None
+    split: int | None
+
+
+def _opened(file: QueryFile) -> tuple[RowReader, _Columns]:
+    if not file.path.is_file():
+        raise SourceError(f"{file.path}: no such file; past queries are read from files")
+    reader = open_rows(file.path, "auto", (QUERY, ENTITY_ID, TITLE))
+    try:
+        where = str(file.path)
+        query, by_id, title, count, split = (
+            find_column(reader.names, name, where) for name in (QUERY, ENTITY_ID, TITLE, COUNT, SPLIT)
+        )
+        name = title if by_id is None else by_id
+        if query is None or name is None:
+            raise SourceError(
+                f"{where}: a file of queries needs the column 'query' and one of 'entity_id' and 'title'; "
+                f"the columns are {', '.join(map(repr, reader.names))}"
+            )
+        if file.split is not None and split is None:
+            raise SourceError(
+                f"{where}: the split {file.split!r} is asked for, but there is no column 'split'"
+            )
+        if file.split is None:
+            split = None
+        used = [place for place in (query, name, count, split) if place is not None]
+        reader.restrict(sorted(used), ignore_others=True, lists=())
+        return reader, _Columns(query, name, by_id is not None, count, split)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[_Batch]:
+    """Yield the good lines of the split; bad lines go to the rejects."""
+    reader, columns = _opened(file)
+    batch = _Batch(columns.by_id, [], [], [], [])
+    splits: set[str] = set()
+    try:
+        for chunk in reader.chunks(0):
+            for line, row in enumerate(chunk.cut(0, chunk.num_rows), chunk.first_line):
+                if isinstance(row, BadRow):
+                    rejects.add(line, row.reason, row.text, row.detail, number)
+                    continue
+                if not any(cell is not None and cell != "" for cell in row):
+                    continue
+                try:
+                    refuse_wrong_width(row, len(reader.names))
+                    if columns.split is not None:
+                        splits.add(split := normalize(name_text(row[columns.split], SPLIT)))
+                        if split != file.split:
+                            continue
+                    named, query, count = _line(row, columns)
+                except Refusal as refusal:
+                    rejects.add(line, refusal.reason, shown(row), refusal.detail, number)
+                    continue
+                batch.lines.append(line)
+                batch.names.append(named)
+                batch.queries.append(query)
+                batch.counts.append(count)
+            if len(batch.lines) >= _BATCH:
+                yield batch
+                batch = _Batch(columns.by_id, [], [], [], [])
+    finally:
+        reader.close()
+    if file.split is not None and file.split not in splits:
+        there = ", ".join(sorted(splits)) or "none"
+        raise SourceError(f"{file.path}: no line of the split {file.split!r}; splits there: {there}")
+    if batch.lines:
+        yield batch
+
+
+def _line(row: Sequence[Cell], columns: _Columns) -> tuple[str, str, int]:
+    """Return whom a line is about, the query, and how often it was asked.
+
+    Raises:
+        Refusal: it is a bad line.
+    """
+    named = normalize(name_text(row[columns.name], ENTITY_ID if columns.by_id else TITLE))
+    if not named:
+        raise Refusal(Reason.NO_ENTITY_ID if columns.by_id else Reason.NO_TITLE)
+    query = normalize(name_text(row[columns.query], QUERY))
+    if not query:
+        raise Refusal(Reason.NO_QUERY)
+    return named, query, 1 if columns.count is None else _count(row[columns.count])
+
+
+def _count(cell: Cell) -> int:
+    """Return a count; of an empty cell 1."""
+    if cell is None or cell == "" or is_nan(cell):
+        return 1
+    try:
+        number = float(cell) if isinstance(cell, str | int | float) and not isinstance(cell, bool) else 0.0
+    except (ValueError, OverflowError):
+        number = 0.0
+    if not 1 <= number <= _MAX_COUNT or number != int(number):
+        raise Refusal(
+            Reason.BAD_VALUE, f"{COUNT}: expected a whole number from 1 to {_MAX_COUNT}, got {cell!r}"
+        )
+    return int(number)
