@@ -138,7 +138,6 @@ def test_the_help_names_the_options() -> None:
 
 def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="needs the extra vectors")
-    pytest.importorskip("sklearn", reason="needs the extra vectors")
     lines = ["title\taliases\tdescription\tnote"]
     lines += [f"name {i}\tother {i}|third {i}\t{'said' if i % 2 else ''}\tn" for i in range(200)]
     titles = write_titles(tmp_path / "titles.tsv", lines)

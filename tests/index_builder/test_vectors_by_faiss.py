@@ -30,7 +30,6 @@ from tests.index_fixtures import character_tokenizer, version_files, write_title
 from tests.vector_fixtures import rename
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
-pytest.importorskip("sklearn", reason="needs the extra vectors")
 
 from retrieval.vectors.lexical import default_dimensions
 
