@@ -140,9 +140,10 @@ class VectorsEntry:
         effort: Search effort in force, measured when the vectors were made: cells visited, or candidates kept
             by hnsw; 0 where everything is looked at.
         sample: Vectors that the quantisers were trained on; 0 where nothing is trained.
-        recall: Share of the 100 nearest texts by Flat search that this index finds, measured with
-            `recall_queries` texts of the catalogue with typing errors; 1 for Flat.
-        recall_queries: How many; 0 where nothing was measured.
+        recall: Share of the known items found first with `effort`, of those found first with full effort;
+            up to format version 5 the share of the 100 nearest texts that are found. 1 where everything is
+            looked at.
+        recall_queries: How many known items there were; 0 where nothing was measured.
         seed: Of everything random in it.
 
     Raises:
