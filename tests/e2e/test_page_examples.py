@@ -1,4 +1,4 @@
-"""The Python blocks of the README, docs/{disc,beam-search,numbers}.md run as they stand."""
+"""The Python blocks of the README, docs/{disc,beam-search,numbers,ranking}.md run as they stand."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def ranked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader of docs/ranking.md stands: the sample index with past queries."""
+    folder = tmp_path_factory.mktemp("ranked")
+    (folder / "data").symlink_to(ROOT / "data")
+    (command,) = re.findall(r"^genret (build .*)$", text_of("docs/ranking.md"), re.MULTILINE)
+    genret(command, folder)
+    return folder
+
+
 def text_of(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
@@ -42,6 +52,11 @@ def run(code: str, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def genret(command: str, folder: Path) -> str:
+    """Return what a command prints."""
+    return run(f"from service.main import cli; cli({command.split()!r}, standalone_mode=False)", folder)
 
 
 def example(word: str) -> str:
@@ -65,6 +80,20 @@ def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, exam
     assert len(blocks) == examples
     assert len(printed) == examples
     assert run("\n".join(blocks), folder) == "".join(printed)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_ranking_page_print_what_it_says(ranked_folder: Path) -> None:
+    page = text_of("docs/ranking.md")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    printed = re.findall(r"```python\n.*?```\n```\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == len(printed) == 3
+    assert run("\n".join(blocks), ranked_folder) == "".join(printed)
+    ((command, told),) = re.findall(r"^\$ genret (tune [^\n]*)\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    lines = genret(f"{command} --dry-run", ranked_folder).splitlines()
+    shown = [line for line in told.splitlines() if line != "…"]
+    assert len(shown) > 8
+    assert [line for line in lines if line in shown] == shown
 
 
 @pytest.mark.slow
