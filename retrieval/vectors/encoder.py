@@ -112,11 +112,25 @@ class EncoderEmbedder:
             ids[i, : len(row)] = torch.tensor(row)
             mask[i, : len(row)] = 1
         ids, mask = ids.to(self._device), mask.to(self._device)
-        hidden: Tensor = self._encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        # What stands at a padded place may be anything, even no number.
-        means = hidden.float().masked_fill(mask[:, :, None] == 0, 0).sum(1) / mask.sum(1, keepdim=True)
-        vectors: FloatMatrix = nn.functional.normalize(means, dim=1).cpu().numpy()
+        vectors: FloatMatrix = mean_states(self._encoder, ids, mask).cpu().numpy()
         return vectors
+
+
+def mean_states(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    """Return the means of an encoder's last hidden states, at length 1.
+
+    Args:
+        encoder: The encoder.
+        ids: Token ids, padded. Shape: (n, T).
+        mask: 1 where a token stands, at least one in a row. Shape: (n, T).
+
+    Returns:
+        Shape: (n, d), float32.
+    """
+    hidden: Tensor = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    # What stands at a padded place may be anything, even no number.
+    means = hidden.float().masked_fill(mask[:, :, None] == 0, 0).sum(1) / mask.sum(1, keepdim=True)
+    return nn.functional.normalize(means, dim=1)
 
 
 def _batches(lengths: list[int]) -> Iterator[list[int]]:
