@@ -7,7 +7,7 @@ those of the other entities in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,13 @@ from transformers import BertConfig, BertModel
 
 from retrieval.errors import InputError
 from retrieval.text import TextTokenizer
-from retrieval.training.catalogue import read_catalogue, read_queries, training_queries
+from retrieval.training.catalogue import (
+    SPLITS,
+    LabelledQuery,
+    read_catalogue,
+    read_queries,
+    training_queries,
+)
 from retrieval.training.dataset import EncodedExample, ExampleDataset
 from retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
 from retrieval.training.presets import PAD, save_tokenizer, train_tokenizer
@@ -39,7 +45,7 @@ from retrieval.training.run import (
 )
 from retrieval.training.trainer import BudgetTrainer, train_model
 from retrieval.vectors.embedder import FloatMatrix, TextEmbedder
-from retrieval.vectors.encoder import EncoderEmbedder, mean_states
+from retrieval.vectors.encoder import EncoderEmbedder, mean_states, padded
 from retrieval.vectors.methods import LEXICAL, VectorMethod, fit_embedder
 
 VOCAB_SIZE = 8192
@@ -47,6 +53,7 @@ _DIMENSIONS = 256
 _POSITIONS = 512  # the vectors of positions are zero and stay so: they only say how long a text may be
 _TEMPERATURE = 0.1
 _TEACHER_TEMPERATURE = 0.05
+_WITH_QUERIES = ", training queries as texts"  # second figure of a set of queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +91,11 @@ class PairCollator:
     """Makes batches: rows [0, B) are queries, rows [B, 2B) the texts of their entities.
 
     Args:
-        pad_id: Token id of padding.
         teacher: Makes the vectors that an encoder imitates, or None. Texts of the catalogue come back many
             times, so each is embedded once.
     """
 
-    def __init__(self, pad_id: int, teacher: TextEmbedder | None = None) -> None:
-        self._pad_id = pad_id
+    def __init__(self, teacher: TextEmbedder | None = None) -> None:
         self._teacher = teacher
         self._taught: dict[str, FloatMatrix] = {}
 
@@ -100,12 +105,7 @@ class PairCollator:
         `same` is true where a query and the text of another pair are of one entity; `taught` are the
         teacher's similarities of the texts.
         """
-        rows = [pair.prompt_ids for pair in pairs] + [pair.title_ids for pair in pairs]
-        ids = torch.full((len(rows), max(map(len, rows))), self._pad_id)
-        mask = torch.zeros_like(ids)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = 1
+        ids, mask = padded([pair.prompt_ids for pair in pairs] + [pair.title_ids for pair in pairs])
         numbers: dict[str, int] = {}
         entities = torch.tensor([numbers.setdefault(pair.entity_id, len(numbers)) for pair in pairs])
         same = (entities[:, None] == entities).fill_diagonal_(False)
@@ -179,30 +179,30 @@ def run_encoder_training(plan: RunPlan, report: Callable[[str], None]) -> dict[s
         seed=plan.trainer.seed,
     )
 
-    def measure(folder: Path, only: Sequence[str] = ()) -> dict[str, Hits]:
-        """Count hits with the titles, aliases and descriptions of entities, and with their queries too."""
+    sets = asked_sets(plan, entities, queries)
+
+    def measure(folder: Path, sets: Mapping[str, Sequence[LabelledQuery]]) -> dict[str, Hits]:
         embedder, found = EncoderEmbedder(folder), {}
-        for name, some in asked_sets(plan, entities, queries).items():
-            if not only or name in only:
-                found[name] = count_hits(nearest_rankings(embedder, entities, some), some)
+        with_queries = {f"{name}{_WITH_QUERIES}": sets[name] for name in SPLITS if asked and name in sets}
+        for some, more in ((sets, []), (with_queries, asked)):
+            everything = [query for part in some.values() for query in part]
+            rankings = iter(nearest_rankings(embedder, entities, everything, more) if everything else [])
+            for name, part in some.items():
+                found[name] = count_hits([next(rankings) for _ in part], part)
                 report(f"{name}  {found[name]}")
-            if asked and (name in only or (not only and name in ("dev", "test"))):
-                with_queries = f"{name}, training queries as texts"
-                found[with_queries] = count_hits(nearest_rankings(embedder, entities, some, asked), some)
-                report(f"{with_queries}  {found[with_queries]}")
         return found
 
     def evaluate() -> None:
         with TemporaryDirectory() as folder:
             save_tokenizer(tokenizer, Path(folder))
             _save(model, Path(folder), plan.save_dtype)
-            measure(Path(folder), only=("dev",))
+            measure(Path(folder), {name: part for name, part in sets.items() if name == "dev"})
 
     steps = train_model(
         ContrastiveTrainer,
         model,
         dataset,
-        PairCollator(tokenizer.token_to_id(PAD), teacher),
+        PairCollator(teacher),
         work_folder=plan.out / "checkpoints",
         budget=budget,
         options=plan.trainer,
@@ -210,7 +210,7 @@ def run_encoder_training(plan: RunPlan, report: Callable[[str], None]) -> dict[s
         evaluate=evaluate,
     )
     _save(model, plan.out, plan.save_dtype)
-    return write_metrics(plan, budget, steps, model, measure(plan.out), {"teacher": plan.teacher})
+    return write_metrics(plan, budget, steps, model, measure(plan.out, sets), {"teacher": plan.teacher})
 
 
 def build_encoder(tokenizer: Tokenizer) -> BertModel:
@@ -253,4 +253,4 @@ def _save(model: BertModel, folder: Path, dtype: str) -> None:
     """Write a copy of the weights: the model in training stays in float32."""
     twin = BertModel(deepcopy(model.config), add_pooling_layer=False)
     twin.load_state_dict(model.state_dict())
-    twin.to(SAVE_DTYPES[dtype]).save_pretrained(folder)
+    twin.type(SAVE_DTYPES[dtype]).save_pretrained(folder)

@@ -106,14 +106,19 @@ class EncoderEmbedder:
 
     @torch.inference_mode()
     def _forward(self, rows: list[list[int]]) -> FloatMatrix:
-        ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = 1
-        ids, mask = ids.to(self._device), mask.to(self._device)
+        ids, mask = (tensor.to(self._device) for tensor in padded(rows))
         vectors: FloatMatrix = mean_states(self._encoder, ids, mask).cpu().numpy()
         return vectors
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return rows of token ids side by side and the mask, 1 where a token stands. Shapes: (n, T)."""
+    ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = 1
+    return ids, mask
 
 
 def mean_states(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
