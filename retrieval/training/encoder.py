@@ -1,6 +1,6 @@
 """A sentence encoder from scratch, for dense evidence: a text's vector is the mean of its tokens' vectors.
 
-The checkpoint is a BERT without layers: learnt token vectors, normalised one by one. transformers and
+The checkpoint is a DistilBERT without layers: learnt token vectors, normalised one by one. transformers and
 `--vectors encoder:DIR` open it as any other encoder. It is trained to tell the texts of a query's entity from
 those of the other entities in the batch.
 """
@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer, normalizers
 from torch import Tensor
 from torch.nn import functional
-from transformers import BertConfig, BertModel
+from transformers import DistilBertConfig, DistilBertModel
 
 from retrieval.errors import InputError
 from retrieval.text import TextTokenizer
@@ -88,7 +88,7 @@ class PairEncoder:
 
 
 class PairCollator:
-    """Makes batches: rows [0, B) are queries, rows [B, 2B) the texts of their entities.
+    """Makes batches of queries and texts of their entities.
 
     Args:
         teacher: Makes the vectors that an encoder imitates, or None. Texts of the catalogue come back many
@@ -100,16 +100,23 @@ class PairCollator:
         self._taught: dict[str, FloatMatrix] = {}
 
     def __call__(self, pairs: Sequence[EncodedPair]) -> dict[str, Tensor]:
-        """Return input_ids and attention_mask (2B, T), same (B, B) and, with a teacher, taught (B, B).
+        """Return token ids and masks of queries and texts (B, T), same and, with a teacher, taught (B, B).
 
         `same` is true where a query and the text of another pair are of one entity; `taught` are the
         teacher's similarities of the texts.
         """
-        ids, mask = padded([pair.prompt_ids for pair in pairs] + [pair.title_ids for pair in pairs])
+        query_ids, query_mask = padded([pair.prompt_ids for pair in pairs])
+        text_ids, text_mask = padded([pair.title_ids for pair in pairs])
         numbers: dict[str, int] = {}
         entities = torch.tensor([numbers.setdefault(pair.entity_id, len(numbers)) for pair in pairs])
         same = (entities[:, None] == entities).fill_diagonal_(False)
-        batch = {"input_ids": ids, "attention_mask": mask, "same": same}
+        batch = {
+            "query_ids": query_ids,
+            "query_mask": query_mask,
+            "text_ids": text_ids,
+            "text_mask": text_mask,
+            "same": same,
+        }
         if self._teacher is not None:
             new = list(dict.fromkeys(pair.text for pair in pairs if pair.text not in self._taught))
             self._taught.update(zip(new, self._teacher.embed_texts(new), strict=True))
@@ -129,7 +136,8 @@ class ContrastiveTrainer(BudgetTrainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """Return the mean cross-entropy of the batch; with a teacher, plus the divergence from it."""
-        queries, texts = mean_states(model, inputs["input_ids"], inputs["attention_mask"]).chunk(2)
+        queries = mean_states(model, inputs["query_ids"], inputs["query_mask"])
+        texts = mean_states(model, inputs["text_ids"], inputs["text_mask"])
         right = torch.arange(len(texts), device=texts.device)
         # Another text of the same entity is no wrong answer.
         logits = (queries @ texts.T / _TEMPERATURE).masked_fill(inputs["same"], -torch.inf)
@@ -213,22 +221,18 @@ def run_encoder_training(plan: RunPlan, report: Callable[[str], None]) -> dict[s
     return write_metrics(plan, budget, steps, model, measure(plan.out, sets), {"teacher": plan.teacher})
 
 
-def build_encoder(tokenizer: Tokenizer) -> BertModel:
+def build_encoder(tokenizer: Tokenizer) -> DistilBertModel:
     """Return a randomly initialised encoder. Weights are drawn from torch's global generator."""
-    model = BertModel(
-        BertConfig(
-            vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
-            hidden_size=_DIMENSIONS,
-            num_hidden_layers=0,
-            num_attention_heads=1,
-            max_position_embeddings=_POSITIONS,
-            type_vocab_size=1,
-            pad_token_id=tokenizer.token_to_id(PAD),
-        ),
-        add_pooling_layer=False,
+    config = DistilBertConfig(
+        vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
+        dim=_DIMENSIONS,
+        n_layers=0,
+        n_heads=1,
+        max_position_embeddings=_POSITIONS,
+        pad_token_id=tokenizer.token_to_id(PAD),
     )
-    for shared in (model.embeddings.position_embeddings, model.embeddings.token_type_embeddings):
-        shared.weight.requires_grad_(False).zero_()
+    model = DistilBertModel(config)
+    model.embeddings.position_embeddings.weight.requires_grad_(False).zero_()
     return model
 
 
@@ -249,8 +253,8 @@ def _open_teacher(named: str) -> TextEmbedder:
     return fit_embedder(method, [])
 
 
-def _save(model: BertModel, folder: Path, dtype: str) -> None:
+def _save(model: DistilBertModel, folder: Path, dtype: str) -> None:
     """Write a copy of the weights: the model in training stays in float32."""
-    twin = BertModel(deepcopy(model.config), add_pooling_layer=False)
+    twin = DistilBertModel(deepcopy(model.config))
     twin.load_state_dict(model.state_dict())
     twin.type(SAVE_DTYPES[dtype]).save_pretrained(folder)

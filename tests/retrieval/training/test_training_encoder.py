@@ -188,8 +188,10 @@ def test_batches_mark_texts_of_the_same_entity_and_ask_the_teacher_once() -> Non
     for _ in range(2):
         batch = collator(PAIRS)
     assert teacher.asked == ["first", "second", "third"]
-    assert batch["input_ids"][:2].tolist() == [[5, 6, 7], [9, 0, 0]]
-    assert batch["attention_mask"].sum(1).tolist() == [3, 1, 1, 1, 2, 1]
+    assert batch["query_ids"].tolist() == [[5, 6, 7], [9, 0, 0], [12, 0, 0]]
+    assert batch["query_mask"].sum(1).tolist() == [3, 1, 1]
+    assert batch["text_ids"].tolist() == [[8, 0], [10, 11], [13, 0]]
+    assert batch["text_mask"].sum(1).tolist() == [1, 2, 1]
     assert batch["same"].nonzero().tolist() == [[0, 2], [2, 0]]
     assert batch["taught"].tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
     assert "taught" not in PairCollator()(PAIRS)
@@ -206,7 +208,8 @@ def test_the_loss_is_the_cross_entropy_of_the_right_text(tmp_path: Path) -> None
         args=TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]),
     )
     batch = PairCollator()(PAIRS)
-    queries, texts = mean_states(model, batch["input_ids"], batch["attention_mask"]).chunk(2)
+    queries = mean_states(model, batch["query_ids"], batch["query_mask"])
+    texts = mean_states(model, batch["text_ids"], batch["text_mask"])
     compared = [[0, 1], [0, 1, 2], [1, 2]]  # pairs 0 and 2 are of one entity
     losses = [
         -table[i, compared[i]].log_softmax(0)[compared[i].index(i)]
