@@ -118,7 +118,7 @@ class _Number(click.FloatRange):
 @_option(
     "--batch-size",
     type=click.IntRange(min=1),
-    show_default="48, 256 for an encoder",
+    show_default="48, 512 for an encoder",
     help="Examples per step.",
 )
 @_option(
@@ -293,7 +293,7 @@ def train_command(
                 optimizer=optimizer or ("muon" if preset else "adamw"),
                 learning_rate=learning_rate or (5e-5 if model else 1e-2),
                 weight_decay=weight_decay,
-                batch_size=batch_size or (256 if encoder else 48),
+                batch_size=batch_size or (512 if encoder else 48),
                 label_smoothing=label_smoothing,
                 seed=seed,
                 save_steps=save_steps,

@@ -228,6 +228,7 @@ def build_encoder(tokenizer: Tokenizer) -> DistilBertModel:
         dim=_DIMENSIONS,
         n_layers=0,
         n_heads=1,
+        dropout=0.0,
         max_position_embeddings=_POSITIONS,
         pad_token_id=tokenizer.token_to_id(PAD),
     )
