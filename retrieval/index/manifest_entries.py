@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from retrieval.index.layout import RESERVED_COLUMNS, MetadataType, rows_file
 
-Operation = Literal["build", "update"]
+Operation = Literal["build", "update", "tune"]
 
 # A manifest is read at every opening: an index that is updated every hour must not carry a book with it.
 MAX_HISTORY = 1000
@@ -212,10 +212,10 @@ class EvidenceEntry:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One step on the way to a version: the build, or an update.
+    """One step on the way to a version: the build, an update, or a ranking fitted anew.
 
     Attributes:
-        operation: "build" or "update".
+        operation: "build", "update" or "tune".
         parent: Id of the version it started from; "" for a build.
         sources: The input files; `bytes` and `xxh3_128` are those of their content.
         options: Options that shaped the data.

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from index_builder.cli import build_command
-from index_builder.update_cli import update_command
 from index_builder.evidence_flags import build_vector_flags, update_vector_flags
 from index_builder.evidence_wish import VectorChange, VectorWish
+from index_builder.update_cli import update_command
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.making import VectorOptions
 from tests.index_fixtures import write_titles
