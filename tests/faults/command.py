@@ -28,7 +28,7 @@ _CONTEXT.set_forkserver_preload(
         "service.main",
         "index_builder.cli",
         "retrieval.index.cli",
-        "retrieval.vectors.lexical",
+        "retrieval.vectors.encoder",
         "faiss",
         "tests.index_fixtures",
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from index_builder.faults import VECTOR_POINTS
-from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.reader import Index
 from retrieval.interruption import INTERRUPTED
 from tests.faults.command import Circumstances
@@ -38,7 +38,7 @@ EVERYWHERE = [
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_these_commands_publish_vectors(stage: Stage, scenario: Scenario) -> None:
     prepared = stage.prepared(scenario)
-    assert {VECTORS_FILE, EMBEDDER_FILE} <= set(prepared.data_files)
+    assert VECTORS_FILE in prepared.data_files
     manifest = json.loads(prepared.tree[f"versions/{prepared.after}/manifest.json"])
     assert manifest["vectors"]["columns"] == ["note"]
 
@@ -73,18 +73,6 @@ def test_interrupted_or_out_of_space(stage: Stage, tmp_path: Path, scenario: Sce
         assert str(index) in outcome.stderr
         assert check_old_or_new(prepared, index) == prepared.before
         assert not (index / "staging").exists()
-    check_success_after(stage, prepared, index)
-
-
-def test_a_file_that_cannot_grow_is_named(stage: Stage, tmp_path: Path) -> None:
-    """The embedder is by far the largest file here; a disk that is full for it is full in earnest."""
-    prepared = stage.prepared(VECTORS)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
-    outcome = stage.run(VECTORS.command, index, Circumstances(max_file_bytes=1 << 20))
-    assert outcome.status == 1, outcome
-    check_no_traceback(outcome)
-    assert EMBEDDER_FILE in outcome.stderr
-    assert check_old_or_new(prepared, index) == prepared.before
     check_success_after(stage, prepared, index)
 
 
