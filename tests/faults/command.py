@@ -28,8 +28,8 @@ _CONTEXT.set_forkserver_preload(
         "service.main",
         "index_builder.cli",
         "retrieval.index.cli",
-        "retrieval.vectors.lexical",
-        "faiss",
+        "retrieval.evidence.making",
+        "retrieval.ranking.catalogue_fit",
         "tests.index_fixtures",
     ]
 )

@@ -1,4 +1,4 @@
-"""Death, Ctrl-C and a full disk while vectors are made: the old or the new version is live, and sound."""
+"""Death, Ctrl-C and a full disk while evidence is made: the old or the new version is live, and sound."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.faults import VECTOR_POINTS
-from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from retrieval.index.layout import NAMES_FILE, QUERIES_FILE, RANKING_FILE, TEXTS_FILE
 from retrieval.index.reader import Index
 from retrieval.interruption import INTERRUPTED
 from tests.faults.command import Circumstances
 from tests.faults.stage import (
-    VECTORS,
-    VECTORS_ADDED,
-    VECTORS_UPDATED,
+    EVIDENCE,
+    EVIDENCE_ADDED,
+    EVIDENCE_UPDATED,
     Scenario,
     Stage,
     check_no_traceback,
@@ -24,33 +23,38 @@ from tests.faults.stage import (
     check_success_after,
 )
 
-pytest.importorskip("faiss", reason="needs the extra vectors")
-pytest.importorskip("sklearn", reason="needs the extra vectors")
 pytestmark = pytest.mark.fault
 
-SCENARIOS = (VECTORS, VECTORS_ADDED, VECTORS_UPDATED)
+SCENARIOS = (EVIDENCE, EVIDENCE_ADDED, EVIDENCE_UPDATED)
+# Queries are read or taken over, three fields are made, and a ranking is fitted, unless it is taken over.
 EVERYWHERE = [
-    pytest.param(scenario, point, id=f"{scenario.name}-{point}")
+    pytest.param(
+        scenario,
+        point,
+        passage,
+        id=f"{scenario.name}-{point}-{passage}",
+        marks=() if scenario is EVIDENCE or passage == 1 else pytest.mark.slow,
+    )
     for scenario in SCENARIOS
-    for point in VECTOR_POINTS
+    for point, passages in (
+        ("evidence-making", 4 if scenario is EVIDENCE_UPDATED else 5),
+        ("evidence-written", 2),
+    )
+    for passage in range(1, passages + 1)
 ]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_these_commands_publish_vectors(stage: Stage, scenario: Scenario) -> None:
+def test_these_commands_publish_all_kinds(stage: Stage, scenario: Scenario) -> None:
     prepared = stage.prepared(scenario)
-    assert {VECTORS_FILE, EMBEDDER_FILE} <= set(prepared.data_files)
+    assert {NAMES_FILE, TEXTS_FILE, QUERIES_FILE, RANKING_FILE} <= set(prepared.data_files)
     manifest = json.loads(prepared.tree[f"versions/{prepared.after}/manifest.json"])
-    assert manifest["vectors"]["columns"] == ["note"]
+    assert manifest["evidence"]["columns"] == ["note"]
+    assert manifest["evidence"]["queries"] >= 35
 
 
-@pytest.mark.parametrize(("scenario", "point"), EVERYWHERE)
-@pytest.mark.parametrize("passage", [1, 2])
+@pytest.mark.parametrize(("scenario", "point", "passage"), EVERYWHERE)
 def test_killed(stage: Stage, tmp_path: Path, scenario: Scenario, point: str, passage: int) -> None:
-    if passage == 2 and point == "vectors-written":
-        pytest.skip("passed once")
-    if passage == 2 and scenario is VECTORS_UPDATED:
-        pytest.skip("taking over has one step")
     prepared = stage.prepared(scenario)
     index = stage.fresh_copy(prepared, tmp_path / "it.index")
     outcome = stage.run(scenario.command, index, Circumstances(fault=f"{point}:kill:{passage}"))
@@ -59,7 +63,8 @@ def test_killed(stage: Stage, tmp_path: Path, scenario: Scenario, point: str, pa
     check_success_after(stage, prepared, index)
 
 
-@pytest.mark.parametrize(("scenario", "point"), EVERYWHERE)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("point", ["evidence-making:{}:3", "evidence-written:{}:2"])
 def test_interrupted_or_out_of_space(stage: Stage, tmp_path: Path, scenario: Scenario, point: str) -> None:
     prepared = stage.prepared(scenario)
     index = stage.fresh_copy(prepared, tmp_path / "it.index")
@@ -67,7 +72,7 @@ def test_interrupted_or_out_of_space(stage: Stage, tmp_path: Path, scenario: Sce
         ("interrupt", INTERRUPTED, "interrupted"),
         ("enospc", 1, "No space left on device"),
     ):
-        outcome = stage.run(scenario.command, index, Circumstances(fault=f"{point}:{action}"))
+        outcome = stage.run(scenario.command, index, Circumstances(fault=point.format(action)))
         assert outcome.status == status, outcome
         check_no_traceback(outcome)
         assert said in outcome.stderr
@@ -78,21 +83,24 @@ def test_interrupted_or_out_of_space(stage: Stage, tmp_path: Path, scenario: Sce
 
 
 def test_a_file_that_cannot_grow_is_named(stage: Stage, tmp_path: Path) -> None:
-    """The embedder is by far the largest file here; a disk that is full for it is full in earnest."""
-    prepared = stage.prepared(VECTORS)
+    """Names take more bytes here than any other file: a disk that is full for them is full in earnest."""
+    prepared = stage.prepared(EVIDENCE)
     index = stage.fresh_copy(prepared, tmp_path / "it.index")
-    outcome = stage.run(VECTORS.command, index, Circumstances(max_file_bytes=1 << 20))
+    largest = max(prepared.data_files, key=lambda name: len(prepared.data_files[name]))
+    assert largest == QUERIES_FILE
+    limit = len(prepared.data_files[largest]) - 100
+    outcome = stage.run(EVIDENCE.command, index, Circumstances(max_file_bytes=limit))
     assert outcome.status == 1, outcome
     check_no_traceback(outcome)
-    assert EMBEDDER_FILE in outcome.stderr
+    assert largest in outcome.stderr
     assert check_old_or_new(prepared, index) == prepared.before
     check_success_after(stage, prepared, index)
 
 
 def test_everybody_may_read_them(stage: Stage, tmp_path: Path) -> None:
-    prepared = stage.prepared(VECTORS)
+    prepared = stage.prepared(EVIDENCE)
     index = stage.fresh_copy(prepared, tmp_path / "it.index")
-    assert stage.run(VECTORS.command, index).status == 0
+    assert stage.run(EVIDENCE.command, index).status == 0
     with Index.open(index) as opened:
         modes = {(opened.path / file.name).stat().st_mode for file in opened.manifest.files}
     assert len(modes) == 1
