@@ -82,21 +82,6 @@ def test_interrupted_or_out_of_space(stage: Stage, tmp_path: Path, scenario: Sce
     check_success_after(stage, prepared, index)
 
 
-def test_a_file_that_cannot_grow_is_named(stage: Stage, tmp_path: Path) -> None:
-    """Names take more bytes here than any other file: a disk that is full for them is full in earnest."""
-    prepared = stage.prepared(EVIDENCE)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
-    largest = max(prepared.data_files, key=lambda name: len(prepared.data_files[name]))
-    assert largest == QUERIES_FILE
-    limit = len(prepared.data_files[largest]) - 100
-    outcome = stage.run(EVIDENCE.command, index, Circumstances(max_file_bytes=limit))
-    assert outcome.status == 1, outcome
-    check_no_traceback(outcome)
-    assert largest in outcome.stderr
-    assert check_old_or_new(prepared, index) == prepared.before
-    check_success_after(stage, prepared, index)
-
-
 def test_everybody_may_read_them(stage: Stage, tmp_path: Path) -> None:
     prepared = stage.prepared(EVIDENCE)
     index = stage.fresh_copy(prepared, tmp_path / "it.index")
