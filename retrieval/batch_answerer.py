@@ -6,13 +6,8 @@ scored, and with `auto` both, behind the prompt that was run once.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-
-import numpy as np
-import numpy.typing as npt
 
 from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
@@ -23,20 +18,19 @@ from retrieval.beam_method import decode_by_beam
 from retrieval.decoded import Decoded
 from retrieval.entity_scorer import EntityScorer, Scored
 from retrieval.errors import GenretError, ModelError
+from retrieval.evidence.evidence import Asked
 from retrieval.explaining import Explainer
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
-from retrieval.index_vectors import IndexVectors
 from retrieval.kv_meter import KvMeter
 from retrieval.limits import Limits
 from retrieval.methods import decode_by_disc, or_abstain
-from retrieval.scored_methods import Proposed, entities_to_score, scored_answer
+from retrieval.ranking.ranker import Ranker
+from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE
+from retrieval.scored_methods import FeatureTable, Proposed, entities_to_score, scored_answer
 from retrieval.stopwatch import Stopwatch
 from retrieval.tallies import all_entities, count_entities
 from retrieval.types import RetrievalResult, RetrieveRequest
-from retrieval.vectors.shortlister import Shortlister
-
-_LOG = logging.getLogger(__name__)
 
 Reply = RetrievalResult | GenretError | DecodingCancelledError
 
@@ -67,7 +61,7 @@ class _Work:
         allowed: Its filter.
         room: Most tokens that may follow its prompt.
         proposed: The entities it scores whatever is decoded; None where it scores nothing.
-        is_blind: Whether the vectors could not be asked with its text; it goes on as if there were none.
+        table: The features of these and of those decoded.
         trace: Of its decoder, where that is asked for.
         decoded: What its decoder found.
         scored: The scores.
@@ -78,7 +72,7 @@ class _Work:
     allowed: EntityFilter | None
     room: int | None
     proposed: Proposed | None = None
-    is_blind: bool = False
+    table: FeatureTable | None = None
     trace: Trace | None = None
     decoded: Decoded | None = None
     scored: Scored | None = None
@@ -91,11 +85,6 @@ class _Work:
         is_needed = self.proposed is None or not self.proposed.is_everything or request.explain
         return request.decoding is not None and is_needed
 
-    @property
-    def to_score(self) -> tuple[int, ...]:
-        """The entities to score, once it is decoded."""
-        return () if self.proposed is None else entities_to_score(self.proposed, self.decoded)
-
 
 class BatchAnswerer:
     """Answers jobs that go together, over one index with one model.
@@ -106,7 +95,7 @@ class BatchAnswerer:
         trie: Of the index, where the model is.
         limits: What fits into the model.
         explainer: Of the index and the model.
-        vectors: Of the index.
+        ranker: Of the index.
     """
 
     def __init__(
@@ -116,16 +105,15 @@ class BatchAnswerer:
         trie: TitleTrie,
         limits: Limits,
         explainer: Explainer,
-        vectors: IndexVectors,
+        ranker: Ranker,
     ) -> None:
         self._index = index
         self._model = model
         self._trie = trie
         self._limits = limits
         self._explainer = explainer
-        self._vectors = vectors
+        self._ranker = ranker
         self._scorer = EntityScorer(index)
-        self._has_warned = False
 
     def answer(
         self, jobs: Sequence[Job], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
@@ -194,58 +182,35 @@ class BatchAnswerer:
             work.reply = answer
 
     def _propose(self, batch: Sequence[_Work]) -> None:
-        """Find what is scored whatever is decoded; the vectors are asked once for all.
+        """Find what is scored whatever is decoded; the evidence is asked once for all.
 
-        A request that needs vectors gets its reply where there are none.
+        A request that needs evidence gets its reply where there is none.
         """
-        wanting = []
-        for work in batch:
-            request = work.job.request
-            if not request.proposals:
-                continue
-            if count_entities(self._index, work.allowed) <= request.proposals:
-                work.proposed = Proposed(all_entities(self._index, work.allowed), {}, is_everything=True)
-                if request.similarity_weight and self._vectors.shortlister is not None:
-                    wanting.append(work)  # of all: a model would take seconds to compute them anew
-            elif self._vectors.shortlister is not None:
-                wanting.append(work)
+        wanting = [work for work in batch if work.job.request.proposals]
+        asked: Sequence[Asked | GenretError | None] = [None] * len(wanting)
+        if self._ranker.can_propose:
+            asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
+        for work, found in zip(wanting, asked, strict=True):
+            request, query = work.job.request, found if isinstance(found, Asked) else None
+            few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
+            if count_entities(self._index, work.allowed) <= few:
+                work.proposed = Proposed(all_entities(self._index, work.allowed), query)
+            elif query is not None:
+                work.reply = reason_to_stop(work.job.cancel)
+                if work.reply is None:
+                    allowed = None if work.allowed is None else work.allowed.allowed
+                    best = self._ranker.propose(query, request.proposals, allowed)
+                    work.proposed = Proposed(tuple(best.entities.tolist()), query, best)
             elif request.decoding is None:
-                work.reply = self._vectors.problem
-        if not wanting:
-            return
-        try:
-            self._ask_vectors(wanting)
-        except GenretError:
-            for work in wanting:  # one text that cannot be embedded must not take the others down
-                self._ask_vectors_alone(work)
+                work.reply = found if isinstance(found, GenretError) else self._refusal()
 
-    def _ask_vectors(self, works: Sequence[_Work]) -> None:
-        """Let the vectors propose entities to some requests."""
-        lists = self._vectors.require().propose(
-            [work.job.request.vector_text for work in works],
-            [work.job.request.proposals for work in works],
-            [None if work.allowed is None else work.allowed.allowed for work in works],
-            [work.job.cancel for work in works],
-        )
-        for work, found in zip(works, lists, strict=True):
-            entities = found.entities.tolist()
-            similarities = dict(zip(entities, found.similarities.tolist(), strict=True))
-            is_everything = work.proposed is not None
-            work.proposed = Proposed(tuple(entities), similarities, is_everything)
-
-    def _ask_vectors_alone(self, work: _Work) -> None:
-        """Let the vectors propose entities to a request; where they fail, it is answered as without them."""
+    def _refusal(self) -> GenretError | None:
+        """Return why no evidence proposes entities; None where some does."""
         try:
-            self._ask_vectors([work])
+            self._ranker.require(self._index)
         except GenretError as error:
-            if work.proposed is None and work.job.request.decoding is None:
-                work.reply = error
-                return
-            work.is_blind = True
-            if not self._has_warned:  # further failures are not told
-                self._has_warned = True
-                said = "the vectors of %s failed, and a request is answered without them: %s"
-                _LOG.warning(said, self._index.path, error)
+            return error
+        return None
 
     def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
         """Ask the decoder of those that have one."""
@@ -282,7 +247,7 @@ class BatchAnswerer:
             session if len(chosen) == len(batch) else session.select(chosen),
             [work.job.request for work in part],
             [work.allowed for work in part],
-            [work.to_score for work in part],
+            [self._to_score(work) for work in part],
             [work.job.cancel for work in part],
             [work.room for work in part],
         )
@@ -292,19 +257,32 @@ class BatchAnswerer:
             else:
                 work.reply = outcome
 
+    def _to_score(self, work: _Work) -> tuple[int, ...]:
+        """Return the entities to score, once a request is decoded."""
+        if work.proposed is None:
+            return ()
+        table, ranking = self._table_of(work, work.proposed), self._ranker.ranking
+        return entities_to_score(work.job.request, work.proposed, work.decoded, table, ranking)
+
+    def _table_of(self, work: _Work, proposed: Proposed) -> FeatureTable:
+        if work.table is None:
+            work.table = FeatureTable(self._ranker, proposed)
+        return work.table
+
     def _answer_of(self, work: _Work) -> RetrievalResult:
         request = work.job.request
         if work.proposed is None or work.scored is None:
             if work.decoded is None:
                 raise RuntimeError("a request was neither decoded nor scored")
-            return or_abstain(request, work.decoded.answer)
-        similarities = None
-        if (shortlister := self._vectors.shortlister) is not None and not work.is_blind:
-            similarities = partial(_similarities, shortlister, request.vector_text)
+            missing = self._ranker.missing(None) if request.proposals else ()
+            return or_abstain(request, replace(work.decoded.answer, missing_evidence=missing))
         return scored_answer(
-            self._index, request, work.allowed, work.proposed, work.decoded, work.scored, similarities
+            self._index,
+            request,
+            work.allowed,
+            work.proposed,
+            work.decoded,
+            work.scored,
+            self._table_of(work, work.proposed),
+            self._ranker,
         )
-
-
-def _similarities(shortlister: Shortlister, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:
-    return shortlister.similarities(shortlister.embed([text])[0], np.asarray(entities, np.int64))

@@ -17,7 +17,6 @@ from retrieval.errors import InputError, ModelError
 from retrieval.request_checks import (
     DEFAULT_TITLE_WEIGHT,
     MAX_TITLE_WEIGHT,
-    MAX_VECTOR_WEIGHT,
     MIN_TITLE_WEIGHT,
 )
 from retrieval.text import Rendering, TextTokenizer
@@ -186,8 +185,6 @@ class CheckpointConfig:
         rendering: How the model was taught to write a title; None when the file says nothing.
         annotate_prompt: Template used for texts that are written again with links in them; None: the built-in
             "annotate", or the default template of a checkpoint that was taught with one of its own.
-        vector_weight: What a similarity of 1 adds to the scores of the method `auto` where a request does not
-            say, in [0, 1000]. The less a model knows, the more: it is measured, not guessed.
         title_weight: How much more a title counts than an alias where entities share a surface form and a
             request does not say, in [1e-6, 1e6].
         name_evidence: What else counts where a text is linked among the entities of one name.
@@ -199,7 +196,6 @@ class CheckpointConfig:
     answer_prompt: str | None = None
     rendering: Rendering | None = None
     annotate_prompt: str | None = None
-    vector_weight: float = 0.0
     title_weight: float = DEFAULT_TITLE_WEIGHT
     name_evidence: NameEvidence = field(default_factory=NameEvidence)
 
@@ -253,8 +249,6 @@ class CheckpointConfig:
         # Releases that do not know one of these refuse the file.
         if self.annotate_prompt is not None:
             document["annotate_prompt"] = self.annotate_prompt
-        if self.vector_weight:
-            document["vector_weight"] = self.vector_weight
         if self.title_weight != DEFAULT_TITLE_WEIGHT:
             document["title_weight"] = self.title_weight
         if self.name_evidence != NameEvidence():
@@ -288,7 +282,7 @@ class CheckpointConfig:
             prompts[name] = _template(name, value)
         rendering = fields.pop("rendering", None)
         defaults = {name: fields.pop(name, getattr(cls(), name)) for name in _DEFAULT_PROMPTS}
-        weight = number("vector_weight", fields.pop("vector_weight", 0.0), 0.0, MAX_VECTOR_WEIGHT)
+        fields.pop("vector_weight", None)  # of earlier checkpoints: what vectors count, each index now says
         title_weight = _factor("title_weight", fields.pop("title_weight", DEFAULT_TITLE_WEIGHT))
         evidence = _name_evidence(fields.pop("name_evidence", {}))
         if fields:
@@ -299,7 +293,6 @@ class CheckpointConfig:
         return cls(
             prompts=prompts,
             rendering=Rendering.from_json(rendering) if rendering is not None else None,
-            vector_weight=weight,
             title_weight=title_weight,
             name_evidence=evidence,
             **defaults,

@@ -22,16 +22,16 @@ from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES
 from retrieval.arguments import named
 from retrieval.batch_answerer import BatchAnswerer, Job, Reply
 from retrieval.batch_runner import BatchRunner
+from retrieval.checkpoint_fingerprint import folder_fingerprint
 from retrieval.compatibility import check_rendering, check_templates
 from retrieval.defaults import default_model_dir
-from retrieval.errors import GenretError, InputError
+from retrieval.errors import InputError
 from retrieval.explaining import Explainer
 from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
 from retrieval.filters.parser import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
-from retrieval.index_vectors import IndexVectors
 from retrieval.limits import Limits
 from retrieval.model_opening import load_draft, load_model
 from retrieval.prefix_store import PrefixStore
@@ -39,6 +39,7 @@ from retrieval.prepared import answer_prepared
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig
 from retrieval.questions import Questions
+from retrieval.ranking.ranker import Ranker
 from retrieval.score_types import ScoreRequest
 from retrieval.text import TextTokenizer
 from retrieval.title_scores import ScoreJob, ScoreReply, TitleScorer
@@ -65,12 +66,13 @@ class Retriever(Questions):
         grammar_cache_bytes: Bound on the memory of grammars kept, where an answerer is made.
         draft: Proposes tokens of JSON answers, where an answerer is made.
         is_named: Whether schemas may name the index from now on, in place of another one of its name.
-        vectors: Of the index, for the methods `shortlist` and `auto`; None: it has none.
+        ranker: Evidence and ranking of the index, for the methods `shortlist` and `auto`; None: it has none.
 
     Attributes:
         name: What schemas of JSON answers call the index, beside "titles".
         filters: The filters of the index, those kept among them.
         prefixes: The beginnings of prompts kept.
+        ranker: Evidence and ranking of the index.
         answerer: Writes JSON; shared by all retrievers of one model.
 
     Raises:
@@ -93,7 +95,7 @@ class Retriever(Questions):
         grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
         draft: LanguageModel | None = None,
         is_named: bool = True,
-        vectors: IndexVectors | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
         self.index = index
         self.model = model
@@ -109,8 +111,8 @@ class Retriever(Questions):
         self.prefixes = PrefixStore(model) if prefixes is None else prefixes
         self._shares_prefixes = prefixes is not None
         explainer = Explainer(index, TokenTexts(tokenizer))
-        self._vectors = IndexVectors.missing(index) if vectors is None else vectors
-        answering = BatchAnswerer(index, model, self.trie, limits, explainer, self._vectors)
+        self.ranker = Ranker.none(index) if ranker is None else ranker
+        answering = BatchAnswerer(index, model, self.trie, limits, explainer, self.ranker)
         self._runner = BatchRunner(answering, self.filters, self.prefixes, model.vocab_size)
         title_weight = self.config.title_weight
         self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, title_weight)
@@ -158,7 +160,7 @@ class Retriever(Questions):
             name: What schemas of JSON answers may call the index, beside "titles"; None: its directory.
             is_named: Whether they may from now on; see `named_index`.
             encoder: Where the encoder that made the index's vectors lies now; None: where it lay then.
-                Vectors that cannot be used are no error: see `vectors_problem`.
+                Evidence that cannot be used is no error: see `Ranker.problems`.
 
         Raises:
             GenretError: the index or a checkpoint cannot be used, or they do not fit together.
@@ -185,7 +187,9 @@ class Retriever(Questions):
                 grammar_cache_bytes=grammar_cache_bytes,
                 draft=draft,
                 is_named=is_named,
-                vectors=IndexVectors.open(opened, encoder, str(loaded.device)),
+                ranker=Ranker.open(
+                    opened, encoder, str(loaded.device), partial(folder_fingerprint, Path(tokenizer.source))
+                ),
             )
         except BaseException:
             opened.close()
@@ -225,7 +229,12 @@ class Retriever(Questions):
                 answerer=self.answerer,
                 name=name or Path(index).resolve().name,
                 is_named=is_named,
-                vectors=IndexVectors.open(opened, encoder, str(self.model.device)),
+                ranker=Ranker.open(
+                    opened,
+                    encoder,
+                    str(self.model.device),
+                    partial(folder_fingerprint, Path(self.tokenizer.source)),
+                ),
             )
         except BaseException:
             opened.close()
@@ -233,13 +242,8 @@ class Retriever(Questions):
 
     @property
     def vectors(self) -> Shortlister | None:
-        """What proposes entities for `shortlist` and `auto`; None where nothing can."""
-        return self._vectors.shortlister
-
-    @property
-    def vectors_problem(self) -> GenretError | None:
-        """Why nothing proposes entities, `EvidenceMissingError` without vectors; None where something does."""
-        return self._vectors.problem
+        """What proposes entities by vectors; None where nothing can."""
+        return self.ranker.evidence.vectors
 
     def __repr__(self) -> str:
         index = self.index
@@ -283,12 +287,12 @@ class Retriever(Questions):
         A request under a filter passes: it may allow so few entities that all of them are scored.
 
         Raises:
-            EvidenceMissingError: it is for `shortlist`, and the index has no vectors.
-            GenretError: they cannot be used.
+            EvidenceMissingError: it is for `shortlist`, and the index has no evidence.
+            GenretError: it has some that cannot be used.
         """
         is_open = request.restriction.is_open
         if request.method == "shortlist" and is_open and self.index.num_entities > request.proposals:
-            self._vectors.require()
+            self.ranker.require(self.index)
 
     def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the request's prompt length in tokens: its share of a batch.
@@ -296,7 +300,7 @@ class Retriever(Questions):
         Raises:
             InputError: the template is unknown, the query is too long for the model, or the filter does not
                 fit the index.
-            GenretError: the method needs vectors that the index does not have; see `check_method`.
+            GenretError: the method needs evidence that the index does not have; see `check_method`.
         """
         prompt = self._job(request).prompt
         self._prompts.keep(self.config.prompt(request.prompt), request.query, prompt)
@@ -318,7 +322,7 @@ class Retriever(Questions):
         """
         for method in ("beam", "disc"):
             yield partial(self.retrieve, "warm-up", k=1, method=method, seed=0, num_samples=1)
-        if self.vectors is not None:
+        if self.ranker.can_propose:
             yield partial(self.retrieve, "warm-up", k=1, method="shortlist", shortlist_size=1)
         yield partial(self.link, Mention("warm-up"))
         yield partial(self.answer, "warm-up", _WARM_UP_SCHEMA, max_tokens=64)
@@ -385,14 +389,10 @@ class Retriever(Questions):
         return Job(self._completed(request), prompt, self._prompts.num_shared(template), cancel)
 
     def _completed(self, request: RetrieveRequest) -> RetrieveRequest:
-        """Return a request with the checkpoint's weights where it has none of its own."""
-        title_weight, vector_weight = request.title_weight, request.vector_weight
-        if title_weight is None:
-            title_weight = self.config.title_weight
-        if request.method == "auto" and vector_weight is None and not request.exact:
-            # What is to be proven is an order of log-probabilities: there the checkpoint has no say.
-            vector_weight = self.config.vector_weight
-        return replace(request, title_weight=title_weight, vector_weight=vector_weight)
+        """Return a request with the checkpoint's weight of titles where it has none of its own."""
+        if request.title_weight is not None:
+            return request
+        return replace(request, title_weight=self.config.title_weight)
 
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
         """Return a request that can be answered with its prompt and the rows of its titles."""

@@ -1,13 +1,13 @@
 """The methods `shortlist` and `auto`: entities that were proposed or decoded, every one scored exactly.
 
-`shortlist` scores what the vectors propose; `auto` scores that and what a decoder found. The candidates of
-both have their share in all of their surface forms, so that they can be compared, whoever found them.
+`shortlist` scores what the evidence proposes; `auto` scores that and what a decoder found, and puts all of it
+in the order of the index's ranking. The candidates of both have their share in all of their surface forms, so
+that they can be compared, whoever found them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,15 +16,17 @@ import numpy.typing as npt
 from retrieval.decoded import Decoded
 from retrieval.entity_scorer import Scored
 from retrieval.entity_scores import EntityScore, is_proven
+from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, LEAST_LOGPROB, VECTORS, Asked
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.reader import Index
 from retrieval.methods import or_abstain
-from retrieval.request_checks import MAX_SHORTLIST_SIZE
+from retrieval.ranking.model import Ranked, Ranking
+from retrieval.ranking.ranker import Proposals, Ranker
+from retrieval.request_checks import DEFAULT_NUM_RANKED, MAX_SHORTLIST_SIZE
 from retrieval.tallies import best_first, candidate, count_entities, possible
 from retrieval.types import RetrievalResult, RetrieveRequest
 
-# From entity numbers to how alike each and the query are.
-Similarities = Callable[[Sequence[int]], npt.NDArray[np.float32]]
+_SIMILARITY = FEATURE_NUMBER["vectors.similarity"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,20 +35,74 @@ class Proposed:
 
     Attributes:
         entities: Their numbers.
-        similarities: Of those that the vectors proposed, to the query.
-        is_everything: Whether these are all entities allowed: then there is nothing to be found.
+        asked: The query as the evidence sees it; None where there is no evidence.
+        proposals: What the evidence proposed; None where all entities allowed are scored.
     """
 
     entities: tuple[int, ...]
-    similarities: dict[int, float]
-    is_everything: bool = False
+    asked: Asked | None = None
+    proposals: Proposals | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether these are all entities allowed: then there is nothing to be found."""
+        return self.proposals is None
 
 
-def entities_to_score(proposed: Proposed, decoded: Decoded | None) -> tuple[int, ...]:
-    """Return the entities of both: those proposed first, then the best of those decoded."""
+class FeatureTable:
+    """The features of a query's entities, found when they are asked for.
+
+    Args:
+        ranker: Of the index.
+        proposed: The query, and what is known of those proposed.
+    """
+
+    def __init__(self, ranker: Ranker, proposed: Proposed) -> None:
+        self._ranker = ranker
+        self._proposed = proposed
+        self._rows: dict[int, npt.NDArray[np.float32]] = {}
+        if proposed.proposals is not None:
+            pairs = zip(proposed.proposals.entities.tolist(), proposed.proposals.features, strict=True)
+            self._rows = dict(pairs)
+
+    @property
+    def has_similarities(self) -> bool:
+        """Whether there are vectors that the query was compared with."""
+        asked = self._proposed.asked
+        return asked is not None and VECTORS in self._ranker.evidence.kinds and asked.vector is not None
+
+    def of(self, entities: list[int]) -> npt.NDArray[np.float32]:
+        """Return the features of some entities. Shape: (len(entities), number of features)."""
+        asked = self._proposed.asked
+        missing = [entity for entity in entities if entity not in self._rows]
+        if missing and asked is not None:
+            features = self._ranker.evidence.features(asked, np.array(missing, np.int64))
+            self._rows.update(zip(missing, features, strict=True))
+        width = len(FEATURE_NUMBER)
+        return np.array([self._rows[entity] for entity in entities], np.float32).reshape(len(entities), width)
+
+
+def entities_to_score(
+    request: RetrieveRequest,
+    proposed: Proposed,
+    decoded: Decoded | None,
+    table: FeatureTable,
+    ranking: Ranking,
+) -> tuple[int, ...]:
+    """Return the entities of both that are worth scoring: those proposed, then the best of those decoded.
+
+    Where the ranking makes the order, those that can be among the first of it: they are put in order by what
+    the decoder found of each so far, one that it did not find counting as the worst that it did.
+    """
     if decoded is None or proposed.is_everything:
         return proposed.entities
-    return tuple(dict.fromkeys([*proposed.entities, *decoded.entities[:MAX_SHORTLIST_SIZE]]))
+    every = list(dict.fromkeys([*proposed.entities, *decoded.entities[:MAX_SHORTLIST_SIZE]]))
+    most = max(request.k, request.shortlist_size or DEFAULT_NUM_RANKED)
+    if not request.is_ranked or len(every) <= most:
+        return tuple(every)
+    worst = min(decoded.logprobs.values(), default=LEAST_LOGPROB)
+    scores = ranking.rank(table.of(every), [decoded.logprobs.get(entity, worst) for entity in every]).scores
+    return tuple(every[i] for i in np.argsort(-scores, kind="stable")[:most].tolist())
 
 
 def scored_answer(
@@ -56,7 +112,8 @@ def scored_answer(
     proposed: Proposed,
     decoded: Decoded | None,
     scored: Scored,
-    similarities: Similarities | None,
+    table: FeatureTable,
+    ranker: Ranker,
 ) -> RetrievalResult:
     """Return the answer to a request whose entities were scored.
 
@@ -64,29 +121,38 @@ def scored_answer(
         index: An open index.
         request: One for `shortlist` or `auto`.
         allowed: Its filter.
-        proposed: What the vectors proposed, or all entities allowed.
+        proposed: What the evidence proposed, or all entities allowed.
         decoded: What the decoder found; None where none was asked.
         scored: The scores of `entities_to_score`.
-        similarities: Asked of entities that the vectors did not propose; None where there are no vectors.
+        table: The features of its entities.
+        ranker: Of the index.
     """
     entity_score = EntityScore(request.aggregation == "max", request.length_penalty)
-    weight = request.similarity_weight
-    known = dict(proposed.similarities)
     scores = possible({number: entity_score.of(tally) for number, tally in scored.tallies.items()})
-    if weight:
-        _complete(known, list(scores), similarities)
-        # Without vectors all are alike, as far as anybody knows.
-        scores = {number: score + weight * known.get(number, 0.0) for number, score in scores.items()}
+    weight = request.similarity_weight
+    is_ranked = request.is_ranked and proposed.asked is not None
+    ranked, place = None, {number: i for i, number in enumerate(scores)}
+    if is_ranked:
+        logprobs = [scored.tallies[number].logprob for number in scores]
+        ranked = ranker.ranking.rank(table.of(list(scores)), logprobs)
+        scores = dict(zip(scores, ranked.scores.tolist(), strict=True))
+    elif weight and table.has_similarities:
+        similarities = table.of(list(scores))[:, _SIMILARITY].tolist()
+        scores = {n: score + weight * s for (n, score), s in zip(scores.items(), similarities, strict=True)}
     order = best_first(index, scores, request.k)
-    _complete(known, order, similarities)
+    similarity = table.of(order)[:, _SIMILARITY].tolist() if table.has_similarities and order else None
     candidates = []
-    for number in order:
+    for i, number in enumerate(order):
         tally = scored.tallies[number]
-        form = tally.best(request.length_penalty)
         probability = math.exp(min(0.0, tally.logprob - scored.logprob))
-        candidates.append(
-            candidate(index, number, tally, form, scores[number], probability, known.get(number))
-        )
+        shares: dict[str, float] = {}
+        if ranked is not None:
+            probability = float(ranked.probabilities[place[number]])
+            shares = _shares(ranked, place[number])
+        form = tally.best(request.length_penalty)
+        like = None if similarity is None else similarity[i]
+        found = candidate(index, number, tally, form, scores[number], probability, like)
+        candidates.append(replace(found, shares=shares))
     answer = replace(
         _decoded_part(request, proposed, decoded, scored),
         method=request.method,
@@ -94,7 +160,11 @@ def scored_answer(
         num_nodes=scored.num_nodes + (0 if decoded is None else decoded.answer.num_nodes),
         num_scored=scored.num_forms,
         shortlist_size=len(proposed.entities),
+        nothing_fits=None if ranked is None else ranked.nothing,
+        missing_evidence=ranker.missing(proposed.asked),
     )
+    if is_ranked:
+        return or_abstain(request, replace(answer, certified=None))
     if proposed.is_everything:
         return or_abstain(request, replace(answer, certified=scored.is_complete))
     if decoded is None or request.decoding == "disc":
@@ -106,11 +176,10 @@ def scored_answer(
     return replace(answer, certified=proven)
 
 
-def _complete(known: dict[int, float], entities: Sequence[int], similarities: Similarities | None) -> None:
-    """Ask for the similarities of entities that are not known."""
-    missing = [number for number in entities if number not in known]
-    if missing and similarities is not None:
-        known.update(zip(missing, similarities(missing).tolist(), strict=True))
+def _shares(ranked: Ranked, place: int) -> dict[str, float]:
+    """Return what each kind of evidence adds to the score of a candidate, the largest first."""
+    pairs = zip(KINDS, ranked.shares[place].tolist(), strict=True)
+    return dict(sorted(((kind, share) for kind, share in pairs if share), key=lambda pair: -abs(pair[1])))
 
 
 def _decoded_part(

@@ -13,6 +13,7 @@ from retrieval.arguments import check_text
 from retrieval.explanation import Explanation
 from retrieval.filters.restriction import Restriction
 from retrieval.request_checks import (
+    DEFAULT_AUTO_SIZE,
     DEFAULT_NUM_SAMPLES,
     DEFAULT_SHORTLIST_SIZE,
     DEFAULT_TITLE_WEIGHT,
@@ -36,8 +37,9 @@ class RetrieveRequest:
         query: The query text; must hold something besides white space.
         k: Candidates wanted, in [1, 1000].
         method: "beam" (top-k list), "disc" (unbiased samples and their posterior), "shortlist" (the entities
-            that the index's vectors propose, scored exactly) or "auto" (what a decoder finds and what the
-            vectors propose, all scored exactly; the decoder alone where there are no vectors to use).
+            that the index's evidence proposes, scored exactly) or "auto" (what a decoder finds and what the
+            evidence proposes, all scored exactly, in the order of the index's ranking; the decoder alone
+            where there is no evidence to use).
         beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10). `disc`: prefixes per draw,
             in [1, 64]; None: 1, which is DISC itself. With more, draws favour likely titles.
         num_draws: `disc`: K, draws tried per sample, in [1, 256].
@@ -68,12 +70,14 @@ class RetrieveRequest:
             `deny_ids`; ids the index lacks have no effect.
         explain: Whether the result says what the model was asked on the way (`RetrievalResult.explanation`).
             The answer is the same. Excludes `adaptive`, and a `beam_size` above 1 with `disc`.
-        shortlist_size: `shortlist`, `auto`: entities that the vectors propose, in [1, 2000]; None: 100. Where
-            the filter allows no more, all of them are scored, and neither vectors nor a decoder are asked.
+        shortlist_size: `shortlist`, `auto`: entities that the evidence proposes, in [1, 2000]; None: 100 with
+            `shortlist`, 24 with `auto`. Where the filter allows no more (100 with None), all of them are
+            scored, and no decoder is asked.
         decoder: `auto`: "beam" or "disc", whose options are valid then; None: "beam".
-        vector_weight: `shortlist`, `auto`: what a similarity of 1 adds to the score, in [0, 1000]; None: 0
-            with `shortlist` and with `exact`, the checkpoint's `vector_weight` with `auto`.
-        shortlist_query: `shortlist`, `auto`: the text that the vectors are asked with; None: the query.
+        vector_weight: `shortlist`, `auto`: what a vector similarity of 1 adds to the log-probabilities by
+            which candidates are put in order, in [0, 1000]; None: 0. With `auto` it takes the place of the
+            ranking, as do `exact`, `length_penalty` and `aggregate`.
+        shortlist_query: `shortlist`, `auto`: the text that the evidence is asked with; None: the query.
         title_weight: How much more an entity counts for a surface form that is its title than for one that is
             its alias, where several entities share the form, in [1e-6, 1e6]; None: the checkpoint's.
         restriction: What these three say, read once.
@@ -155,11 +159,17 @@ class RetrieveRequest:
         return None if self.method == "shortlist" else self.method
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether the index's ranking makes the order: with `auto`, unless the request has one of its own."""
+        own_order = self.exact or self.length_penalty or self.aggregate is not None
+        return self.method == "auto" and not own_order and self.vector_weight is None
+
+    @property
     def proposals(self) -> int:
-        """The number of entities that the vectors are asked for; 0 with `beam` and `disc`."""
+        """The number of entities that the evidence is asked for; 0 with `beam` and `disc`."""
         if self.method not in SCORED_METHODS:
             return 0
-        return self.shortlist_size or DEFAULT_SHORTLIST_SIZE
+        return self.shortlist_size or (DEFAULT_AUTO_SIZE if self.method == "auto" else DEFAULT_SHORTLIST_SIZE)
 
     @property
     def similarity_weight(self) -> float:
@@ -172,8 +182,8 @@ class RetrieveRequest:
         return DEFAULT_TITLE_WEIGHT if self.title_weight is None else self.title_weight
 
     @property
-    def vector_text(self) -> str:
-        """What the vectors are asked with."""
+    def evidence_text(self) -> str:
+        """What the evidence is asked with."""
         return self.query if self.shortlist_query is None else self.shortlist_query
 
 
@@ -223,15 +233,19 @@ class Candidate:
         logprob: log P(e | q), natural: the sum over the entity's surface forms of the model's probability of
             the form times the entity's share in it, P(f | q) · P(e | f). Over the forms that were found with
             `beam` and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md.
-        probability: `disc`: share of the samples that named this entity; `beam`: None; `shortlist` and
-            `auto`: P(e | q) over the probability of all forms that were scored.
+        probability: `disc`: share of the samples that named this entity; `beam`: None; `auto` by its ranking:
+            the calibrated probability that this entity is meant (docs/ranking.md); `shortlist` and `auto`
+            without a ranking: P(e | q) over the probability of all forms that were scored.
         metadata: The entity's metadata.
         score: What the list is ordered by; equal ones by weight, title and id. `beam`: `logprob`, or with the
             aggregate "max" log P(f | q) of `surface`, divided by its length ** length_penalty, plus
-            log P(e | f); `disc`: `probability`; `shortlist` and `auto`: `logprob`, or what it is with `beam`,
-            plus the request's `vector_weight` times `similarity`.
+            log P(e | f); `disc`: `probability`; `auto`: what the ranking gives, the sum of `shares`;
+            `shortlist` and `auto` without a ranking: `logprob`, or what it is with `beam`, plus the request's
+            `vector_weight` times `similarity`.
         similarity: `shortlist`, `auto`: how alike the query and the entity's most similar text are, by their
             vectors; None where no vectors were asked.
+        shares: `auto` by its ranking: what each kind of evidence adds to the score, the largest first; kinds
+            are "names", "texts", "queries", "vectors", "model" and "weight". Empty otherwise.
     """
 
     entity_id: str
@@ -242,6 +256,7 @@ class Candidate:
     metadata: Mapping[str, MetadataValue]
     score: float
     similarity: float | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +267,7 @@ class Timings:
         prefill_ms: Of running the prompts.
         decode_ms: Of the decoder.
         total_ms: Of everything.
-        shortlist_ms: Of asking the vectors.
+        shortlist_ms: Of asking the evidence, and of putting candidates in order.
         score_ms: Of scoring the surface forms of shortlists.
     """
 
@@ -296,8 +311,9 @@ class RetrievalResult:
         candidates: Best first; empty means that nothing in the catalogue matched, or that the answer is
             withheld (`NO_MATCH`).
         certified: `beam`: whether the candidates are proven to be the k best entities in their order, all
-            surface forms counted; `disc`: None. `shortlist` and `auto`: True where every entity allowed was
-            scored; else `shortlist` None, and `auto` as its decoder, False with a `vector_weight`.
+            surface forms counted; `disc`: None. `auto` by its ranking: None, for an order by evidence is
+            not the model's. `shortlist` and `auto` otherwise: True where every entity allowed was scored;
+            else `shortlist` None, and `auto` as its decoder, False with a `vector_weight`.
         mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue; under a
             filter, that it is a surface form of an allowed entity. It may lie outside the bounds.
         mass_stderr: Standard error of `mass`; None with a single draw.
@@ -317,7 +333,11 @@ class RetrievalResult:
         kv: Key/value memory.
         explanation: The token tree behind the answer, where the request asked for it; None otherwise.
         num_scored: `shortlist`, `auto`: surface forms that were scored.
-        shortlist_size: `shortlist`, `auto`: entities that the vectors proposed, or all of those allowed.
+        shortlist_size: `shortlist`, `auto`: entities that the evidence proposed, or all of those allowed.
+        nothing_fits: `auto` by its ranking: the probability that no entity of the index is meant; None
+            otherwise.
+        missing_evidence: `shortlist`, `auto`: kinds of evidence that the index has and that this answer went
+            without, damaged or failing: kinds as in `Candidate.shares`, and "ranking".
     """
 
     query: str
@@ -340,6 +360,8 @@ class RetrievalResult:
     explanation: Explanation | None = None
     num_scored: int = 0
     shortlist_size: int = 0
+    nothing_fits: float | None = None
+    missing_evidence: tuple[str, ...] = ()
 
     @property
     def no_match(self) -> bool:

@@ -54,6 +54,7 @@ _NAME_FEATURES = (
         NAMES, "letters", "share of the query's letter trigrams that the name has, rare ones counting more"
     ),
     Feature(NAMES, "likeness", "1 - edit distance / length of both (insertions and deletions)"),
+    Feature(NAMES, "closeness", "0 up to a likeness of 3/4, then rising to 1: a name with typing errors"),
     Feature(NAMES, "beginning", "1 if the name begins with the query"),
     Feature(
         NAMES, "mentioned", "`length` if the query holds the name, capitals and accents included; else 0"
@@ -61,7 +62,7 @@ _NAME_FEATURES = (
     Feature(NAMES, "whole", "1 if the name is the query, capitals, accents and punctuation apart"),
     Feature(NAMES, "length", "log(1 + letters) of the name"),
 )
-# In a sentence that mentions a name, other things say that the name is meant than in a query that is the name.
+# In a sentence that mentions a name, other things say that the name is meant than in a query that is one.
 _LONG_FEATURES = tuple(
     Feature(NAMES, f"{feature.name}_long", f"`{feature.name}` times `query length`")
     for feature in _NAME_FEATURES
@@ -76,7 +77,7 @@ FEATURES = (
     Feature(
         QUERIES,
         "nearest",
-        "largest share of the query's letter trigrams in one past query, of the 16 entities with most `letters`",
+        "largest share of the query's trigrams in one past query, for the 16 entities with most `letters`",
     ),
     Feature(QUERIES, "same", "share of the entity in the past queries that are the same as this one"),
     Feature(VECTORS, "similarity", "cosine of the query and the entity's most similar text"),
@@ -88,6 +89,8 @@ FEATURE_NUMBER = {str(feature): number for number, feature in enumerate(FEATURES
 # From so many words on a query is as long as any, for `query length` = log(words) / log(16).
 _LONG_QUERY = 16
 LEAST_LOGPROB = -40.0
+# From this likeness on a name may be the query with typing errors.
+_CLOSE = 0.75
 _EDGES = re.compile(r"\W+")
 # Candidates described at once: their texts are read and looked through.
 _BLOCK = 1024
@@ -166,13 +169,15 @@ class Evidence:
         }
         return tuple(kind for kind in KINDS if kind in has)
 
-    def ask(self, texts: Sequence[str]) -> list[Asked]:
-        """Look up queries. The encoder of the vectors sees all of them at once.
+    def ask(self, texts: Sequence[str], with_vectors: bool = True) -> list[Asked]:
+        """Look up queries. The encoder of the vectors, if it is asked, sees all of them at once.
 
         Raises:
             ModelError: the encoder fails.
         """
-        vectors = [None] * len(texts) if self.vectors is None else list(self.vectors.embed(texts))
+        vectors: list[FloatArray | None] = [None] * len(texts)
+        if self.vectors is not None and with_vectors:
+            vectors = list(self.vectors.embed(texts))
         asked = []
         for text, vector in zip(texts, vectors, strict=True):
             (folded,) = fold_all([text])
@@ -288,14 +293,17 @@ def _describe_names(asked: Asked, names: Sequence[str], field: Field) -> FloatAr
     characters = Characters(folded)
     words, letters = asked.lookups[NAMES]
     of_words = characters.words()
-    text = f" {_EDGES.sub(' ', asked.text)} "
+    text = f" {_EDGES.sub(' ', asked.text).strip()} "
+    plain_names = [_EDGES.sub(" ", name).strip() for name in names]
     length = np.log1p([len(name) for name in folded])
+    likeness = process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0]
     columns = [
         _overlap(of_words, words, len(names)) * _factor(of_words, field.words, len(names)),
         _overlap(characters.letters(), letters, len(names)) / _total(letters),
-        process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0],
+        likeness,
+        np.maximum(likeness - _CLOSE, 0) / (1 - _CLOSE),
         [name.startswith(asked.folded) for name in folded],
-        [f" {_EDGES.sub(' ', name).strip()} " in text for name in names] * length,
+        [name != "" and f" {name} " in text for name in plain_names] * length,
         [name == asked.folded for name in folded],
         length,
     ]

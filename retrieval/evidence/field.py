@@ -173,7 +173,8 @@ class Field:
             has_queries: Whether it is the field of past queries.
 
         Raises:
-            IndexFormatError: it is no such file, or its lists point outside of their texts.
+            IndexFormatError: it is no such file, or its parts do not fit together. The lists themselves are
+                not read: a wrong place in one finds a wrong text, or none.
         """
         batches = stored_blocks(data, name, has_queries)
         words, letters = ([_block_of(batch, kind, name) for batch in batches] for kind in (WORDS, LETTERS))
@@ -233,7 +234,7 @@ class Field:
         ]
 
     def sample_queries(self, count: int, random: Random) -> list[tuple[int, list[Counted]]]:
-        """Return some entities that have past queries, in order, with these; the same for the same seed."""
+        """Return some entities that have past queries, in order, with these; drawn by `random`."""
         places = np.array(sorted(random.sample(range(self.num_texts), min(count, self.num_texts))), np.int64)
         mine = places if self.owner is None else self.owner[places].astype(np.int64)
         return list(zip(mine.tolist(), self.queries_of(mine), strict=True))
@@ -266,21 +267,30 @@ def _queries_of(
     columns = []
     for column in (_QUERIES, _COUNTS):
         item = field_schema(True).field(column).type.value_type
-        parts = [batch.column(column)[0].values for batch in batches]
+        parts = [_items(batch, column, name) for batch in batches]
         columns.append(pa.chunked_array(parts, item))
         if [len(part) for part in parts] != list(sizes):
             raise IndexFormatError(f"{name}: the {column} of a block are not one list per entity")
     lengths = [pc.list_value_length(column) for column in columns]
-    if not lengths[0].equals(lengths[1]):
-        raise IndexFormatError(f"{name}: an entity has another number of queries than of counts")
+    if not lengths[0].equals(lengths[1]) or pc.any(pc.equal(lengths[0], 0)).as_py():
+        raise IndexFormatError(f"{name}: an entity has no queries, or not one count for each")
+    queries, counts = map(pc.list_flatten, columns)
+    if queries.null_count or counts.null_count or pc.any(pc.less(counts, 1)).as_py():
+        raise IndexFormatError(f"{name}: a query is missing, or was asked less than once")
     return columns[0], columns[1]
 
 
+def _items(batch: pa.RecordBatch, column: str, name: str) -> pa.Array:
+    """Return the items of the one list that a block has in a column."""
+    lists = batch.column(column)
+    if len(lists) != 1 or lists.null_count or lists[0].values.null_count:
+        raise IndexFormatError(f"{name}: expected one list of {column} per block, without nulls")
+    return lists[0].values
+
+
 def _block_of(batch: pa.RecordBatch, kind: str, name: str) -> Block:
-    if batch.num_rows != 1:
-        raise IndexFormatError(f"{name}: expected one row per block, got {batch.num_rows}")
     term, begin, text, length = (
-        batch.column(f"{kind}_{part}")[0].values.to_numpy(zero_copy_only=True) for part in _LISTS
+        _items(batch, f"{kind}_{part}", name).to_numpy(zero_copy_only=True) for part in _LISTS
     )
     is_sound = (
         len(begin) == len(term) + 1
@@ -304,7 +314,7 @@ def _owners(
         column = batch.column(_OWNER)
         mine = np.arange(done, done + size, dtype=np.int32)
         if not column.null_count:
-            mine = column[0].values.to_numpy(zero_copy_only=True)
+            mine = _items(batch, _OWNER, name).to_numpy(zero_copy_only=True)
             if len(mine) != size:
                 raise IndexFormatError(f"{name}: expected {size} owners in a block, got {len(mine)}")
         parts.append(mine)

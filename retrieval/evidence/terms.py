@@ -26,11 +26,12 @@ MAX_TEXT = 1 << 14
 _SPACE, _LINE = 32, 10
 # Marks of Latin, Greek, Cyrillic, Hebrew and Arabic; the vowel signs of other scripts are letters.
 _MARKS = re.compile("[\u0300-\u036f\u0591-\u05bd\u064b-\u065f]+")
-_APOSTROPHES = re.compile("['’ʼ`´]+")
-# Blanks and punctuation: ASCII, Latin-1, general, CJK, full width.
+_APOSTROPHES = re.compile("['’ʼ`]+")
+# Blanks and punctuation: ASCII, Latin-1, general, CJK, full width; some of other scripts is in `_LETTERS`.
 _BREAKS = re.compile("[^\n0-9A-Za-z\u00c0-\u1fff\u2070-\u2fff\u3040-\ufeff\uff10-\uff19\uff21-\U0010ffff]+")
 _LETTERS = str.maketrans(
-    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "×": " ", "÷": " "}
+    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ς": "σ"}
+    | dict.fromkeys("×÷،؛؟۔।॥", " ")
 )
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -54,11 +55,13 @@ def fold(text: str) -> str:
     Line breaks stay: they separate the texts of a block.
     """
     if not text.isascii():
-        text = unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFKD", text)))
-    text = text.lower()
+        # An acute accent that stands alone is typed for an apostrophe; taken apart it would be a blank.
+        text = _MARKS.sub("", unicodedata.normalize("NFKD", text.replace("´", "'")))
+        text = unicodedata.normalize("NFC", _APOSTROPHES.sub("", text))
+    text = _APOSTROPHES.sub("", text).lower()
     if not text.isascii():
         text = text.translate(_LETTERS).replace("ß", "ss")
-    return _BREAKS.sub(" ", _APOSTROPHES.sub("", text))
+    return _BREAKS.sub(" ", text)
 
 
 def fold_all(texts: Sequence[str]) -> list[str]:
@@ -99,10 +102,11 @@ class Characters:
         return _distinct(_mixed(np.add.reduceat(parts, begins)), self._text[begins])
 
     def letters(self) -> Terms:
-        """Return the runs of three characters whose middle one is a letter: words have a blank at each end."""
+        """Return the runs of three characters around each letter: words have a blank at each end."""
         middle = np.flatnonzero(self._inside)
         codes = self._codes
-        packed = (codes[middle - 1] << np.uint64(42)) | (codes[middle] << np.uint64(21)) | codes[middle + 1]
+        packed: npt.NDArray[np.uint64] = codes[middle - 1] << np.uint64(42)
+        packed |= (codes[middle] << np.uint64(21)) | codes[middle + 1]
         return _distinct(_mixed(packed), self._text[middle])
 
 

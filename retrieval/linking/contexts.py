@@ -34,7 +34,7 @@ class MentionContexts:
         if options.context_chars is not None:
             template = replace(template, context_chars=options.context_chars)
         self._template = template
-        self._asks_vectors = options.asks_vectors
+        self._asks_evidence = options.asks_evidence
         self._asked = with_options(
             options.k, options.method, template.name, {**options.request_options(), "seed": _seed(options)}
         )
@@ -59,7 +59,7 @@ class MentionContexts:
             raise InputError("mention", "must not be empty")
         query = self._template.mention_query(mention)
         asked = replace(self._asked, query=query)
-        if self._asks_vectors:
+        if self._asks_evidence:
             asked = replace(asked, shortlist_query=mention.mention)
         return asked if allow_ids is None else replace(asked, allow_ids=allow_ids)
 

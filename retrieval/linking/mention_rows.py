@@ -49,7 +49,7 @@ class MentionRows:
 
     Raises:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.
-        GenretError: the vectors of the index cannot be used, or it has none and the method needs them.
+        GenretError: evidence of the index cannot be used, or it has none and the method needs some.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class MentionRows:
     ) -> None:
         if options.filter is not None:
             retriever.check_filter(options.filter)  # else every mention would fail of it
-        _check_vectors(retriever, options)
+        _check_evidence(retriever, options)
         self._retriever = retriever
         self._options = options
         self._batch_size = worker.batch_size
@@ -102,7 +102,7 @@ class MentionRows:
         if names is not None and span.num_names != 1:
             left = document.text[max(span.start - NEARBY_CHARS, 0) : span.start]
             near = names.near(name, left, document.text[span.end : span.end + NEARBY_CHARS])
-        proposed_by = mention.mention if self._options.asks_vectors else ""
+        proposed_by = mention.mention if self._options.asks_evidence else ""
         key = (self._contexts.query(mention), name, proposed_by, near)
         if window.join(key, place):
             return
@@ -178,15 +178,15 @@ class MentionRows:
             return error
 
 
-def _check_vectors(retriever: Retriever, options: LinkOptions) -> None:
-    """Refuse to link without the vectors that the index has, or that the method cannot do without.
+def _check_evidence(retriever: Retriever, options: LinkOptions) -> None:
+    """Refuse to link without evidence that the index has, or that the method cannot do without.
 
-    A worker that cannot use the vectors of the index would make other rows than the next one.
+    A worker that cannot use the evidence of the index would make other rows than the next one.
     """
-    problem = retriever.vectors_problem
-    if problem is None or not options.asks_vectors:
+    if not options.asks_evidence:
         return
+    retriever.ranker.require_all()
     only_named = options.candidates == "named" or (options.candidates, options.mentions) == ("auto", "found")
     few = retriever.index.num_entities <= (options.shortlist_size or DEFAULT_SHORTLIST_SIZE)
-    if retriever.index.vectors is not None or (options.method == "shortlist" and not only_named and not few):
-        raise problem
+    if options.method == "shortlist" and not only_named and not few:
+        retriever.ranker.require(retriever.index)

@@ -107,8 +107,8 @@ class LinkOptions:
         return None if self.method == "shortlist" else self.method
 
     @property
-    def asks_vectors(self) -> bool:
-        """Whether the index's vectors may be asked."""
+    def asks_evidence(self) -> bool:
+        """Whether the index's evidence may be asked."""
         return self.method in SCORED_METHODS
 
     def request_options(self) -> RequestOptions:

@@ -1,4 +1,4 @@
-"""Fitting a ranking to queries whose answers are known: two convex problems, seconds for thousands of queries."""
+"""Fitting a ranking to queries whose answers are known: two convex problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from retrieval.ranking.model import (
 MIN_QUERIES = 20
 # What the weights, of features with a spread of 1, are kept small by.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
-# One query in so many is taken to be for nothing in the index, where the labels do not say otherwise.
+# At least this share of queries is taken to be for nothing in the index.
 NOTHING_SHARE = 0.05
 # More of what such a feature measures never speaks against an entity.
 _FREE = frozenset(
@@ -41,15 +41,17 @@ class Example:
 
     Attributes:
         features: Of the candidates. Shape: (n, number of features), float32.
-        right: Which candidates are right; none where nothing of the index is, or it was not found. Shape: (n,).
+        right: Which candidates are right; none where nothing is, or it was not found. Shape: (n,).
         logprobs: log P(e | q) of the candidates, or None without a model. Shape: (n,).
         weight: How much the query counts.
+        is_nothing: Whether nothing of the index is meant, rather than something that was not found.
     """
 
     features: npt.NDArray[np.float32]
     right: npt.NDArray[np.bool_]
     logprobs: FloatArray | None = None
     weight: float = 1.0
+    is_nothing: bool = False
 
     def table(self) -> FloatArray:
         """Return the features, those of the model filled in."""
@@ -75,11 +77,11 @@ def fit(examples: Sequence[Example], provenance: Provenance) -> Ranking:
             "queries",
             f"expected at least {MIN_QUERIES} with their entity among the candidates, got {len(answered)}",
         )
-    weights = _fit_weights(answered)
     if all(example.right.all() for example in answered):
         raise InputError(
             "queries", "every candidate of every query is right: there is nothing to choose from"
         )
+    weights = _fit_weights(answered)
     return Ranking(weights, _fit_nothing(examples, weights), provenance)
 
 
@@ -94,6 +96,9 @@ def _fit_weights(examples: Sequence[Example]) -> FloatArray:
     # What does not tell the candidates of a query apart has no weight.
     spread = np.sqrt(np.add.reduceat(_centred(table, begins, query) ** 2, begins).sum(0) / len(table))
     used = np.flatnonzero(spread > 1e-6)
+    weights: FloatArray = np.zeros(len(FEATURES))
+    if not len(used):
+        return weights
     scaled = table[:, used] / spread[used]
     logs = np.where(right, 0.0, -np.inf)
 
@@ -109,7 +114,6 @@ def _fit_weights(examples: Sequence[Example]) -> FloatArray:
     found = minimize(
         loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}
     )
-    weights: FloatArray = np.zeros(len(FEATURES))
     weights[used] = found.x / spread[used]
     return weights
 
@@ -131,34 +135,40 @@ def _log_sums(
 
 
 def _fit_nothing(examples: Sequence[Example], weights: FloatArray) -> FloatArray:
-    """Fit what says that nothing fits: every answered query counts again as if its entity were not there."""
+    """Fit what says that nothing fits: every answered query counts again as if its entity were not there.
+
+    The share of queries for nothing is that of the examples without a right candidate, or `NOTHING_SHARE`
+    where they are fewer.
+    """
     rows, labels, shares = [], [], []
     for example in examples:
         table, has_answer = example.table(), bool(example.right.any())
-        for kept, is_nothing in ((np.ones(len(table), np.bool_), not has_answer), (~example.right, True)):
-            if not kept.any() or (is_nothing and has_answer and kept.all()):
-                continue
-            rows.append(nothing_features(table[kept], table[kept] @ weights, example.logprobs is not None))
-            labels.append(is_nothing)
-            shares.append(example.weight * (NOTHING_SHARE if is_nothing else 1 - NOTHING_SHARE))
-            if not has_answer:
-                break
-    table, is_nothing, counts = np.array(rows), np.array(labels), np.array(shares)
-    counts = counts / counts.sum()
+        cases = [(np.ones(len(table), np.bool_), not has_answer, example.weight)]
+        if has_answer:
+            cases.append((~example.right, True, example.weight * NOTHING_SHARE))
+        for kept, is_nothing, share in cases:
+            if kept.any():
+                scores = table[kept] @ weights
+                rows.append(nothing_features(table[kept], scores, example.logprobs is not None))
+                labels.append(is_nothing)
+                shares.append(share)
+    table, nothing, counts = np.array(rows), np.array(labels), np.array(shares)
+    answered = counts[~nothing].sum()
+    unanswered = sum(example.weight for example in examples if len(example.right) and not example.right.any())
+    share = max(NOTHING_SHARE, unanswered / (unanswered + answered))
+    counts = np.where(nothing, share / counts[nothing].sum(), (1 - share) / answered) * counts
     middle, spread = table.mean(axis=0), table.std(axis=0)
     middle[0], spread[0] = 0.0, 1.0
     used = np.flatnonzero(spread > 1e-6)
     scaled = (table[:, used] - middle[used]) / spread[used]
-    signs = np.where(is_nothing, 1.0, -1.0)
+    signs = np.where(nothing, 1.0, -1.0)
 
     def loss(weights: FloatArray) -> tuple[float, FloatArray]:
         odds = scaled @ weights
         value = float(counts @ np.logaddexp(0, -signs * odds)) + _NOTHING_RIDGE * float(
             weights[1:] @ weights[1:]
         )
-        slope = scaled.T @ (counts * (expit(odds) - is_nothing)) + 2 * _NOTHING_RIDGE * np.append(
-            0, weights[1:]
-        )
+        slope = scaled.T @ (counts * (expit(odds) - nothing)) + 2 * _NOTHING_RIDGE * np.append(0, weights[1:])
         return value, slope
 
     found = minimize(loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", options={"maxiter": 500})

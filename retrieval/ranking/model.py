@@ -4,8 +4,8 @@
     P(e | q, something fits) = exp s(e) / sum of exp s(e') over the candidates e'
     P(nothing fits) = 1 / (1 + exp -t),    t = a + sum of b_j * h_j(q, candidates)
 
-The weights are fitted by `retrieval.ranking.fitting`, so that the probabilities are calibrated on queries like
-those it was given. Nothing of this touches log P(e | q) itself, which stays the model's own.
+The weights are fitted by `retrieval.ranking.fitting`, so that the probabilities are calibrated on queries
+like those it was given. Nothing of this touches log P(e | q) itself, which stays the model's own.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class Ranking:
     nothing: FloatArray
     provenance: Provenance | None = None
 
-    def rank(self, features: npt.NDArray[np.float32], logprobs: Sequence[float] | None = None) -> Ranked:
+    def rank(
+        self, features: npt.NDArray[np.float32], logprobs: Sequence[float] | FloatArray | None = None
+    ) -> Ranked:
         """Weigh candidates.
 
         Args:
@@ -141,7 +143,7 @@ class Ranking:
                 provenance = Provenance(**told)
             weights = vector_of(value["weights"], [str(feature) for feature in FEATURES])
             return cls(weights, vector_of(value["nothing"], NOTHING_FEATURES), provenance)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise IndexFormatError(f"{where}: not a ranking: {error!r}") from error
 
 
@@ -174,6 +176,11 @@ def nothing_features(table: FloatArray, scores: FloatArray, has_model: bool) -> 
 
 
 def vector_of(named: Mapping[str, Any], names: Sequence[str]) -> FloatArray:
+    """Return weights by name as a vector, 0 where a name is missing.
+
+    Raises:
+        ValueError: an unknown name, or a weight that is not finite.
+    """
     unknown = sorted(set(named) - set(names))
     if unknown:
         raise ValueError(f"unknown features {unknown}")

@@ -184,7 +184,7 @@ def _described_vectors(retriever: Retriever) -> VectorsDescription | None:
         count=entry.count,
         bytes=sum(file.bytes for file in index.manifest.files if file.name == VECTORS_FILE),
         recall=entry.recall if entry.recall_queries or entry.kind == "flat" else None,
-        problem=retriever.vectors_problem,
+        problem=retriever.ranker.problems.get("vectors"),
     )
 
 

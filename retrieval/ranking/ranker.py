@@ -1,0 +1,185 @@
+"""The evidence of an index and its ranking, opened together: they propose candidates and order them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.errors import EvidenceMissingError, GenretError
+from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Asked, Evidence
+from retrieval.evidence.opening import open_evidence
+from retrieval.evidence.postings import IntArray, Mask
+from retrieval.index.reader import Index
+from retrieval.ranking.model import Ranking
+from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
+
+_LOG = logging.getLogger(__name__)
+
+# Texts that each kind of evidence proposes, by each of its ways to search.
+PROPOSALS = 50
+RANKING = "ranking"
+_PROPOSING = (NAMES, TEXTS, QUERIES, VECTORS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposals:
+    """Entities that the evidence proposes for one query.
+
+    Attributes:
+        asked: The query.
+        entities: Their numbers, best first by the evidence alone. Shape: (n,).
+        features: What they are like. Shape: (n, number of features).
+    """
+
+    asked: Asked
+    entities: IntArray
+    features: npt.NDArray[np.float32]
+
+
+class Ranker:
+    """Proposes candidates and puts them in order. Safe to use from several threads.
+
+    Args:
+        evidence: Of the index.
+        ranking: Weighs evidence and the model.
+        alone: Weighs evidence without a model.
+        problem: Why the rankings of the index cannot be used; None where they can.
+
+    Attributes:
+        evidence: Of the index.
+        ranking: Weighs evidence and the model.
+        alone: Weighs evidence without a model.
+        problems: Kinds of evidence that the index has and that cannot be used, `RANKING` among them, and why.
+    """
+
+    def __init__(
+        self, evidence: Evidence, ranking: Ranking, alone: Ranking, problem: GenretError | None = None
+    ) -> None:
+        self.evidence = evidence
+        self.ranking = ranking
+        self.alone = alone
+        self.problems = {**evidence.problems, **({} if problem is None else {RANKING: problem})}
+        self._has_warned = False
+
+    @classmethod
+    def open(
+        cls,
+        index: Index,
+        encoder: str | Path | None = None,
+        device: str = "cpu",
+        fingerprint: Callable[[], str] | None = None,
+    ) -> Self:
+        """Open the evidence and the ranking of an index. What cannot be used is no error; see `problems`.
+
+        Args:
+            index: An open index.
+            encoder: Where the encoder that made its vectors lies now; None: where it lay then.
+            device: Where an encoder runs.
+            fingerprint: Returns the fingerprint of the model that answers; None: there is none.
+        """
+        evidence = open_evidence(index, encoder, device)
+        rankings, problem = Rankings(), None
+        try:
+            rankings = Rankings.read(index)
+        except GenretError as error:
+            problem = error.with_traceback(None)
+            _LOG.warning("the ranking of %s cannot be used, others' weights are: %s", index.path, error)
+        alone, _ = rankings.of(NO_MODEL)
+        ranking = alone
+        if fingerprint is not None:
+            # Weights of gigabytes are read for it: only where it can be among those that were weighed.
+            weighed = set(rankings.fitted) - {NO_MODEL}
+            ranking, is_weighed = rankings.of(fingerprint() if weighed else "unweighed")
+            if evidence.kinds and not is_weighed:
+                _LOG.info(
+                    "the model was never weighed against the evidence of %s, and counts little: genret tune",
+                    index.path,
+                )
+        return cls(evidence, ranking, alone, problem)
+
+    @classmethod
+    def none(cls, index: Index) -> Self:
+        """Return what an index without evidence has."""
+        return cls(Evidence(index), DEFAULT_RANKING, DEFAULT_RANKING)
+
+    @property
+    def can_propose(self) -> bool:
+        """Whether any evidence proposes entities."""
+        return any(kind in _PROPOSING for kind in self.evidence.kinds)
+
+    def require(self, index: Index) -> None:
+        """Refuse to go on without evidence that proposes entities.
+
+        Raises:
+            EvidenceMissingError: the index has none.
+            GenretError: it has some, and none of it can be used.
+        """
+        if self.can_propose:
+            return
+        self.require_all()
+        raise EvidenceMissingError(
+            f"the index {index.path} has no evidence that proposes entities, which the method shortlist "
+            "needs; add some with: genret update INDEX --evidence"
+        )
+
+    def require_all(self) -> None:
+        """Refuse to go on without evidence that the index has, or without its ranking.
+
+        Raises:
+            GenretError: some of it cannot be used.
+        """
+        for problem in self.problems.values():
+            raise _another(problem)
+
+    def ask(self, texts: Sequence[str]) -> Sequence[Asked | GenretError]:
+        """Look up queries.
+
+        A query that the encoder fails for is looked up without its vector. Where nothing but vectors proposes
+        entities, it gets the error.
+        """
+        try:
+            return self.evidence.ask(texts)
+        except GenretError as error:
+            if len(texts) > 1:  # one text that cannot be embedded must not take the others down
+                return [self.ask([text])[0] for text in texts]
+            if not self._has_warned:  # of further failures answers tell, by `missing_evidence`
+                self._has_warned = True
+                _LOG.warning("an encoder failed, and a request is answered without vectors: %s", error)
+            if not self.evidence.fields:
+                return [error.with_traceback(None)]
+            return self.evidence.ask(texts, with_vectors=False)
+
+    def propose(self, asked: Asked, size: int, allowed: Mask | None = None) -> Proposals:
+        """Return the entities that are best by the evidence alone.
+
+        Args:
+            asked: The query.
+            size: Most entities.
+            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+        """
+        entities = self.evidence.propose(asked, max(size, PROPOSALS), allowed)
+        features = self.evidence.features(asked, entities)
+        order = np.lexsort((entities, -self.alone.rank(features).scores))[:size]
+        return Proposals(asked, entities[order], features[order])
+
+    def missing(self, asked: Asked | None) -> tuple[str, ...]:
+        """Return the kinds of evidence that the index has and that an answer goes without.
+
+        Args:
+            asked: The query; None where there is no evidence to ask, or the encoder failed and is alone.
+        """
+        blind = self.evidence.vectors is not None and (asked is None or asked.vector is None)
+        return tuple(sorted({*self.problems, *([VECTORS] if blind else [])}))
+
+
+def _another(error: GenretError) -> GenretError:
+    """Return an equal error. One that is raised again and again holds the frames of all who ever asked."""
+    made: GenretError = type(error).__new__(type(error), *error.args)
+    made.__dict__.update(error.__dict__)
+    return made

@@ -1,0 +1,224 @@
+"""Fields: BM25 against sets, filters, several blocks, round trips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from retrieval.evidence import field as field_module
+from retrieval.evidence import loops, postings
+from retrieval.evidence.field import Field
+from retrieval.evidence.postings import _MAX_TERMS, Lookup, Postings
+from tests.evidence_fixtures import PlainBm25, field_of, look_up, made_up_texts, queries_field_of
+
+QUERIES = [
+    "the old town",
+    "jungle book of the river king",
+    "über",
+    "strase",
+    "nothing here at all",
+    "東京 film",
+    "a",
+]
+
+
+@pytest.fixture(params=[8, 64, 1 << 16], ids="blocks of {}".format)
+def block_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    for module in (field_module, postings):
+        monkeypatch.setattr(module, "BLOCK_TEXTS", request.param)
+    return request.param
+
+
+@pytest.fixture(params=["as installed", "numpy"])
+def loops_used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "numpy":
+        plain = plain_loops()
+        for name in ("accumulate", "best_of_block", "overlaps"):
+            monkeypatch.setattr(postings, name, plain[name])
+
+
+def plain_loops() -> dict:
+    """Return the loops as they are without numba."""
+    source = Path(loops.__file__).read_text().split("\nif find_spec(")[0]
+    names: dict = {"__name__": "plain_loops"}
+    exec(compile(source, loops.__file__, "exec"), names)
+    return names
+
+
+def _two(field: Field, query: str) -> list[tuple[str, Postings, Lookup]]:
+    words, letters = look_up(field, query)
+    return [("words", field.words, words), ("letters", field.letters, letters)]
+
+
+@pytest.mark.usefixtures("loops_used")
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_search_is_bm25_over_sets(tmp_path: Path, block_texts: int, query: str, size: int) -> None:
+    texts = made_up_texts(100, seed=1)
+    field = field_of(tmp_path, texts)
+    for kind, lists, lookup in _two(field, query):
+        expected = np.array(PlainBm25(texts, kind).scores(query))
+        found, scores = lists.search(lookup, size)
+        assert len(found) == min(size, int((expected > 0).sum()))
+        np.testing.assert_allclose(scores, expected[found], rtol=1e-5)
+        np.testing.assert_array_equal(np.lexsort((found, -scores)), np.arange(len(found)))
+        left_out = np.delete(expected, found)
+        if len(found) == size and len(left_out):
+            assert left_out.max() <= scores[-1] * (1 + 1e-5)
+        np.testing.assert_array_equal(lists.scores_of(lookup, found), scores)
+        np.testing.assert_allclose(lists.scores_of(lookup, np.arange(100)), expected, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("loops_used")
+def test_equal_scores_are_in_the_order_of_their_numbers(tmp_path: Path, block_texts: int) -> None:
+    field = field_of(tmp_path, ["the same", "another"] * 30)
+    for _, lists, lookup in _two(field, "the same"):
+        found, _ = lists.search(lookup, 7)
+        assert found.tolist() == list(range(0, 14, 2))
+
+
+@pytest.mark.usefixtures("loops_used")
+@pytest.mark.parametrize("has_owners", [False, True])
+def test_a_filter_leaves_out_what_it_does_not_allow(
+    tmp_path: Path, block_texts: int, has_owners: bool
+) -> None:
+    random = Random(2)
+    texts = made_up_texts(80, seed=2)
+    owner = sorted(random.randrange(40) for _ in texts) if has_owners else list(range(80))
+    field = field_of(tmp_path, texts, owner if has_owners else None, num_entities=80)
+    allowed = np.array([random.random() < 0.3 for _ in range(80)])
+    for kind, lists, lookup in _two(field, "the old town of the king"):
+        expected = np.array(PlainBm25(texts, kind).scores("the old town of the king"))
+        every = [n for n in np.lexsort((np.arange(80), -expected)) if expected[n] > 0 and allowed[owner[n]]]
+        found, scores = lists.search(lookup, 5, field.owner, allowed)
+        np.testing.assert_allclose(scores, expected[every[:5]], rtol=1e-5)
+        assert allowed[np.array(owner)[found]].all()
+    proposed = field.propose(look_up(field, "the old town"), 100, allowed)
+    assert allowed[proposed].all()
+    assert proposed.tolist() == sorted(set(proposed.tolist()))
+    assert not len(field.propose(look_up(field, "the old town"), 100, np.zeros(80, np.bool_)))
+
+
+@pytest.mark.usefixtures("loops_used")
+def test_of_many_terms_the_rarest_are_looked_up(tmp_path: Path, block_texts: int) -> None:
+    rare = [f"rare{number}" for number in range(_MAX_TERMS)]
+    texts = [*rare, *("common other" for _ in range(20)), " ".join(rare)]
+    field = field_of(tmp_path, texts)
+    query = " ".join(["common", "other", *rare])
+    words, _ = look_up(field, query)
+    found, scores = field.words.search(words, 1000)
+    # The two words that most texts have are left out.
+    assert sorted(found.tolist()) == [*range(_MAX_TERMS), len(texts) - 1]
+    np.testing.assert_array_equal(field.words.scores_of(words, found), scores)
+    assert (field.words.scores_of(words, np.arange(_MAX_TERMS, _MAX_TERMS + 20)) > 0).all()
+
+
+def test_numba_and_numpy_give_the_same_sums() -> None:
+    plain = plain_loops()
+    rng = np.random.default_rng(3)
+    length = rng.integers(0, 255, 5000).astype(np.uint8)
+    lists = [np.sort(rng.choice(5000, size, replace=False)).astype(np.uint16) for size in (0, 1, 400, 5000)]
+    text = np.concatenate(lists)
+    end = np.cumsum([len(one) for one in lists])
+    begin = end - [len(one) for one in lists]
+    weights = rng.random(4).astype(np.float32)
+    factor = np.linspace(2.2, 0.1, 256, dtype=np.float32)
+    places = rng.integers(0, 5000, 300).astype(np.uint16)
+    outcomes = []
+    for used in (vars(loops), plain):
+        for least in (0.0, 0.5):
+            totals = np.zeros(1 << 16, np.float32)
+            used["accumulate"](text, begin, end, weights, totals)
+            sums = np.zeros(300, np.float32)
+            used["overlaps"](text, begin, end, weights, places, sums)
+            kept = totals.copy()
+            place, score = np.empty(1 << 16, np.int32), np.empty(1 << 16, np.float32)
+            count = used["best_of_block"](totals, length, factor, np.float32(least), place, score)
+            assert not totals.any()
+            outcomes.append([kept, sums, place[:count], score[:count]])
+    for one, other in zip(outcomes[:2], outcomes[2:], strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "owner", [None, [0, 0, 2, 2, 2, 5, 6, 6, 8, 9, 9, 9, 12, 13, 14, 15, 16, 17, 18, 19]]
+)
+def test_what_was_written_is_read(tmp_path: Path, block_texts: int, owner: list[int] | None) -> None:
+    texts = made_up_texts(20, seed=4)
+    field = field_of(tmp_path, texts, owner, num_entities=20)
+    data = (tmp_path / "field.arrow").read_bytes()
+    field_of(tmp_path, texts, owner, num_entities=20, batch=20)
+    assert (tmp_path / "field.arrow").read_bytes() == data
+    assert field.num_texts == 20
+    assert (field.owner is None) == (owner is None)
+    if owner is not None:
+        assert field.owner is not None
+        assert field.owner.tolist() == owner
+    for query, text in enumerate(texts):
+        mine = query if owner is None else owner[query]
+        assert mine in field.propose(look_up(field, text), 20, None)
+
+
+def test_a_field_without_texts_proposes_nothing(tmp_path: Path) -> None:
+    field = field_of(tmp_path, [], num_entities=3)
+    assert field.num_texts == 0
+    assert not len(field.propose(look_up(field, "the town"), 5, None))
+    assert not field.scores_of(look_up(field, "the town"), np.array([0, 2])).any()
+
+
+def test_scores_of_entities_are_those_of_their_texts(tmp_path: Path, block_texts: int) -> None:
+    texts = made_up_texts(30, seed=5)
+    owner = sorted(Random(5).sample(range(50), 30))
+    field = field_of(tmp_path, texts, owner, num_entities=50)
+    scores = field.scores_of(look_up(field, "the old town"), np.arange(49, -1, -1))[::-1]
+    for column, kind in enumerate(("words", "letters")):
+        expected = np.zeros(50)
+        expected[owner] = PlainBm25(texts, kind).scores("the old town")
+        np.testing.assert_allclose(scores[:, column], expected, rtol=1e-5)
+
+
+def test_long_texts_count_as_of_255_terms(tmp_path: Path) -> None:
+    texts = [" ".join(f"w{n}" for n in range(count)) for count in (10, 255, 300, 2000)]
+    field = field_of(tmp_path, texts)
+    words, _ = look_up(field, "w1")
+    np.testing.assert_allclose(
+        field.words.scores_of(words, np.arange(4)), PlainBm25(texts, "words").scores("w1"), rtol=1e-5
+    )
+
+
+PAST = [
+    (0, [("what is red", 3), ("red", 1)]),
+    (2, [("Blue?", 7)]),
+    (3, [("a", 1)] * 1),
+    (9, [("the old town", 2)]),
+]
+
+
+def test_past_queries_come_back_with_their_counts(tmp_path: Path, block_texts: int) -> None:
+    field = queries_field_of(tmp_path, PAST, 10)
+    data = (tmp_path / "past.arrow").read_bytes()
+    queries_field_of(tmp_path, PAST, 10)
+    assert (tmp_path / "past.arrow").read_bytes() == data
+    assert list(field.all_queries()) == PAST
+    of = dict(PAST)
+    wanted = [9, 1, 0, 3, 8]
+    assert field.queries_of(np.array(wanted)) == [of.get(entity, []) for entity in wanted]
+    assert field.queries_of(np.array([1, 4])) == [[], []]
+    sampled = field.sample_queries(3, Random(1))
+    assert sampled == field.sample_queries(3, Random(1))
+    assert len(sampled) == 3
+    assert all(of[entity] == mine for entity, mine in sampled)
+    assert field.sample_queries(99, Random(1)) == PAST
+    np.testing.assert_array_equal(field.propose(look_up(field, "blue"), 5, None), [2])
+
+
+def test_past_queries_of_every_entity_need_no_owners(tmp_path: Path, block_texts: int) -> None:
+    past = [(entity, [(f"query {entity}", entity + 1)]) for entity in range(20)]
+    field = queries_field_of(tmp_path, past, 20)
+    assert field.owner is None
+    assert list(field.all_queries()) == past
+    assert field.queries_of(np.array([19, 3])) == [past[19][1], past[3][1]]
