@@ -30,6 +30,8 @@ _CONTEXT.set_forkserver_preload(
         "retrieval.index.cli",
         "retrieval.evidence.making",
         "retrieval.ranking.catalogue_fit",
+        "retrieval.vectors.encoder",
+        "faiss",
         "tests.index_fixtures",
     ]
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from retrieval.errors import IndexNotFoundError
 from retrieval.index.verification import verify
 from retrieval.index.versions import live_version
+from tests.checkpoints import make_checkpoint
 from tests.faults.command import NORMAL, Circumstances, Command, Outcome, run
 from tests.fuzz.rich_index import TOKENIZER, lines
 from tests.index_fixtures import END, write_titles
@@ -54,6 +55,11 @@ EVIDENCE_ADDED = Scenario(
 EVIDENCE_UPDATED = Scenario(
     "evidence-updated", ((*_BUILD_LARGER, *_ASKED),), (*_UPDATE, *_CHANGES), repeatable=False
 )
+_ENCODER = ("--vectors", "encoder:{folder}/encoder", "--evidence-columns", "note", "--threads", "1")
+VECTORS = Scenario("vectors", (_BUILD,), (*_BUILD_OTHER, *_ENCODER))
+VECTORS_UPDATED = Scenario(
+    "vectors-updated", ((*_BUILD, *_ENCODER),), (*_UPDATE, *_CHANGES, "--threads", "1"), repeatable=False
+)
 SCENARIOS = (FRESH, OVER, UPDATE, ROLLBACK)
 
 
@@ -91,6 +97,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         TOKENIZER._markup.save(str(folder / "tokenizer.json"))
+        make_checkpoint(folder / "encoder")
         write_titles(folder / "first.tsv", lines(40))
         write_titles(folder / "second.tsv", lines(47))
         write_titles(folder / "larger.tsv", lines(60))
