@@ -28,6 +28,8 @@ _CONTEXT.set_forkserver_preload(
         "service.main",
         "index_builder.cli",
         "retrieval.index.cli",
+        "retrieval.evidence.making",
+        "retrieval.ranking.catalogue_fit",
         "retrieval.vectors.encoder",
         "faiss",
         "tests.index_fixtures",
