@@ -172,7 +172,7 @@ class Ranker:
         """Return the kinds of evidence that the index has and that an answer goes without.
 
         Args:
-            asked: The query; None where there is no evidence to ask, or the encoder failed and there is no other.
+            asked: The query; None where there is no evidence to ask, or the encoder failed and is alone.
         """
         blind = self.evidence.vectors is not None and (asked is None or asked.vector is None)
         return tuple(sorted({*self.problems, *([VECTORS] if blind else [])}))

@@ -19,9 +19,6 @@ from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fakes import TableModel
-from tests.trigram_encoder import trigrams
-
-__all__ = ["trigrams"]
 
 CONFIG = checkpoint_config()
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")

@@ -27,7 +27,7 @@ from retrieval.evidence.evidence import KINDS, Asked
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
-from retrieval.ranking.model import Ranked
+from retrieval.ranking.model import MODEL_LOGPROB, Ranked
 from retrieval.ranking.ranker import Ranker
 from retrieval.sources.columns import ColumnMapping
 from retrieval.text import TextTokenizer
@@ -36,10 +36,8 @@ from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_index, train_tokenizer
 from tests.entity_oracle import EntityOracle
 from tests.fakes import TableModel, likely_titles
-from tests.trigram_encoder import TrigramEncoder, trigrams
+from tests.trigram_encoder import TrigramEncoder
 from tests.vector_fixtures import rename
-
-__all__ = ["trigrams"]
 
 CONFIG = checkpoint_config()
 WORDS = ["Nile", "Paris", "Ham", "Mercury", "Amazon", "river", "of", "Light", "Texas", "planet", "Curie", "Hill"]
@@ -114,6 +112,17 @@ class Setting:
         scores = dict(zip(found.tolist(), (table @ self.ranker.alone.weights).tolist(), strict=True))
         return sorted(scores, key=lambda number: (-scores[number], number))[: request.proposals]
 
+    def scored(self, request: RetrieveRequest, decoded: Decoded) -> list[int]:
+        """Return the entities proposed and decoded that are best by evidence and what the decoder found."""
+        every = list(dict.fromkeys([*self.proposed(request), *decoded.entities]))
+        features = self.ranker.evidence.features(self.asked(request), np.array(every, np.int64))
+        worst = min(decoded.logprobs.values())
+        found = [max(decoded.logprobs.get(entity, worst), -40.0) for entity in every]
+        weights = self.ranker.ranking.weights
+        scores = features.astype(np.float64) @ weights + weights[MODEL_LOGPROB] * np.array(found)
+        order = sorted(range(len(every)), key=lambda i: -scores[i])
+        return [every[i] for i in order[: max(request.k, request.shortlist_size or 12)]]
+
     def ranked(self, request: RetrieveRequest, entities: Sequence[int]) -> Ranked:
         """Return what the ranking says of entities, given log P(e | q) from an enumeration of their forms."""
         oracle = self.oracle(request)
@@ -147,14 +156,14 @@ def setting(folder: Path) -> Setting:
 
 
 @pytest.fixture(scope="module")
-def decoded() -> Iterator[list[tuple[int, ...]]]:
-    """The entities that decoders found, of every query since the list was cleared."""
-    found: list[tuple[int, ...]] = []
+def decoded() -> Iterator[list[Decoded]]:
+    """What decoders found, of every query since the list was cleared."""
+    found: list[Decoded] = []
 
     def recording(decode: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         def run(*args: Any) -> list[Any]:
             outcomes = decode(*args)
-            found.extend(outcome.entities for outcome in outcomes if isinstance(outcome, Decoded))
+            found.extend(outcome for outcome in outcomes if isinstance(outcome, Decoded))
             return outcomes
 
         return run
@@ -222,7 +231,7 @@ REQUESTS: dict[str, Any] = {
 @settings(max_examples=40, deadline=None)
 @given(fields=st.fixed_dictionaries(REQUESTS))
 def test_candidates_are_the_evidences_best_and_the_decoders_in_the_order_of_the_ranking(
-    setting: Setting, decoded: list[tuple[int, ...]], fields: dict[str, Any]
+    setting: Setting, decoded: list[Decoded], fields: dict[str, Any]
 ) -> None:
     request = RetrieveRequest(**fields, seed=5, num_samples=8)
     allowed = setting.oracle(request).entities
@@ -237,8 +246,8 @@ def test_candidates_are_the_evidences_best_and_the_decoders_in_the_order_of_the_
         assert not decoded
         assert result.shortlist_size == len(allowed)
     else:
-        entities = list(dict.fromkeys([*setting.proposed(request), *decoded[0]]))
-        assert result.shortlist_size == min(request.proposals, len(entities))
+        entities = setting.scored(request, decoded[0])
+        assert result.shortlist_size == len(setting.proposed(request))
     check_ranked(setting, request, result, entities)
     (whole,) = setting.answer(
         replace(request, method="shortlist", decoder=None, k=1000, shortlist_size=2000, beam_size=None)
@@ -397,7 +406,7 @@ def damaged(folder: Path, place: Path, kinds: Sequence[str]) -> Path:
     "kinds", [["names"], ["texts"], ["queries"], ["vectors"], ["ranking"], ["names", "ranking", "vectors"]]
 )
 def test_an_answer_goes_without_evidence_that_is_damaged(
-    folder: Path, tmp_path: Path, decoded: list[tuple[int, ...]], kinds: list[str], caplog: pytest.LogCaptureFixture
+    folder: Path, tmp_path: Path, decoded: list[Decoded], kinds: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     setting = Setting(damaged(folder, tmp_path, kinds))
     assert sorted(setting.ranker.problems) == sorted(kinds)
@@ -411,7 +420,7 @@ def test_an_answer_goes_without_evidence_that_is_damaged(
     for candidate in result.candidates:
         assert not set(candidate.shares) & set(kinds)
         assert (candidate.similarity is None) == ("vectors" in kinds)
-    check_ranked(setting, request, result, list(dict.fromkeys([*setting.proposed(request), *decoded[0]])))
+    check_ranked(setting, request, result, setting.scored(request, decoded[0]))
     (listed,) = setting.answer(replace(request, method="shortlist", shortlist_size=9))
     assert listed.missing_evidence == tuple(sorted(kinds))
     assert len(listed.candidates) == 9
@@ -436,7 +445,7 @@ def test_without_any_evidence_left_auto_is_its_decoder(
 
 
 def test_a_query_that_the_encoder_fails_for_is_answered_by_the_other_evidence(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, decoded: list[tuple[int, ...]]
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, decoded: list[Decoded]
 ) -> None:
     sound = [RetrieveRequest("nile river", k=200), RetrieveRequest("mercury planett", method="shortlist")]
     broken = [RetrieveRequest("texas", k=200), RetrieveRequest("texas", method="shortlist", k=5)]
@@ -465,8 +474,7 @@ def test_a_query_that_the_encoder_fails_for_is_answered_by_the_other_evidence(
     assert [reply.missing_evidence for reply in found] == [(), ("vectors",), ("vectors",), ()]
     assert all(c.similarity is None and "vectors" not in c.shares for c in (*found[1].candidates, *found[2].candidates))
     monkeypatch.setattr(setting, "asked", lambda request: setting.ranker.evidence.ask(["texas"], with_vectors=False)[0])
-    entities = list(dict.fromkeys([*setting.proposed(broken[0]), *decoded[1]]))
-    check_ranked(setting, broken[0], found[1], entities)
+    check_ranked(setting, broken[0], found[1], setting.scored(broken[0], decoded[1]))
     retriever.retrieve_batch(broken)
     assert ["the encoder gives" in record.getMessage() for record in caplog.records] == [True]
 
