@@ -195,8 +195,8 @@ class BatchAnswerer:
                 work.reply = reason_to_stop(work.job.cancel)
                 if work.reply is None:
                     allowed = None if work.allowed is None else work.allowed.allowed
-                    best = self._ranker.propose(query, request.proposals, allowed)
-                    work.proposed = Proposed(tuple(best.entities.tolist()), query, best)
+                    proposals = self._ranker.propose(query, request.proposals, allowed)
+                    work.proposed = Proposed(tuple(proposals.best.tolist()), query, proposals)
             elif request.decoding is None:
                 work.reply = found if isinstance(found, GenretError) else self._refusal()
 

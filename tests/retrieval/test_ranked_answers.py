@@ -23,7 +23,7 @@ from index_builder.past_queries import QueryFile
 from retrieval import RetrievalResult, Retriever, RetrieveRequest
 from retrieval.decoded import Decoded
 from retrieval.errors import IndexChecksumError, ModelError
-from retrieval.evidence.evidence import KINDS, Asked
+from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, Asked
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
@@ -104,29 +104,45 @@ class Setting:
         (asked,) = self.ranker.evidence.ask([request.evidence_text])
         return asked
 
+    def found(self, request: RetrieveRequest) -> list[int]:
+        """Return what any evidence proposes, or all entities that are allowed where they are few."""
+        made = self.allowed(request)
+        allowed = np.ones(NUM_ENTITIES, np.bool_) if made is None else made.allowed
+        if allowed.sum() <= (request.shortlist_size or 100):
+            return np.flatnonzero(allowed).tolist()
+        found: list[int] = self.ranker.evidence.propose(self.asked(request), max(request.proposals, 50), allowed).tolist()
+        return found
+
+    def features(self, request: RetrieveRequest, entities: Sequence[int]) -> np.ndarray[Any, Any]:
+        """Return features; shares in past queries are those among all that the evidence finds."""
+        asked, known = self.asked(request), self.found(request)
+        others = [number for number in entities if number not in known]
+        rows: dict[int, np.ndarray[Any, Any]] = {}
+        for part in (known, others):
+            table = self.ranker.evidence.features(asked, np.array(part, np.int64))
+            rows.update(zip(part, table.astype(np.float64), strict=True))
+        return np.array([rows[number] for number in entities]).reshape(len(entities), -1)
+
     def proposed(self, request: RetrieveRequest) -> list[int]:
         """Return the best entities by evidence alone, of all that any of it proposes."""
-        asked, made = self.asked(request), self.allowed(request)
-        found = self.ranker.evidence.propose(asked, max(request.proposals, 50), None if made is None else made.allowed)
-        table = self.ranker.evidence.features(asked, found).astype(np.float64)
-        scores = dict(zip(found.tolist(), (table @ self.ranker.alone.weights).tolist(), strict=True))
+        found = self.found(request)
+        scores = dict(zip(found, (self.features(request, found) @ self.ranker.alone.weights).tolist(), strict=True))
         return sorted(scores, key=lambda number: (-scores[number], number))[: request.proposals]
 
     def scored(self, request: RetrieveRequest, decoded: Decoded) -> list[int]:
         """Return the entities proposed and decoded that are best by evidence and what the decoder found."""
         every = list(dict.fromkeys([*self.proposed(request), *decoded.entities]))
-        features = self.ranker.evidence.features(self.asked(request), np.array(every, np.int64))
         worst = min(decoded.logprobs.values())
         found = [max(decoded.logprobs.get(entity, worst), -40.0) for entity in every]
         weights = self.ranker.ranking.weights
-        scores = features.astype(np.float64) @ weights + weights[MODEL_LOGPROB] * np.array(found)
+        scores = self.features(request, every) @ weights + weights[MODEL_LOGPROB] * np.array(found)
         order = sorted(range(len(every)), key=lambda i: -scores[i])
         return [every[i] for i in order[: max(request.k, request.shortlist_size or 12)]]
 
     def ranked(self, request: RetrieveRequest, entities: Sequence[int]) -> Ranked:
         """Return what the ranking says of entities, given log P(e | q) from an enumeration of their forms."""
         oracle = self.oracle(request)
-        features = self.ranker.evidence.features(self.asked(request), np.array(entities, np.int64))
+        features = self.features(request, entities)
         return self.ranker.ranking.rank(features, [oracle.logprob(number) for number in entities])
 
     def answer(self, *requests: RetrieveRequest) -> list[RetrievalResult]:
@@ -259,6 +275,20 @@ def test_candidates_are_the_evidences_best_and_the_decoders_in_the_order_of_the_
         assert candidate.similarity == pytest.approx(same.similarity, abs=1e-6)
         assert (candidate.title, candidate.surface, candidate.metadata) == (same.title, same.surface, same.metadata)
     assert len(exact) == len(allowed)
+
+
+def test_the_share_in_past_queries_is_that_among_all_that_the_evidence_finds(
+    setting: Setting, decoded: list[Decoded]
+) -> None:
+    ids = dict(zip(("E9", "E40"), setting.index.entities.numbers(["E9", "E40"]).tolist(), strict=True))
+    decoded.clear()
+    request = RetrieveRequest("texas", k=200, shortlist_size=1, beam_size=400)
+    (result,) = setting.answer(request)
+    assert set(ids.values()) <= {*setting.proposed(request), *decoded[0].entities}
+    assert not set(ids.values()) <= set(setting.proposed(request))
+    same = setting.features(request, list(ids.values()))[:, FEATURE_NUMBER["queries.same"]]
+    assert same.tolist() == [0.25, 0.75]
+    check_ranked(setting, request, result, setting.scored(request, decoded[0]))
 
 
 @settings(max_examples=20, deadline=None)
