@@ -79,17 +79,23 @@ def keep_versions_option(prefix: str) -> Callable[[_F], _F]:
     )
 
 
-def talk_options(prefix: str) -> Callable[[_F], _F]:
-    """Return a decorator that adds `threads`, `as_json`, `quiet` and `debug`; `prefix` as above."""
+def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
+    """Return a decorator that adds `threads`, `as_json`, `quiet` and `debug`; `prefix` as above.
+
+    Args:
+        prefix: As in `bad_row_options`.
+        has_threads: Whether the command has a tokenizer of its own to give threads to.
+    """
+    threads = click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        envvar=prefix + "THREADS",
+        show_envvar=True,
+        show_default="all cores",
+        help="Threads of the tokenizer.",
+    )
     return _options(
-        click.option(
-            "--threads",
-            type=click.IntRange(min=1),
-            envvar=prefix + "THREADS",
-            show_envvar=True,
-            show_default="all cores",
-            help="Threads of the tokenizer.",
-        ),
+        *((threads,) if has_threads else ()),
         click.option(
             "--json",
             "as_json",

@@ -27,7 +27,7 @@ from retrieval.limits import Limits
 from retrieval.methods import decode_by_disc, or_abstain
 from retrieval.ranking.ranker import Ranker
 from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE
-from retrieval.scored_methods import Proposed, entities_to_score, scored_answer
+from retrieval.scored_methods import FeatureTable, Proposed, entities_to_score, scored_answer
 from retrieval.stopwatch import Stopwatch
 from retrieval.tallies import all_entities, count_entities
 from retrieval.types import RetrievalResult, RetrieveRequest
@@ -61,6 +61,7 @@ class _Work:
         allowed: Its filter.
         room: Most tokens that may follow its prompt.
         proposed: The entities it scores whatever is decoded; None where it scores nothing.
+        table: The features of these and of those decoded.
         trace: Of its decoder, where that is asked for.
         decoded: What its decoder found.
         scored: The scores.
@@ -71,6 +72,7 @@ class _Work:
     allowed: EntityFilter | None
     room: int | None
     proposed: Proposed | None = None
+    table: FeatureTable | None = None
     trace: Trace | None = None
     decoded: Decoded | None = None
     scored: Scored | None = None
@@ -82,11 +84,6 @@ class _Work:
         request = self.job.request
         is_needed = self.proposed is None or not self.proposed.is_everything or request.explain
         return request.decoding is not None and is_needed
-
-    @property
-    def to_score(self) -> tuple[int, ...]:
-        """The entities to score, once it is decoded."""
-        return () if self.proposed is None else entities_to_score(self.proposed, self.decoded)
 
 
 class BatchAnswerer:
@@ -190,11 +187,11 @@ class BatchAnswerer:
         A request that needs evidence gets its reply where there is none.
         """
         wanting = [work for work in batch if work.job.request.proposals]
-        asked: list[Asked | None] = [None] * len(wanting)
+        asked: Sequence[Asked | GenretError | None] = [None] * len(wanting)
         if self._ranker.can_propose:
-            asked = list(self._ranker.ask([work.job.request.evidence_text for work in wanting]))
-        for work, query in zip(wanting, asked, strict=True):
-            request = work.job.request
+            asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
+        for work, found in zip(wanting, asked, strict=True):
+            request, query = work.job.request, found if isinstance(found, Asked) else None
             few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
             if count_entities(self._index, work.allowed) <= few:
                 work.proposed = Proposed(all_entities(self._index, work.allowed), query)
@@ -202,13 +199,18 @@ class BatchAnswerer:
                 work.reply = reason_to_stop(work.job.cancel)
                 if work.reply is None:
                     allowed = None if work.allowed is None else work.allowed.allowed
-                    found = self._ranker.propose(query, request.proposals, allowed)
-                    work.proposed = Proposed(tuple(found.entities.tolist()), query, found)
+                    best = self._ranker.propose(query, request.proposals, allowed)
+                    work.proposed = Proposed(tuple(best.entities.tolist()), query, best)
             elif request.decoding is None:
-                try:
-                    self._ranker.require(self._index)
-                except GenretError as error:
-                    work.reply = error
+                work.reply = found if isinstance(found, GenretError) else self._refusal()
+
+    def _refusal(self) -> GenretError | None:
+        """Return why no evidence proposes entities; None where some does."""
+        try:
+            self._ranker.require(self._index)
+        except GenretError as error:
+            return error
+        return None
 
     def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
         """Ask the decoder of those that have one."""
@@ -245,7 +247,7 @@ class BatchAnswerer:
             session if len(chosen) == len(batch) else session.select(chosen),
             [work.job.request for work in part],
             [work.allowed for work in part],
-            [work.to_score for work in part],
+            [self._to_score(work) for work in part],
             [work.job.cancel for work in part],
             [work.room for work in part],
         )
@@ -255,12 +257,32 @@ class BatchAnswerer:
             else:
                 work.reply = outcome
 
+    def _to_score(self, work: _Work) -> tuple[int, ...]:
+        """Return the entities to score, once a request is decoded."""
+        if work.proposed is None:
+            return ()
+        table, ranking = self._table_of(work, work.proposed), self._ranker.ranking
+        return entities_to_score(work.job.request, work.proposed, work.decoded, table, ranking)
+
+    def _table_of(self, work: _Work, proposed: Proposed) -> FeatureTable:
+        if work.table is None:
+            work.table = FeatureTable(self._ranker, proposed)
+        return work.table
+
     def _answer_of(self, work: _Work) -> RetrievalResult:
         request = work.job.request
         if work.proposed is None or work.scored is None:
             if work.decoded is None:
                 raise RuntimeError("a request was neither decoded nor scored")
-            return or_abstain(request, work.decoded.answer)
+            missing = self._ranker.missing(None) if request.proposals else ()
+            return or_abstain(request, replace(work.decoded.answer, missing_evidence=missing))
         return scored_answer(
-            self._index, request, work.allowed, work.proposed, work.decoded, work.scored, self._ranker
+            self._index,
+            request,
+            work.allowed,
+            work.proposed,
+            work.decoded,
+            work.scored,
+            self._table_of(work, work.proposed),
+            self._ranker,
         )

@@ -175,7 +175,8 @@ class _Query:
             num_exact_nodes=self._num_exact_nodes,
             num_steps=self._num_steps,
         )
-        return Decoded(answer, tuple(entities), self._unseen)
+        logprobs = {entity: tallies[entity].logprob for entity in entities}
+        return Decoded(answer, tuple(entities), self._unseen, logprobs)
 
     def _wider(self, last: BeamResult) -> BeamParams | None:
         """Return the search with more rows and beams when forms of few entities crowded out the others.

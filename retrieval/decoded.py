@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from retrieval.types import RetrievalResult
 
@@ -16,8 +17,10 @@ class Decoded:
         entities: The entities that were found, the best first: more than the answer lists, as a rule, and
             with `beam` not more than one above `MAX_SHORTLIST_SIZE`.
         unseen: No row that was not found has a better score; inf where nobody knows.
+        logprobs: log P(e | q) of these entities, by the forms that were found.
     """
 
     answer: RetrievalResult
     entities: tuple[int, ...]
     unseen: float
+    logprobs: Mapping[int, float] = field(default_factory=dict)

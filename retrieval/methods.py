@@ -124,7 +124,8 @@ def _disc_found(
         num_steps=result.num_steps,
         seed=request.seed,
     )
-    return Decoded(answer, tuple(entities), math.inf)
+    logprobs = {entity: tallies[entity].logprob for entity in entities}
+    return Decoded(answer, tuple(entities), math.inf, logprobs)
 
 
 def _drawn(owners: Owners, chance: float) -> int:

@@ -16,13 +16,14 @@ import numpy.typing as npt
 from retrieval.decoded import Decoded
 from retrieval.entity_scorer import Scored
 from retrieval.entity_scores import EntityScore, is_proven
-from retrieval.evidence.evidence import FEATURE_NUMBER, VECTORS, Asked
+from retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, Asked
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.order import best_first
 from retrieval.index.reader import Index
 from retrieval.methods import or_abstain
+from retrieval.ranking.model import Ranking
 from retrieval.ranking.ranker import Proposals, Ranker
-from retrieval.request_checks import MAX_SHORTLIST_SIZE
+from retrieval.request_checks import DEFAULT_NUM_RANKED, MAX_SHORTLIST_SIZE
 from retrieval.tallies import candidate, count_entities, possible
 from retrieval.types import RetrievalResult, RetrieveRequest
 
@@ -49,11 +50,60 @@ class Proposed:
         return self.proposals is None
 
 
-def entities_to_score(proposed: Proposed, decoded: Decoded | None) -> tuple[int, ...]:
-    """Return the entities of both: those proposed first, then the best of those decoded."""
+class FeatureTable:
+    """The features of a query's entities, found when they are asked for.
+
+    Args:
+        ranker: Of the index.
+        proposed: The query, and what is known of those proposed.
+    """
+
+    def __init__(self, ranker: Ranker, proposed: Proposed) -> None:
+        self._ranker = ranker
+        self._proposed = proposed
+        self._rows: dict[int, npt.NDArray[np.float32]] = {}
+        if proposed.proposals is not None:
+            pairs = zip(proposed.proposals.entities.tolist(), proposed.proposals.features, strict=True)
+            self._rows = dict(pairs)
+
+    @property
+    def has_similarities(self) -> bool:
+        """Whether there are vectors that the query was compared with."""
+        asked = self._proposed.asked
+        return asked is not None and VECTORS in self._ranker.evidence.kinds and asked.vector is not None
+
+    def of(self, entities: list[int]) -> npt.NDArray[np.float32]:
+        """Return the features of some entities. Shape: (len(entities), number of features)."""
+        asked = self._proposed.asked
+        missing = [entity for entity in entities if entity not in self._rows]
+        if missing and asked is not None:
+            features = self._ranker.evidence.features(asked, np.array(missing, np.int64))
+            self._rows.update(zip(missing, features, strict=True))
+        width = len(FEATURE_NUMBER)
+        return np.array([self._rows[entity] for entity in entities], np.float32).reshape(len(entities), width)
+
+
+def entities_to_score(
+    request: RetrieveRequest,
+    proposed: Proposed,
+    decoded: Decoded | None,
+    table: FeatureTable,
+    ranking: Ranking,
+) -> tuple[int, ...]:
+    """Return the entities of both that are worth scoring: those proposed, then the best of those decoded.
+
+    Where the ranking makes the order, those that can be among the first of it: they are put in order by what
+    the decoder found of each so far, one that it did not find counting as the worst that it did.
+    """
     if decoded is None or proposed.is_everything:
         return proposed.entities
-    return tuple(dict.fromkeys([*proposed.entities, *decoded.entities[:MAX_SHORTLIST_SIZE]]))
+    every = list(dict.fromkeys([*proposed.entities, *decoded.entities[:MAX_SHORTLIST_SIZE]]))
+    most = max(request.k, request.shortlist_size or DEFAULT_NUM_RANKED)
+    if not request.is_ranked or len(every) <= most:
+        return tuple(every)
+    worst = min(decoded.logprobs.values(), default=LEAST_LOGPROB)
+    scores = ranking.rank(table.of(every), [decoded.logprobs.get(entity, worst) for entity in every]).scores
+    return tuple(every[i] for i in np.argsort(-scores, kind="stable")[:most].tolist())
 
 
 def scored_answer(
@@ -63,6 +113,7 @@ def scored_answer(
     proposed: Proposed,
     decoded: Decoded | None,
     scored: Scored,
+    table: FeatureTable,
     ranker: Ranker,
 ) -> RetrievalResult:
     """Return the answer to a request whose entities were scored.
@@ -74,13 +125,13 @@ def scored_answer(
         proposed: What the evidence proposed, or all entities allowed.
         decoded: What the decoder found; None where none was asked.
         scored: The scores of `entities_to_score`.
+        table: The features of its entities.
         ranker: Of the index.
     """
     entity_score = EntityScore(request.aggregation == "max", request.length_penalty)
     scores = possible({number: entity_score.of(tally) for number, tally in scored.tallies.items()})
     weight = request.similarity_weight
     is_ranked = request.is_ranked and proposed.asked is not None
-    table = _Table(ranker, proposed)
     ranked, place = None, {number: i for i, number in enumerate(scores)}
     if is_ranked:
         logprobs = [scored.tallies[number].logprob for number in scores]
@@ -111,7 +162,7 @@ def scored_answer(
         num_scored=scored.num_forms,
         shortlist_size=len(proposed.entities),
         nothing_fits=None if ranked is None else ranked.nothing,
-        missing_evidence=() if proposed.asked is None else ranker.missing(proposed.asked),
+        missing_evidence=ranker.missing(proposed.asked),
     )
     if is_ranked:
         return or_abstain(request, replace(answer, certified=None))
@@ -124,34 +175,6 @@ def scored_answer(
     num_entities = count_entities(index, allowed)
     proven = is_proven(index, scored.tallies, request.k, entity_score, decoded.unseen, num_entities)
     return replace(answer, certified=proven)
-
-
-class _Table:
-    """The features of a query's entities, found when they are asked for."""
-
-    def __init__(self, ranker: Ranker, proposed: Proposed) -> None:
-        self._ranker = ranker
-        self._proposed = proposed
-        self._rows: dict[int, npt.NDArray[np.float32]] = {}
-        if proposed.proposals is not None:
-            pairs = zip(proposed.proposals.entities.tolist(), proposed.proposals.features, strict=True)
-            self._rows = dict(pairs)
-
-    @property
-    def has_similarities(self) -> bool:
-        """Whether there are vectors that the query was compared with."""
-        asked = self._proposed.asked
-        return asked is not None and VECTORS in self._ranker.evidence.kinds and asked.vector is not None
-
-    def of(self, entities: list[int]) -> npt.NDArray[np.float32]:
-        """Return the features of some entities. Shape: (len(entities), number of features)."""
-        asked = self._proposed.asked
-        missing = [entity for entity in entities if entity not in self._rows]
-        if missing and asked is not None:
-            features = self._ranker.evidence.features(asked, np.array(missing, np.int64))
-            self._rows.update(zip(missing, features, strict=True))
-        width = len(FEATURE_NUMBER)
-        return np.array([self._rows[entity] for entity in entities], np.float32).reshape(len(entities), width)
 
 
 def _decoded_part(

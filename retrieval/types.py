@@ -71,8 +71,8 @@ class RetrieveRequest:
         explain: Whether the result says what the model was asked on the way (`RetrievalResult.explanation`).
             The answer is the same. Excludes `adaptive`, and a `beam_size` above 1 with `disc`.
         shortlist_size: `shortlist`, `auto`: entities that the evidence proposes, in [1, 2000]; None: 100 with
-            `shortlist`, 24 with `auto`. Where the filter allows no more, all of them are scored, and no
-            decoder is asked.
+            `shortlist`, 24 with `auto`. Where the filter allows no more (100 with None), all of them are
+            scored, and no decoder is asked.
         decoder: `auto`: "beam" or "disc", whose options are valid then; None: "beam".
         vector_weight: `shortlist`, `auto`: what a vector similarity of 1 adds to the log-probabilities by
             which candidates are put in order, in [0, 1000]; None: 0. With `auto` it takes the place of the
@@ -268,7 +268,7 @@ class Timings:
         prefill_ms: Of running the prompts.
         decode_ms: Of the decoder.
         total_ms: Of everything.
-        shortlist_ms: Of asking the vectors.
+        shortlist_ms: Of asking the evidence, and of putting candidates in order.
         score_ms: Of scoring the surface forms of shortlists.
     """
 

@@ -36,6 +36,9 @@ COMMANDS = {
     "rollback": LazyCommand(
         "index_builder.rollback_cli", "rollback_command", "Make an earlier version of an index live again."
     ),
+    "tune": LazyCommand(
+        "service.commands.tune", "tune_command", "Fit how an index ranks its candidates to labelled queries."
+    ),
     "inspect": LazyCommand("retrieval.index.cli", "inspect_command", "Say what is in an index."),
     "verify": LazyCommand("retrieval.index.cli", "verify_command", "Check every byte of an index."),
     "train": LazyCommand("retrieval.training.cli", "train_command", "Train or fine-tune a model."),

@@ -10,10 +10,10 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from index_builder.config import BuildOptions
 from index_builder.build import build_index
+from index_builder.config import BuildOptions
 from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, Evidence
-from retrieval.evidence.field import Counted, Field, write_field, write_queries
+from retrieval.evidence.field import Counted, Field, query_blocks, text_blocks, write_blocks
 from retrieval.evidence.making import make_fields
 from retrieval.evidence.postings import Lookup
 from retrieval.evidence.terms import Characters, fold_all
@@ -23,8 +23,8 @@ from retrieval.sources.columns import ColumnMapping
 from tests.index_fixtures import character_tokenizer, write_titles
 
 WORDS = [
-    "red", "blue", "green", "dog", "cat", "house", "river", "old", "new", "town", "of", "the", "über", "straße",
-    "東京", "Łódź", "a", "1984", "km", "king", "queen", "jungle", "book", "film", "water", "stone",
+    "red", "blue", "green", "dog", "cat", "house", "river", "old", "new", "town", "of", "the", "über",
+    "straße", "東京", "Łódź", "a", "1984", "km", "king", "queen", "jungle", "book", "film", "water", "stone",
 ]  # fmt: skip
 HEADER = "entity_id\ttitle\taliases\tdescription\tplot\tfame"
 
@@ -54,7 +54,7 @@ def field_of(
     path = folder / "field.arrow"
     path.unlink(missing_ok=True)
     pieces = [(owners[at : at + batch], texts[at : at + batch]) for at in range(0, len(texts), batch)]
-    assert list(write_field(path, pieces))[-1:] == [len(texts)][: len(texts)]
+    assert list(write_blocks(path, text_blocks(pieces), False))[-1:] == [len(texts)][: len(texts)]
     most = num_entities or int(owners.max(initial=-1)) + 1
     return Field.read(pa.py_buffer(path.read_bytes()), path.name, most)
 
@@ -65,7 +65,7 @@ def queries_field_of(
     path = folder / "past.arrow"
     path.unlink(missing_ok=True)
     batches = [(np.array([entity]), [mine]) for entity, mine in queries]
-    list(write_queries(path, batches))
+    list(write_blocks(path, query_blocks(batches), True))
     return Field.read(pa.py_buffer(path.read_bytes()), path.name, num_entities, has_queries=True)
 
 
@@ -102,7 +102,9 @@ def look_up(field: Field, query: str) -> tuple[Lookup, Lookup]:
     return field.look_up(np.unique(characters.words().term), np.unique(characters.letters().term))
 
 
-def build_catalogue(folder: Path, lines: Sequence[str], header: str = HEADER, weight: str | None = None) -> Path:
+def build_catalogue(
+    folder: Path, lines: Sequence[str], header: str = HEADER, weight: str | None = None
+) -> Path:
     """Build an index of a TSV file, tokens being characters; it has no evidence."""
     source = write_titles(folder / "titles.tsv", [header, *lines])
     tokenizer = character_tokenizer("".join(lines))
@@ -128,5 +130,3 @@ def evidence_of(
         if file in names
     }
     return Evidence(index, fields.get(NAMES), fields.get(TEXTS), fields.get(QUERIES))
-
-

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from decoding.cancellation import CancelToken
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
-from retrieval.vectors.shortlist import Shortlist
+from retrieval.vectors.searching import Shortlist
 from retrieval.vectors.shortlister import Shortlister
 
 
@@ -56,13 +56,22 @@ class MadeUpVectors:
             lists.append(Shortlist(order[:size], alike[order[:size]]))
         return lists
 
-    def similarities(self, text: str, entities: Sequence[int]) -> npt.NDArray[np.float32]:
-        return self.all_similarities(text)[list(entities)]
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return np.stack([self.query(text) for text in texts])
+
+    def similarities(
+        self, vector: npt.NDArray[np.float32], entities: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        return (self._vectors @ vector).astype(np.float32)[entities]
 
     def all_similarities(self, text: str) -> npt.NDArray[np.float32]:
         """Return how alike a query and every entity are. Shape: (num_entities,)."""
+        return (self._vectors @ self.query(text)).astype(np.float32)
+
+    def query(self, text: str) -> npt.NDArray[np.float32]:
+        """Return the vector of a query. Shape: (8,)."""
         query = np.random.default_rng(zlib.crc32(text.encode())).normal(size=8)
-        return (self._vectors @ _unit(query[None])[0]).astype(np.float32)
+        return _unit(query[None])[0].astype(np.float32)
 
 
 def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -46,7 +46,5 @@ def drawn_examples(
         kept = np.ones(candidates, np.bool_)
         if rng.random() < nothing_share:
             kept = ~right
-        examples.append(
-            Example(features[kept], right[kept], None if logprobs is None else logprobs[kept])
-        )
+        examples.append(Example(features[kept], right[kept], None if logprobs is None else logprobs[kept]))
     return examples

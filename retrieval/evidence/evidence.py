@@ -89,6 +89,8 @@ FEATURE_NUMBER = {str(feature): number for number, feature in enumerate(FEATURES
 # From so many words on a query is as long as any, for `query length` = log(words) / log(16).
 _LONG_QUERY = 16
 LEAST_LOGPROB = -40.0
+# From this likeness on a name may be the query with typing errors.
+_CLOSE = 0.75
 _EDGES = re.compile(r"\W+")
 # Candidates described at once: their texts are read and looked through.
 _BLOCK = 1024
@@ -294,10 +296,12 @@ def _describe_names(asked: Asked, names: Sequence[str], field: Field) -> FloatAr
     text = f" {_EDGES.sub(' ', asked.text).strip()} "
     plain_names = [_EDGES.sub(" ", name).strip() for name in names]
     length = np.log1p([len(name) for name in folded])
+    likeness = process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0]
     columns = [
         _overlap(of_words, words, len(names)) * _factor(of_words, field.words, len(names)),
         _overlap(characters.letters(), letters, len(names)) / _total(letters),
-        process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0],
+        likeness,
+        np.maximum(likeness - _CLOSE, 0) / (1 - _CLOSE),
         [name.startswith(asked.folded) for name in folded],
         [name != "" and f" {name} " in text for name in plain_names] * length,
         [name == asked.folded for name in folded],

@@ -173,8 +173,8 @@ class Field:
             has_queries: Whether it is the field of past queries.
 
         Raises:
-            IndexFormatError: it is no such file, or its parts do not fit together. The lists themselves are not
-                read: a wrong place in one finds a wrong text, or none.
+            IndexFormatError: it is no such file, or its parts do not fit together. The lists themselves are
+                not read: a wrong place in one finds a wrong text, or none.
         """
         batches = stored_blocks(data, name, has_queries)
         words, letters = ([_block_of(batch, kind, name) for batch in batches] for kind in (WORDS, LETTERS))
@@ -234,7 +234,7 @@ class Field:
         ]
 
     def sample_queries(self, count: int, random: Random) -> list[tuple[int, list[Counted]]]:
-        """Return some entities that have past queries, in order, with these; the same for the same seed."""
+        """Return some entities that have past queries, in order, with these; drawn by `random`."""
         places = np.array(sorted(random.sample(range(self.num_texts), min(count, self.num_texts))), np.int64)
         mine = places if self.owner is None else self.owner[places].astype(np.int64)
         return list(zip(mine.tolist(), self.queries_of(mine), strict=True))

@@ -113,7 +113,11 @@ class Postings:
         return Lookup(terms, begin, end, idf.astype(np.float32), count > 0)
 
     def search(
-        self, lookup: Lookup, size: int, owner: IntArray | None = None, allowed: Mask | None = None
+        self,
+        lookup: Lookup,
+        size: int,
+        owner: npt.NDArray[np.int32] | None = None,
+        allowed: Mask | None = None,
     ) -> tuple[IntArray, FloatArray]:
         """Return the best texts, best first, and their scores; equal ones by number.
 
@@ -137,7 +141,7 @@ class Postings:
             count = best_of_block(totals, block.length, self.length_factor, least, *room)
             if not count:
                 continue
-            place, score = room[0][:count] + i * BLOCK_TEXTS, room[1][:count].copy()
+            place, score = room[0][:count].astype(np.int64) + i * BLOCK_TEXTS, room[1][:count].copy()
             if allowed is not None:
                 kept = allowed[place if owner is None else owner[place]]
                 place, score = place[kept], score[kept]

@@ -102,10 +102,11 @@ class Characters:
         return _distinct(_mixed(np.add.reduceat(parts, begins)), self._text[begins])
 
     def letters(self) -> Terms:
-        """Return the runs of three characters whose middle one is a letter: words have a blank at each end."""
+        """Return the runs of three characters around each letter: words have a blank at each end."""
         middle = np.flatnonzero(self._inside)
         codes = self._codes
-        packed = (codes[middle - 1] << np.uint64(42)) | (codes[middle] << np.uint64(21)) | codes[middle + 1]
+        packed: npt.NDArray[np.uint64] = codes[middle - 1] << np.uint64(42)
+        packed |= (codes[middle] << np.uint64(21)) | codes[middle + 1]
         return _distinct(_mixed(packed), self._text[middle])
 
 

@@ -171,8 +171,7 @@ def vector_lines(facts: Mapping[str, Any]) -> list[str]:
     measured = "recall was not measured"
     if facts["recall_queries"]:
         measured = (
-            f"finds {facts['recall']:.1%} of the 100 that a flat index finds "
-            f"({_texts(facts['recall_queries'])} asked)"
+            f"keeps {facts['recall']:.1%} of what full effort finds ({_texts(facts['recall_queries'])} asked)"
         )
     return [*lines, f"{trained}{effort}; {measured}"]
 

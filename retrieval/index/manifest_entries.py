@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from retrieval.index.layout import RESERVED_COLUMNS, MetadataType, rows_file
 
-Operation = Literal["build", "update"]
+Operation = Literal["build", "update", "tune"]
 
 # A manifest is read at every opening: an index that is updated every hour must not carry a book with it.
 MAX_HISTORY = 1000
@@ -140,9 +140,10 @@ class VectorsEntry:
         effort: Search effort in force, measured when the vectors were made: cells visited, or candidates kept
             by hnsw; 0 where everything is looked at.
         sample: Vectors that the quantisers were trained on; 0 where nothing is trained.
-        recall: Share of the 100 nearest texts by Flat search that this index finds, measured with
-            `recall_queries` texts of the catalogue with typing errors; 1 for Flat.
-        recall_queries: How many; 0 where nothing was measured.
+        recall: Share of the known items found first with `effort`, of those found first with full effort;
+            up to format version 5 the share of the 100 nearest texts that are found. 1 where everything is
+            looked at.
+        recall_queries: How many known items there were; 0 where nothing was measured.
         seed: Of everything random in it.
 
     Raises:
@@ -211,10 +212,10 @@ class EvidenceEntry:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One step on the way to a version: the build, or an update.
+    """One step on the way to a version: the build, an update, or a ranking fitted anew.
 
     Attributes:
-        operation: "build" or "update".
+        operation: "build", "update" or "tune".
         parent: Id of the version it started from; "" for a build.
         sources: The input files; `bytes` and `xxh3_128` are those of their content.
         options: Options that shaped the data.

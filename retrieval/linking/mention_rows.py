@@ -49,7 +49,7 @@ class MentionRows:
 
     Raises:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.
-        GenretError: the vectors of the index cannot be used, or it has none and the method needs them.
+        GenretError: evidence of the index cannot be used, or it has none and the method needs some.
     """
 
     def __init__(
@@ -185,8 +185,7 @@ def _check_evidence(retriever: Retriever, options: LinkOptions) -> None:
     """
     if not options.asks_evidence:
         return
-    for problem in retriever.ranker.problems.values():
-        raise problem
+    retriever.ranker.require_all()
     only_named = options.candidates == "named" or (options.candidates, options.mentions) == ("auto", "found")
     few = retriever.index.num_entities <= (options.shortlist_size or DEFAULT_SHORTLIST_SIZE)
     if options.method == "shortlist" and not only_named and not few:

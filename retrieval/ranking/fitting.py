@@ -1,4 +1,4 @@
-"""Fitting a ranking to queries whose answers are known: two convex problems, seconds for thousands of queries."""
+"""Fitting a ranking to queries whose answers are known: two convex problems."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ class Example:
 
     Attributes:
         features: Of the candidates. Shape: (n, number of features), float32.
-        right: Which candidates are right; none where nothing of the index is, or it was not found. Shape: (n,).
+        right: Which candidates are right; none where nothing is, or it was not found. Shape: (n,).
         logprobs: log P(e | q) of the candidates, or None without a model. Shape: (n,).
         weight: How much the query counts.
+        is_nothing: Whether nothing of the index is meant, rather than something that was not found.
     """
 
     features: npt.NDArray[np.float32]
     right: npt.NDArray[np.bool_]
     logprobs: FloatArray | None = None
     weight: float = 1.0
+    is_nothing: bool = False
 
     def table(self) -> FloatArray:
         """Return the features, those of the model filled in."""
@@ -135,8 +137,8 @@ def _log_sums(
 def _fit_nothing(examples: Sequence[Example], weights: FloatArray) -> FloatArray:
     """Fit what says that nothing fits: every answered query counts again as if its entity were not there.
 
-    The share of queries for nothing is that of the examples without a right candidate, or `NOTHING_SHARE` where
-    they are fewer.
+    The share of queries for nothing is that of the examples without a right candidate, or `NOTHING_SHARE`
+    where they are fewer.
     """
     rows, labels, shares = [], [], []
     for example in examples:
@@ -150,25 +152,23 @@ def _fit_nothing(examples: Sequence[Example], weights: FloatArray) -> FloatArray
                 rows.append(nothing_features(table[kept], scores, example.logprobs is not None))
                 labels.append(is_nothing)
                 shares.append(share)
-    table, is_nothing, counts = np.array(rows), np.array(labels), np.array(shares)
-    answered = counts[~is_nothing].sum()
+    table, nothing, counts = np.array(rows), np.array(labels), np.array(shares)
+    answered = counts[~nothing].sum()
     unanswered = sum(example.weight for example in examples if len(example.right) and not example.right.any())
     share = max(NOTHING_SHARE, unanswered / (unanswered + answered))
-    counts = np.where(is_nothing, share / counts[is_nothing].sum(), (1 - share) / answered) * counts
+    counts = np.where(nothing, share / counts[nothing].sum(), (1 - share) / answered) * counts
     middle, spread = table.mean(axis=0), table.std(axis=0)
     middle[0], spread[0] = 0.0, 1.0
     used = np.flatnonzero(spread > 1e-6)
     scaled = (table[:, used] - middle[used]) / spread[used]
-    signs = np.where(is_nothing, 1.0, -1.0)
+    signs = np.where(nothing, 1.0, -1.0)
 
     def loss(weights: FloatArray) -> tuple[float, FloatArray]:
         odds = scaled @ weights
         value = float(counts @ np.logaddexp(0, -signs * odds)) + _NOTHING_RIDGE * float(
             weights[1:] @ weights[1:]
         )
-        slope = scaled.T @ (counts * (expit(odds) - is_nothing)) + 2 * _NOTHING_RIDGE * np.append(
-            0, weights[1:]
-        )
+        slope = scaled.T @ (counts * (expit(odds) - nothing)) + 2 * _NOTHING_RIDGE * np.append(0, weights[1:])
         return value, slope
 
     found = minimize(loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", options={"maxiter": 500})

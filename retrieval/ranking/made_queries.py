@@ -28,8 +28,9 @@ _AROUND = """
     they this to was were what when where which while who whose why will with won written year years
 """.split()  # noqa: SIM905 - a list literal would fill a page
 _QUESTIONS = (
-    "what is {}", "who is {}", "who was {}", "where is {}", "tell me about {}", "how old is {}", "when was {} made",
-    "what is the name of the one who made {}", "which works of {} are known", "history of {}",
+    "what is {}", "who is {}", "who was {}", "where is {}", "tell me about {}", "how old is {}",
+    "when was {} made", "what is the name of the one who made {}", "which works of {} are known",
+    "history of {}",
 )  # fmt: skip
 
 
@@ -40,7 +41,7 @@ class MadeQuery:
     Attributes:
         text: The query.
         entity: Number of the entity it was made for.
-        name: The name that it was made from: whoever has the same is right too. "" where it was made from none.
+        name: The name that it was made from: whoever has the same is right too; "" for none.
         recipe: How it was made, in words.
     """
 
@@ -115,13 +116,9 @@ def make_queries(
 
 
 def _from_names(index: Index, count: int, random: Random) -> Iterator[MadeQuery]:
-    texts = EntityTexts(index)
     chosen = _draw(index, count, random)
-    batch = texts.of(np.unique(chosen))
-    names: dict[int, list[str]] = {}
-    for number, text in zip(batch.numbers.tolist(), batch.texts, strict=True):
-        names.setdefault(number, []).append(text)
-    strangers = [word for text in batch.texts for word in text.split()]
+    names = _by_entity(EntityTexts(index), chosen)
+    strangers = [word for mine in names.values() for text in mine for word in text.split()]
     recipes = [(name, make) for name, _, make in NAME_RECIPES]
     shares = [share for _, share, _ in NAME_RECIPES]
     for number in chosen.tolist():
@@ -140,14 +137,25 @@ def _from_names(index: Index, count: int, random: Random) -> Iterator[MadeQuery]
 
 
 def _from_texts(index: Index, columns: Sequence[str], count: int, random: Random) -> Iterator[MadeQuery]:
-    texts = EntityTexts(index, columns, has_names=False)
-    batch = texts.of(np.unique(_draw(index, count, random)))
-    for number, text in zip(batch.numbers.tolist(), batch.texts, strict=True):
-        part = shorten(text, random)
+    chosen = _draw(index, count, random)
+    texts = _by_entity(EntityTexts(index, columns, has_names=False), chosen)
+    for number in chosen.tolist():
+        if number not in texts:
+            continue
+        part = shorten(random.choice(texts[number]), random)
         if random.random() < 0.5:
             part = _reordered(" ".join(part.split()[:8]), random)
         if part.strip():
             yield MadeQuery(recase(part, random), number, "", "a part of the texts")
+
+
+def _by_entity(texts: EntityTexts, entities: IntArray) -> dict[int, list[str]]:
+    """Return the texts of entities; without those that have none."""
+    batch = texts.of(np.unique(entities))
+    found: dict[int, list[str]] = {}
+    for number, text in zip(batch.numbers.tolist(), batch.texts, strict=True):
+        found.setdefault(number, []).append(text)
+    return found
 
 
 def _from_queries(evidence: Evidence, count: int, random: Random) -> Iterator[MadeQuery]:

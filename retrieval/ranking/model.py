@@ -97,7 +97,9 @@ class Ranking:
     nothing: FloatArray
     provenance: Provenance | None = None
 
-    def rank(self, features: npt.NDArray[np.float32], logprobs: Sequence[float] | None = None) -> Ranked:
+    def rank(
+        self, features: npt.NDArray[np.float32], logprobs: Sequence[float] | FloatArray | None = None
+    ) -> Ranked:
         """Weigh candidates.
 
         Args:
@@ -146,7 +148,7 @@ class Ranking:
                 provenance = Provenance(**told)
             weights = vector_of(value["weights"], [str(feature) for feature in FEATURES])
             return cls(weights, vector_of(value["nothing"], NOTHING_FEATURES), provenance)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise IndexFormatError(f"{where}: not a ranking: {error!r}") from error
 
 

@@ -73,6 +73,7 @@ class Ranker:
         self.alone = alone
         self.is_weighed = is_weighed
         self.problems = {**evidence.problems, **({} if problem is None else {RANKING: problem})}
+        self._has_warned = False
 
     @classmethod
     def open(
@@ -129,21 +130,37 @@ class Ranker:
         """
         if self.can_propose:
             return
-        for problem in self.problems.values():
-            raise _another(problem)
+        self.require_all()
         raise EvidenceMissingError(
             f"the index {index.path} has no evidence that proposes entities, which the method shortlist "
             "needs; add some with: genret update INDEX --evidence all"
         )
 
-    def ask(self, texts: Sequence[str]) -> list[Asked]:
-        """Look up queries; of one that the encoder fails for, without its vector."""
+    def require_all(self) -> None:
+        """Refuse to go on without evidence that the index has, or without its ranking.
+
+        Raises:
+            GenretError: some of it cannot be used.
+        """
+        for problem in self.problems.values():
+            raise _another(problem)
+
+    def ask(self, texts: Sequence[str]) -> Sequence[Asked | GenretError]:
+        """Look up queries.
+
+        A query that the encoder fails for is looked up without its vector. Where nothing but vectors proposes
+        entities, it gets the error.
+        """
         try:
             return self.evidence.ask(texts)
         except GenretError as error:
             if len(texts) > 1:  # one text that cannot be embedded must not take the others down
                 return [self.ask([text])[0] for text in texts]
-            _LOG.warning("an encoder failed, and a request is answered without vectors: %s", error)
+            if not self._has_warned:  # of further failures answers tell, by `missing_evidence`
+                self._has_warned = True
+                _LOG.warning("an encoder failed, and a request is answered without vectors: %s", error)
+            if not self.evidence.fields:
+                return [error.with_traceback(None)]
             return self.evidence.ask(texts, with_vectors=False)
 
     def propose(self, asked: Asked, size: int, allowed: Mask | None = None) -> Proposals:
@@ -159,9 +176,13 @@ class Ranker:
         order = np.lexsort((entities, -self.alone.rank(features).scores))[:size]
         return Proposals(asked, entities[order], features[order])
 
-    def missing(self, asked: Asked) -> tuple[str, ...]:
-        """Return the kinds of evidence that the index has and that this answer goes without."""
-        blind = self.evidence.vectors is not None and asked.vector is None
+    def missing(self, asked: Asked | None) -> tuple[str, ...]:
+        """Return the kinds of evidence that the index has and that an answer goes without.
+
+        Args:
+            asked: The query; None where there is no evidence to ask, or the encoder failed and is alone.
+        """
+        blind = self.evidence.vectors is not None and (asked is None or asked.vector is None)
         return tuple(sorted({*self.problems, *([VECTORS] if blind else [])}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,42 @@ def example_of(query: Labelled, evidence: Evidence, decode: Decode | None = None
     if query.name:
         (called,) = evidence.ask([query.name])
         right |= evidence.features(called, entities)[:, FEATURE_NUMBER["names.whole"]] == 1
-    return Example(evidence.features(asked, entities, without_same=True), right, logprobs, query.weight)
+    features = evidence.features(asked, entities, without_same=True)
+    return Example(features, right, logprobs, query.weight, is_nothing=not query.entities)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a ranking makes of one query.
+
+    Attributes:
+        place: How many wrong candidates are in front of the best right one, equal ones counted; infinite
+            where no candidate is right.
+        loss: -log P of the right entities, or that nothing fits where nothing is right; at most 20.
+        sure: The probability of the first candidate.
+        nothing: P(nothing fits).
+        without: P(nothing fits) had the right candidates not been there; NaN where none is right.
+    """
+
+    place: float
+    loss: float
+    sure: float
+    nothing: float
+    without: float
+
+
+def outcome_of(ranking: Ranking, example: Example) -> Outcome:
+    """Return what a ranking makes of a query."""
+    right, logprobs = example.right, example.logprobs
+    ranked = ranking.rank(example.features, logprobs)
+    probability = ranked.nothing if example.is_nothing else float(ranked.probabilities[right].sum())
+    place, without = math.inf, math.nan
+    if right.any():
+        place = float((ranked.scores[~right] >= ranked.scores[right].max()).sum())
+        others = None if logprobs is None else logprobs[~right]
+        without = ranking.rank(example.features[~right], others).nothing
+    loss = min(-math.log(max(probability, 1e-12)), 20.0)
+    return Outcome(place, loss, float(ranked.probabilities.max(initial=0)), ranked.nothing, without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +117,14 @@ class Quality:
 
 def quality_of(ranking: Ranking, examples: Sequence[Example]) -> Quality:
     """Return how well a ranking does."""
-    places, losses, sure = [], [], []
-    for example in examples:
-        logprobs = None if example.logprobs is None else example.logprobs.tolist()
-        ranked = ranking.rank(example.features, logprobs)
-        right = example.right
-        best = ranked.scores[right].max(initial=-np.inf)
-        places.append(int((ranked.scores[~right] >= best).sum()) if right.any() else len(right) + 10)
-        losses.append(min(-np.log(max(float(ranked.probabilities[right].sum()), 1e-12)), 20.0))
-        sure.append(float(ranked.probabilities.max(initial=0)))
-    firsts = np.array(places) == 0
+    outcomes = [outcome_of(ranking, example) for example in examples]
+    places = np.array([outcome.place for outcome in outcomes])
     count = max(len(places), 1)
     return Quality(
-        (float(firsts.sum()) / count, float((np.array(places) < 10).sum()) / count),
-        float(np.mean(losses)) if losses else 0.0,
-        calibration_error(np.array(sure), firsts),
-        firsts,
+        (float((places < 1).sum()) / count, float((places < 10).sum()) / count),
+        float(np.mean([outcome.loss for outcome in outcomes])) if outcomes else 0.0,
+        calibration_error(np.array([outcome.sure for outcome in outcomes]), places < 1),
+        places < 1,
     )
 
 

@@ -202,6 +202,7 @@ def _taken_over(vectors: Any, entry: VectorsEntry, renumbered: IntArray, count: 
         goes = np.packbits(renumbered < 0, bitorder="little")
         # The list's own removal moves codes as they are.
         inner_cells(vectors).remove_ids(faiss.IDSelectorBitmap(goes))
+        _clear_free_places(inner_cells(vectors))
         for ids in stored_ids(vectors):
             ids[:] = renumbered[ids]
         vectors.ntotal = inner_cells(vectors).ntotal
@@ -217,3 +218,21 @@ def _taken_over(vectors: Any, entry: VectorsEntry, renumbered: IntArray, count: 
             part = kept[begin : begin + _BLOCK]
             fresh.add_with_ids(np.ascontiguousarray(rows[part]), renumbered[ids[part]])
     return fresh
+
+
+def _clear_free_places(cells: Any) -> None:
+    """Put zeros where a removal has left places free in blocks of packed codes.
+
+    faiss 1.15 leaves the old codes there, and adds new ones by "or": the union of both would be compared.
+    """
+    faiss = load_faiss()
+    lists = faiss.downcast_InvertedLists(cells.invlists)
+    if not isinstance(lists, faiss.BlockInvertedLists):
+        return
+    zero = np.zeros(lists.packer.code_size, np.uint8)
+    for cell in range(cells.nlist):
+        num_blocks, used = divmod(lists.list_size(cell), lists.n_per_block)
+        if used:
+            codes = faiss.rev_swig_ptr(lists.get_codes(cell), (num_blocks + 1) * lists.block_size)
+            for place in range(used, lists.n_per_block):
+                lists.packer.pack_1(zero, place, codes[None, num_blocks * lists.block_size :])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from retrieval.durable import appearing, writing
 from retrieval.errors import EvidenceMissingError, IndexFormatError, InputError, MissingExtraError
 from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest_entries import OLD_VECTOR_METHODS, VectorsEntry
 from retrieval.index.reader import Index
 
 if TYPE_CHECKING:
@@ -266,9 +266,9 @@ def vectors_entry(index: Index) -> VectorsEntry:
     entry = index.vectors
     if entry is None:
         raise EvidenceMissingError(f"{index.path}: the index was built without vectors")
-    if entry.method == "lexical":
+    if entry.method in OLD_VECTOR_METHODS:
         raise IndexFormatError(
-            f"{VECTORS_FILE}: made by the method lexical, which this version no longer has; "
+            f"{VECTORS_FILE}: made by the method {entry.method}, which this version no longer has; "
             "make vectors anew with genret update INDEX --vectors encoder:MODEL"
         )
     return entry

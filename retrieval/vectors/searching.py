@@ -129,7 +129,8 @@ class VectorSearcher:
         if query.any():
             allowed = np.zeros(self._num_entities, np.bool_)
             allowed[numbers] = True
-            found = self._widen(query, len(numbers), allowed, 1, 0)
+            texts = 1 + 2 * self._index.ntotal / self._num_entities
+            found = self._widen(query, len(numbers), allowed, 1, 0, texts)
             values[np.searchsorted(numbers, found.entities)] = found.similarities
         return values[back]
 
@@ -148,14 +149,20 @@ class VectorSearcher:
         return None
 
     def _widen(
-        self, query: FloatArray, wanted: int, allowed: Mask | None, share: float, effort: int
+        self,
+        query: FloatArray,
+        wanted: int,
+        allowed: Mask | None,
+        share: float,
+        effort: int,
+        texts: float = 1.25,
     ) -> _Found:
-        """Search for ever more texts, with ever more effort, until enough entities are found."""
+        """Search for ever more texts, at first `texts` an entity, until enough entities are found."""
         total = int(self._index.ntotal)
         most = self._most_effort()
         # The fewer are allowed, the fewer of them lie in a cell. 0: everything is looked at.
         effort = min(math.ceil(effort / share), most) if effort else most
-        k = min(wanted + wanted // 4 + 1, total)
+        k = min(int(wanted * texts) + 1, total)
         while True:
             effort = min(max(effort, k), most) if self._is_graph else effort
             ids, values = self._ask(query, k, allowed, effort)

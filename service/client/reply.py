@@ -74,12 +74,12 @@ class VectorsInfo:
     """The vectors of an index as a server has them.
 
     Attributes:
-        method: What made them: "lexical", "encoder" or "sentence-transformers".
+        method: What made them: "encoder" or "sentence-transformers".
         kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
         dimensions: Length of a vector.
         count: Number of vectors.
         bytes: Size of their file, which is mapped.
-        recall: Share of the 100 nearest texts that a search finds; None where nobody measured.
+        recall: Share of the known items that a search keeps first; None where nobody measured.
         usable: Whether they can be used.
         problem: Why not; empty where they can.
     """

@@ -65,12 +65,12 @@ class VectorsDescription:
     """The vectors of an index version as they are served.
 
     Attributes:
-        method: What made them: "lexical", "encoder" or "sentence-transformers".
+        method: What made them: "encoder" or "sentence-transformers".
         kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
         dimensions: Length of a vector.
         count: Number of vectors.
         bytes: Size of their file, which is mapped.
-        recall: Share of the 100 nearest texts that a search finds; None where nobody measured.
+        recall: Share of the known items that a search keeps first; None where nobody measured.
         problem: Why they cannot be used; None where they can.
     """
 

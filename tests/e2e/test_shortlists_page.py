@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from retrieval.vectors.lexical import default_dimensions
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
@@ -16,11 +17,9 @@ from retrieval.entity_scorer import MAX_SCORED_FORMS
 from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from retrieval.score_types import MAX_SCORED_TITLES
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.vectors.kinds import FLAT_BELOW, MAX_CELLS, MAX_LEXICAL_CELLS
-from retrieval.vectors.lexical import default_dimensions
-from retrieval.vectors.making import TARGET_RECALL
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.options import VectorOptions
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS, MAX_LEXICAL_CELLS
+from retrieval.vectors.making import TARGET_RECALL, VectorOptions
 from retrieval.vectors.searching import num_candidates
 from tests.service.server_process import ServerProcess
 

@@ -25,7 +25,6 @@ from tests.service.changing_index import ChangingIndex
 from tests.service.tiny_assets import make_checkpoint
 
 pytest.importorskip("faiss")
-pytest.importorskip("sklearn")
 
 TITLES = ("Hamlet", "Macbeth", "Othello", "Paris", "Paris, Texas", "Berlin", "Nile", "Amazon", "Mercury")
 SHORT = {"shortlist_size": 3, "k": 3}

@@ -25,7 +25,6 @@ from tests.faults.stage import (
 )
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
-pytest.importorskip("sklearn", reason="needs the extra vectors")
 pytestmark = pytest.mark.fault
 
 SCENARIOS = (VECTORS, VECTORS_ADDED, VECTORS_UPDATED)

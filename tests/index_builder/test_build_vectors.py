@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from index_builder import evidence as evidence_module
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions
+from index_builder.evidence_wish import VectorChange, VectorWish
 from index_builder.plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
-from index_builder.evidence_wish import VectorChange, VectorWish
 from retrieval.errors import (
     IndexChecksumError,
     InputError,
@@ -95,9 +95,9 @@ def test_a_build_with_vectors(fake: FakeVectors, tmp_path: Path) -> None:
     manifest = summary.manifest
     assert manifest.vectors is not None
     assert manifest.vectors.columns == ("description",)
-    assert {"faiss-cpu", "scikit-learn"} <= set(manifest.built_with)
+    assert "faiss-cpu" in manifest.built_with
     assert "faiss-cpu" not in plain.manifest.built_with
-    assert manifest.history[-1].options["vectors"] == {"method": "lexical"}
+    assert manifest.history[-1].options["vectors"] == {"method": "encoder:hub/model"}
     assert "vectors" not in plain.manifest.history[-1].options
     assert [file.name for file in manifest.files] == sorted(file.name for file in manifest.files)
     assert summary.to_json()["vectors"]["count"] == 9
@@ -111,13 +111,14 @@ def test_the_same_input_gives_the_same_bytes(fake: FakeVectors, tmp_path: Path) 
 
 
 def test_the_options_are_passed_on_and_noted(fake: FakeVectors, tmp_path: Path) -> None:
-    options = VectorOptions(kind="hnsw", dimensions=16, columns=("kind",), sample=7, device="auto")
-    summary = build(tmp_path, LINES, TOKENIZER, vectors=VectorWish(VectorMethod("encoder", "hub/model"), options))
+    options = VectorOptions(kind="hnsw", columns=("kind",), sample=7, device="auto")
+    summary = build(
+        tmp_path, LINES, TOKENIZER, vectors=VectorWish(VectorMethod("encoder", "hub/model"), options)
+    )
     assert fake.calls[0]["options"] == options
     assert summary.manifest.history[-1].options["vectors"] == {
-        "method": "lexical",
+        "method": "encoder:hub/model",
         "index": "hnsw",
-        "dimensions": 16,
         "columns": ["kind"],
         "sample": 7,
     }
@@ -129,11 +130,11 @@ def test_a_column_without_texts_is_refused_before_anything_is_tokenised(
     fake: FakeVectors, tmp_path: Path
 ) -> None:
     wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("colour",)))
-    with pytest.raises(InputError, match=r"vector_columns: 'colour': there is no such column; .*'kind'"):
+    with pytest.raises(InputError, match=r"evidence_columns: 'colour': there is no such column; .*'kind'"):
         build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert not (tmp_path / "it.index").exists()
     wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("year",)))
-    with pytest.raises(InputError, match="vector_columns: 'year': the column is int"):
+    with pytest.raises(InputError, match="evidence_columns: 'year': the column is int"):
         build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert list((tmp_path / "it.index" / "work").glob("*/journal.jsonl")), "what was tokenised is kept"
     fixed = build(tmp_path, LINES, TOKENIZER, vectors=WISH)
@@ -144,8 +145,6 @@ def test_a_column_without_texts_is_refused_before_anything_is_tokenised(
 @pytest.mark.parametrize(
     ("method", "package", "extra"),
     [
-        ("lexical", "faiss", "vectors"),
-        ("lexical", "sklearn", "vectors"),
         ("encoder:hub/model", "faiss", "vectors"),
         ("sentence-transformers:hub/model", "sentence_transformers", "sentence-transformers"),
     ],
@@ -253,12 +252,12 @@ def test_vectors_are_added_replaced_and_dropped_and_nothing_else_changes(
     with_them = data_files(summary.index, added.version)
     assert {name: with_them[name] for name in plain} == plain
     assert set(with_them) - set(plain) == {VECTORS_FILE}
-    other = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=(), dimensions=16))
+    other = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=()))
     replaced = update(summary.index, vectors=VectorChange(other))
     assert replaced.manifest.vectors is not None
-    assert replaced.manifest.vectors.dimensions == 16
+    assert replaced.manifest.vectors.columns == ()
     assert b"first one" not in stored(summary.index)
-    assert replaced.manifest.history[-1].options["vectors"]["dimensions"] == 16
+    assert replaced.manifest.history[-1].options["vectors"]["columns"] == []
     dropped = update(summary.index, vectors=VectorChange(drop=True))
     assert dropped.fates.vectors == "dropped"
     assert data_files(summary.index, dropped.version) == plain
@@ -312,7 +311,9 @@ def test_without_faiss_an_update_says_what_can_be_done(
     with Index.open(summary.index) as index:
         assert index.vectors is not None
         assert index.version == summary.version
-    assert update(summary.index, remove_ids=("2",), vectors=VectorChange(drop=True)).fates.vectors == "dropped"
+    assert (
+        update(summary.index, remove_ids=("2",), vectors=VectorChange(drop=True)).fates.vectors == "dropped"
+    )
 
 
 def test_damaged_vectors_are_not_carried_on(fake: FakeVectors, tmp_path: Path) -> None:
@@ -330,9 +331,6 @@ def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    lexical = built(tmp_path)
-    with pytest.raises(InputError, match=r"encoder: the vectors of .* are lexical, they need no model"):
-        update(lexical.index, remove_ids=("2",), vectors=VectorChange(encoder="x"))
     plain = build(tmp_path, LINES, TOKENIZER, name="plain.index")
     with pytest.raises(InputError, match=r"encoder: .* the index has no vectors"):
         update(plain.index, remove_ids=("2",), vectors=VectorChange(encoder="x"))
@@ -347,31 +345,26 @@ def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "device", "message"),
+    ("device", "message"),
     [
-        ("encoder", "gpu", "expected auto, cpu, cuda, cuda:N, mps, xpu or xpu:N, got 'gpu'"),
-        ("lexical", "gpu", "expected auto, cpu, cuda, .*, got 'gpu'"),
-        ("lexical", "cuda", "lexical vectors need no model and are made on the CPU, got 'cuda'"),
-        ("encoder", "cuda", "there is no device 'cuda' here: of cuda there are 0"),
-        ("encoder", "cuda:2", "there is no device 'cuda:2' here: of cuda there are 2"),
+        ("gpu", "expected auto, cpu, cuda, cuda:N, mps, xpu or xpu:N, got 'gpu'"),
+        ("cuda", "there is no device 'cuda' here: of cuda there are 0"),
+        ("cuda:2", "there is no device 'cuda:2' here: of cuda there are 2"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
     fake: FakeVectors,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    method: str,
     device: str,
     message: str,
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: device != "cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    source = ""
-    if method == "encoder":
-        source = str(tmp_path / "model")
-        Path(source).mkdir()
-        (tmp_path / "model" / "config.json").write_text("{}")
-    sound = VectorWish(VectorMethod(method, source), VectorOptions(device="auto"))
+    source = str(tmp_path / "model")
+    Path(source).mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    sound = VectorWish(VectorMethod("encoder", source), VectorOptions(device="auto"))
     summary = build(tmp_path, LINES, TOKENIZER, vectors=sound)
     wish = VectorWish(sound.method, VectorOptions(device=device))
     options = BuildOptions(out=tmp_path / "other.index", vectors=wish)
@@ -457,19 +450,19 @@ def test_the_summary_of_an_update_tells_of_vectors(fake: FakeVectors, tmp_path: 
     result = CliRunner().invoke(update_command, [str(summary.index), "--remove-id", "2"])
     assert result.exit_code == 0, result.output
     assert "vectors carried over" in result.stdout
-    assert "lexical, 8 dimensions: 8 texts" in result.stdout
+    assert "encoder hub/model, 8 dimensions: 8 texts" in result.stdout
     result = CliRunner().invoke(update_command, [str(summary.index), "--vectors", "none", "--json"])
     told = json.loads(result.stdout)
     assert (told["vectors"], told["vectors_are"]) == (None, "dropped")
 
 
 def test_an_index_of_an_older_format_gets_vectors_by_an_update(fake: FakeVectors, tmp_path: Path) -> None:
-    summary = build(tmp_path, LINES, TOKENIZER)
+    summary = build(tmp_path, LINES, TOKENIZER, evidence=None)
     folder = summary.index / "versions" / summary.version
     rename(summary.index, folder, replace(summary.manifest, format_version=3))
     updated = update(summary.index, vectors=VectorChange(WISH))
     assert updated.fates.vectors == "made"
-    assert updated.manifest.format_version == 5
+    assert (updated.manifest.format_version, updated.fates.evidence) == (6, "absent")
     stored(summary.index)
 
 

@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 from index_builder.build import BuildSummary, build_index
 from index_builder.cli import build_command
 from index_builder.config import BuildOptions
+from index_builder.evidence_wish import VectorChange, VectorWish
 from index_builder.plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
-from index_builder.evidence_wish import VectorChange, VectorWish
 from retrieval.errors import GenretError, InputError, SourceError
 from retrieval.index.cli import inspect_command
 from retrieval.index.reader import Index
@@ -154,7 +154,9 @@ def test_the_commands_tell_of_weights(tmp_path: Path) -> None:
     facts = json.loads(run(inspect_command, index, "--json").stdout)
     assert facts["weights"] == {"column": "population", "missing": 1, "zeros": 1, "largest": 12}
     result = run(update_command, index, "--remove-id", "1", "--dry-run")
-    assert result.stdout.endswith("0 to remove were not there\n  weights would be those of population\n")
+    assert result.stdout.endswith(
+        "  evidence would be carried over\n  weights would be those of population\n"
+    )
     result = run(update_command, index, "--remove-id", "1")
     assert "\n  weights: population\n" in result.stdout + "\n"
     result = run(update_command, index, "--remove-id", "2", "--json")
@@ -235,7 +237,7 @@ def test_an_index_without_weights_gets_them_and_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_an_index_of_an_older_format_gets_weights(tmp_path: Path, version: int) -> None:
-    plain = build(tmp_path, LINES, TOKENIZER)
+    plain = build(tmp_path, LINES, TOKENIZER, evidence=None)
     folder = plain.index / "versions" / plain.version
     manifest = replace(plain.manifest, format_version=version)
     if version == 2:
@@ -286,13 +288,13 @@ def test_other_weights_of_the_rows_to_add(tmp_path: Path, summary: BuildSummary)
     assert weights(summary.index) == {"1": 4, "2": 2, "3": 0}
 
 
-def test_vectors_stay_where_nothing_but_the_weights_changes(tmp_path: Path) -> None:
+def test_vectors_stay_where_nothing_but_the_weights_changes(tmp_path: Path, trigrams: VectorMethod) -> None:
     pytest.importorskip("faiss")
     plain = build(tmp_path, LINES, TOKENIZER)
     index = plain.index
-    made = update(index, vectors=VectorChange(VectorWish(VectorMethod("lexical"))))
+    made = update(index, vectors=VectorChange(VectorWish(trigrams)))
     changed = update(index, weight_column="population")
-    assert (changed.vectors, changed.manifest.files) == ("kept", made.manifest.files)
+    assert (changed.fates.vectors, changed.manifest.files) == ("kept", made.manifest.files)
     assert changed.manifest.vectors == made.manifest.vectors
     assert verify(index).ok
     dropped = update(index, vectors=VectorChange(drop=True))

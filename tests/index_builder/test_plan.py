@@ -20,7 +20,7 @@ from index_builder.describe import describe_plan
 from index_builder.faults import ENVIRONMENT_VARIABLE
 from index_builder.plan import plan_build
 from retrieval.errors import IndexDirectoryError, SourceError
-from retrieval.index.layout import ROWS_DIR
+from retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
 from tests.index_fixtures import character_tokenizer, write_titles
 
 ABC = character_tokenizer("abcdefgh A")
@@ -54,7 +54,11 @@ def test_the_figures_are_those_of_the_build(entries: list[tuple[str, str, str]],
     assert plan.rejected == summary.rejected
     assert plan.lengths == {bucket.length: bucket.rows for bucket in summary.manifest.buckets}
     assert plan.columns == summary.manifest.metadata
-    assert plan.num_bytes == summary.manifest.num_bytes
+    stored = [file.bytes for file in summary.manifest.files if file.name not in EVIDENCE_FILES]
+    assert plan.num_bytes == sum(stored)
+    assert plan.evidence is not None
+    assert summary.manifest.evidence is not None
+    assert plan.evidence.names >= summary.manifest.evidence.names >= plan.entities
     assert plan.sample_share == 1
     over_long = [
         (len(form) + 1, number)
@@ -79,10 +83,16 @@ def test_sizes_of_a_large_catalogue_are_estimated_from_a_sample(
     assert 0.1 < plan.sample_share < 0.9
     assert (plan.entities, plan.rows) == (4096, 4096)
     sizes = {"rows": 0, "trie": 0, "entities": 0, "postings": 0, "title_order": 0}
+    evidence = 0
     for file in summary.manifest.files:
+        if file.name in EVIDENCE_FILES:
+            evidence += 0 if file.name == RANKING_FILE else file.bytes
+            continue
         sizes[file.name.removesuffix(".arrow") if ROWS_DIR not in file.name else "rows"] += file.bytes
     for part, size in sizes.items():
         assert plan.bytes[part] == pytest.approx(size, rel=0.3)
+    assert plan.evidence is not None
+    assert plan.evidence.bytes == pytest.approx(evidence, rel=0.5)
 
 
 def test_an_existing_index_is_not_touched(tmp_path: Path) -> None:

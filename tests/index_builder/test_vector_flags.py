@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from index_builder.cli import build_command
-from index_builder.update_cli import update_command
 from index_builder.evidence_flags import build_vector_flags, update_vector_flags
 from index_builder.evidence_wish import VectorChange, VectorWish
+from index_builder.update_cli import update_command
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.making import VectorOptions
 from tests.index_fixtures import write_titles
@@ -138,7 +138,6 @@ def test_the_help_names_the_options() -> None:
 
 def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="needs the extra vectors")
-    pytest.importorskip("sklearn", reason="needs the extra vectors")
     lines = ["title\taliases\tdescription\tnote"]
     lines += [f"name {i}\tother {i}|third {i}\t{'said' if i % 2 else ''}\tn" for i in range(200)]
     titles = write_titles(tmp_path / "titles.tsv", lines)

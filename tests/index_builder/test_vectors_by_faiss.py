@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from index_builder import evidence_plan
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions
-from index_builder.runs import Run
-from index_builder.update import UpdateRequest, update_index
 from index_builder.evidence_plan import plan_vectors
 from index_builder.evidence_wish import VectorChange, VectorWish
+from index_builder.runs import Run
+from index_builder.update import UpdateRequest, update_index
 from index_builder.version_run import VersionRun
 from retrieval.index.cli import inspect_command, verify_command
 from retrieval.index.digests import digest_bytes
@@ -30,7 +29,6 @@ from tests.index_fixtures import character_tokenizer, version_files, write_title
 from tests.vector_fixtures import rename
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
-pytest.importorskip("sklearn", reason="needs the extra vectors")
 
 from retrieval.vectors.lexical import default_dimensions
 

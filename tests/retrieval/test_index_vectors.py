@@ -1,4 +1,4 @@
-"""Vectors that a retriever opens with its index, asks, or does without: lexical ones, end to end."""
+"""Vectors that a retriever opens with its index, asks, or does without: by an encoder, end to end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from index_builder.evidence_wish import VectorWish
 from retrieval import Retriever
-from retrieval.errors import IndexChecksumError, EvidenceMissingError
+from retrieval.errors import EvidenceMissingError, IndexChecksumError
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
 from retrieval.text import TextTokenizer
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fakes import TableModel
 
@@ -26,14 +26,14 @@ MODEL = TableModel.random(TOKENIZER.vocab_size, seed=1)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    wish = VectorWish(VectorMethod.parse("lexical"))
+def folder(tmp_path: Path, trigrams: VectorMethod) -> Path:
+    wish = VectorWish(trigrams)
     return make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering, vectors=wish)
 
 
 def opened(folder: Path) -> Retriever:
     index = Index.open(folder)
-    vectors = IndexVectors.open(index, "/nowhere", "cpu")  # lexical vectors need no encoder
+    vectors = IndexVectors.open(index, None, "cpu")
     return Retriever(index, MODEL, TOKENIZER, CONFIG, vectors=vectors)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import GenretError, IndexChecksumError, ModelError, EvidenceMissingError
+from retrieval.errors import EvidenceMissingError, GenretError, IndexChecksumError, ModelError
 from retrieval.index.reader import Index
 from retrieval.index_vectors import IndexVectors
 from retrieval.text import TextTokenizer
@@ -358,10 +358,10 @@ class FailingVectors(MadeUpVectors):
 
     BROKEN = ("broken", "also broken")
 
-    def all_similarities(self, text: str) -> Any:
+    def query(self, text: str) -> Any:
         if text in self.BROKEN:
             raise ModelError("models/odd: the encoder gives vectors that are not finite for 1 of 1 texts")
-        return super().all_similarities(text)
+        return super().query(text)
 
 
 def test_a_text_that_cannot_be_embedded_fails_alone(
@@ -401,14 +401,14 @@ def test_similarities_that_cannot_be_computed_fail_their_request_alone(
     twelve: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = MadeUpVectors.of(twelve.index)
-    compute = vectors.similarities
+    embed = vectors.embed
 
-    def similarities(text: str, entities: Sequence[int]) -> Any:
-        if text == "two":
-            raise ModelError("models/odd: the encoder gives vectors that are not finite for 1 of 2 texts")
-        return compute(text, entities)
+    def embedding(texts: Sequence[str]) -> Any:
+        if "two" in texts:
+            raise ModelError("models/odd: the encoder gives vectors that are not finite for 1 of 1 texts")
+        return embed(texts)
 
-    monkeypatch.setattr(vectors, "similarities", similarities)
+    monkeypatch.setattr(vectors, "embed", embedding)
     retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors.opened())
     one, two = (RetrieveRequest(query, k=12, shortlist_size=1, vector_weight=1.0) for query in ("one", "two"))
     first, second = retriever.retrieve_batch([one, two])
@@ -422,10 +422,10 @@ class LeavingVectors(MadeUpVectors):
 
     leaving: dict[str, CancelToken]
 
-    def all_similarities(self, text: str) -> Any:
+    def query(self, text: str) -> Any:
         if text in self.leaving:
             self.leaving[text].cancel()
-        return super().all_similarities(text)
+        return super().query(text)
 
 
 @pytest.mark.parametrize("method", ["shortlist", "auto"])

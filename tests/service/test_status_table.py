@@ -16,6 +16,7 @@ from decoding.errors import (
     UnsupportedModelError,
 )
 from retrieval.errors import (
+    EvidenceMissingError,
     GenretError,
     IndexChecksumError,
     IndexDirectoryError,
@@ -27,7 +28,6 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
-    EvidenceMissingError,
 )
 from retrieval.index.layout import EVIDENCE_FILES
 from service.errors import (

@@ -51,6 +51,7 @@ class FileQuery:
         evidence: Sets of places in `answers`.
         is_nil: Whether the label says that nothing answers.
         document: What it is part of.
+        line: Number of its first line; 0 where no reader counts.
     """
 
     query_id: str
@@ -60,6 +61,7 @@ class FileQuery:
     evidence: tuple[tuple[int, ...], ...] = ()
     is_nil: bool = False
     document: str | None = None
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,20 @@ class _Row:
     text: str
     answers: tuple[Answer, ...]
     split: str | None
+    is_nil: bool
 
 
-def read_query_file(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
+def read_query_file(spec: SetSpec, has_nil: bool = False) -> tuple[list[FileQuery], list[Path]]:
     """Read queries; those without answers have none, as those that are answered with a number.
 
     JSON Lines: `id` (the number of the line where there is none), `query`, and `gold`: a list of objects with
     title or entity_id, and grade (1 where there is none). TSV: a header with query, with entity_id or title,
     and possibly id, grade and split; lines with the same id, or without ids the same query, are one query.
+
+    Args:
+        spec: Where the file is.
+        has_nil: Whether lines of TSV with neither entity_id nor title, and an empty list of gold, say that
+            nothing answers the query. Otherwise the first are malformed, and the second say nothing.
 
     Returns:
         The queries of the split, and the file.
@@ -51,7 +57,7 @@ def read_query_file(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     is_json = first.lstrip().startswith("{")
     queries: dict[str, FileQuery] = {}
     splits: set[str] = set()
-    for row in _json_rows(file) if is_json else _table_rows(file):
+    for row in _json_rows(file) if is_json else _table_rows(file, has_nil):
         if row.split is not None:
             splits.add(row.split)
         if spec.split is not None and row.split != spec.split:
@@ -59,11 +65,19 @@ def read_query_file(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
         key = row.query_id if row.query_id is not None else str(row.line) if is_json else row.text
         known = queries.get(key)
         if known is None:
-            queries[key] = FileQuery(row.query_id or str(row.line), row.text, row.answers)
+            queries[key] = FileQuery(
+                row.query_id or str(row.line),
+                row.text,
+                row.answers,
+                is_nil=has_nil and row.is_nil,
+                line=row.line,
+            )
             continue
         if is_json or known.text != row.text:
             wrong(file, row.line, "id", "an id of its own", row.query_id)
-        queries[key] = FileQuery(known.query_id, known.text, known.answers + row.answers)
+        if known.is_nil or row.is_nil:
+            wrong(file, row.line, "entity_id", f"one label: line {known.line} has the same query", row.text)
+        queries[key] = replace(known, answers=known.answers + row.answers)
     if spec.split is not None and not queries:
         there = ", ".join(sorted(splits)) or "none"
         raise SourceError(f"{file}: no line of the split {spec.split!r}; splits there: {there}")
@@ -84,6 +98,7 @@ def _json_rows(file: Path) -> Iterator[_Row]:
             text_field(file, line, value.get("query"), "query"),
             tuple(_json_answer(file, line, answer, f"gold[{i}]") for i, answer in enumerate(gold)),
             None if split is None else text_field(file, line, split, "split"),
+            value.get("gold") == [],
         )
 
 
@@ -100,7 +115,7 @@ def _json_answer(file: Path, line: int, value: Any, name: str) -> Answer:
     )
 
 
-def _table_rows(file: Path) -> Iterator[_Row]:
+def _table_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
     header: list[str] | None = None
     for line, text in text_lines(file):
         fields = text.split("\t")
@@ -111,12 +126,14 @@ def _table_rows(file: Path) -> Iterator[_Row]:
             wrong(file, line, None, f"{len(header)} fields separated by tabs", f"{len(fields)}")
         row = dict(zip(header, fields, strict=True))
         given = {name: row[name] for name in _COLUMNS if row.get(name, "").strip()}
+        is_nil = not {"entity_id", "title"} & set(given)
         yield _Row(
             line,
             text_field(file, line, row["id"], "id", clean=False) if "id" in row else None,
             text_field(file, line, row["query"], "query"),
-            (_table_answer(file, line, given),),
+            () if is_nil and has_nil else (_table_answer(file, line, given),),
             text_field(file, line, given["split"], "split") if "split" in given else None,
+            is_nil,
         )
 
 

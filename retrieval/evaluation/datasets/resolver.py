@@ -49,7 +49,7 @@ class IndexResolver:
         return [found.get(title) or behind.get(title, ()) for title in wanted]
 
     def numbers_by_titles(self, titles: Iterable[str]) -> dict[str, list[int]]:
-        """Return the numbers of the entities that each title or alias names; titles that name none are left out.
+        """Return the numbers of the entities that each title or alias names, of those that name any.
 
         Args:
             titles: After the text policy; redirects are not followed.

@@ -97,10 +97,8 @@ class MethodMaker:
             InputError: the index has none, or what it has cannot be used.
         """
         if (vectors := self._retriever.vectors) is None:
-            raise InputError(
-                "method",
-                f"{spec.name!r} needs vectors: {self._retriever.ranker.problems.get('vectors', 'the index has none')}",
-            )
+            why = self._retriever.ranker.problems.get("vectors", "the index has none")
+            raise InputError("method", f"{spec.name!r} needs vectors: {why}")
         return vectors
 
 

@@ -10,7 +10,7 @@ from retrieval.evaluation.types import LabelledQuery, RankedEntity, Ranking
 from retrieval.index.reader import Index
 
 if TYPE_CHECKING:
-    from retrieval.vectors.shortlist import Shortlist
+    from retrieval.vectors.searching import Shortlist
     from retrieval.vectors.shortlister import Shortlister
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from retrieval.errors import IndexFormatError
 from retrieval.evidence import field as field_module
-from retrieval.evidence.field import Field, field_schema, write_field, write_queries
+from retrieval.evidence.field import Field, field_schema, query_blocks, text_blocks, write_blocks
 from tests.evidence_fixtures import look_up, made_up_texts
 
 Columns = dict[str, Any]
@@ -24,12 +24,12 @@ _PAST = [(2 * entity, [(f"query {entity}", 1), ("other", entity + 1)]) for entit
 
 def _texts_file(path: Path) -> bytes:
     owner = np.sort(np.arange(20) * 7 % 30)
-    list(write_field(path, [(owner, made_up_texts(20, seed=1))]))
+    list(write_blocks(path, text_blocks([(owner, made_up_texts(20, seed=1))]), False))
     return path.read_bytes()
 
 
 def _queries_file(path: Path) -> bytes:
-    list(write_queries(path, [(np.array([entity]), [mine]) for entity, mine in _PAST]))
+    list(write_blocks(path, query_blocks([(np.array([entity]), [mine]) for entity, mine in _PAST]), True))
     return path.read_bytes()
 
 
@@ -192,9 +192,7 @@ _OF_OWNERS = [
 
 
 @pytest.mark.parametrize("damage", [*_OF_LISTS, *_OF_OWNERS])
-def test_what_does_not_fit_is_refused(
-    texts_file: bytes, damage: Callable[[list[Columns]], None]
-) -> None:
+def test_what_does_not_fit_is_refused(texts_file: bytes, damage: Callable[[list[Columns]], None]) -> None:
     blocks = _blocks(texts_file)
     damage(blocks)
     with pytest.raises(IndexFormatError, match=r"it\.arrow: "):
@@ -286,7 +284,9 @@ def test_a_place_outside_of_its_block_is_never_proposed(one_block: tuple[bytes, 
 @pytest.mark.fault
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_changed_bytes_are_refused_or_harmless(one_block: tuple[bytes, bool], data: st.DataObject) -> None:
+def test_any_changed_bytes_are_refused_or_harmless(
+    one_block: tuple[bytes, bool], data: st.DataObject
+) -> None:
     sound, has_queries = one_block
     damaged = bytearray(sound)
     for _ in range(data.draw(st.integers(1, 4))):

@@ -50,7 +50,8 @@ class World:
             self.texts.append("\n".join(dict.fromkeys(text for text in (described, plot) if text)))
         self.queries: dict[int, list[Counted]] = {
             number: [
-                (text, random.randint(1, 9)) for text in dict.fromkeys(made_up_texts(random.randint(1, 4), number))
+                (text, random.randint(1, 9))
+                for text in dict.fromkeys(made_up_texts(random.randint(1, 4), number))
             ]
             for number in range(0, NUM_ENTITIES, 4)
         }
@@ -215,7 +216,9 @@ def test_without_the_same_query_its_words_are_not_there(world: World) -> None:
         assert _column(found, name)[8] == 0
         assert _column(plain, name)[8] > 0
         others = [number for number in range(NUM_ENTITIES) if number not in (4, 8)]
-        assert np.array(_column(found, name))[others].tolist() == np.array(_column(plain, name))[others].tolist()
+        assert (
+            np.array(_column(found, name))[others].tolist() == np.array(_column(plain, name))[others].tolist()
+        )
 
 
 def test_weights_are_logs(world: World) -> None:

@@ -14,7 +14,15 @@ from retrieval.evidence.field import Field
 from retrieval.evidence.postings import _MAX_TERMS, Lookup, Postings
 from tests.evidence_fixtures import PlainBm25, field_of, look_up, made_up_texts, queries_field_of
 
-QUERIES = ["the old town", "jungle book of the river king", "über", "strase", "nothing here at all", "東京 film", "a"]
+QUERIES = [
+    "the old town",
+    "jungle book of the river king",
+    "über",
+    "strase",
+    "nothing here at all",
+    "東京 film",
+    "a",
+]
 
 
 @pytest.fixture(params=[8, 64, 1 << 16], ids="blocks of {}".format)
@@ -136,7 +144,9 @@ def test_numba_and_numpy_give_the_same_sums() -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("owner", [None, [0, 0, 2, 2, 2, 5, 6, 6, 8, 9, 9, 9, 12, 13, 14, 15, 16, 17, 18, 19]])
+@pytest.mark.parametrize(
+    "owner", [None, [0, 0, 2, 2, 2, 5, 6, 6, 8, 9, 9, 9, 12, 13, 14, 15, 16, 17, 18, 19]]
+)
 def test_what_was_written_is_read(tmp_path: Path, block_texts: int, owner: list[int] | None) -> None:
     texts = made_up_texts(20, seed=4)
     field = field_of(tmp_path, texts, owner, num_entities=20)
@@ -180,7 +190,12 @@ def test_long_texts_count_as_of_255_terms(tmp_path: Path) -> None:
     )
 
 
-PAST = [(0, [("what is red", 3), ("red", 1)]), (2, [("Blue?", 7)]), (3, [("a", 1)] * 1), (9, [("the old town", 2)])]
+PAST = [
+    (0, [("what is red", 3), ("red", 1)]),
+    (2, [("Blue?", 7)]),
+    (3, [("a", 1)] * 1),
+    (9, [("the old town", 2)]),
+]
 
 
 def test_past_queries_come_back_with_their_counts(tmp_path: Path, block_texts: int) -> None:

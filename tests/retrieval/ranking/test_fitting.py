@@ -57,7 +57,9 @@ def test_weights_that_queries_were_drawn_by_are_found(has_model: bool) -> None:
     """Over 4,000 queries a standard error is at most 0.06; the ridge takes up to a tenth. alpha < 0.01."""
     ranking = fit(drawn_examples(4000, has_model=has_model), _PROVENANCE)
     np.testing.assert_allclose(ranking.weights, true_weights(has_model), rtol=0.15, atol=0.05)
-    unused = [n for n, feature in enumerate(FEATURES) if str(feature) not in TRUE_WEIGHTS and n != MODEL_LOGPROB]
+    unused = [
+        n for n, feature in enumerate(FEATURES) if str(feature) not in TRUE_WEIGHTS and n != MODEL_LOGPROB
+    ]
     assert not ranking.weights[unused].any()
     assert ranking.provenance == _PROVENANCE
 
@@ -65,7 +67,7 @@ def test_weights_that_queries_were_drawn_by_are_found(has_model: bool) -> None:
 @pytest.mark.statistical
 @pytest.mark.parametrize("share", [0.05, 0.3])
 def test_probabilities_are_calibrated_on_further_queries(share: float) -> None:
-    """Of the probabilities of the first candidates; an error of 0.04 over 3,000 queries is far outside chance."""
+    """Probabilities of the first candidates; over 3,000 queries 0.04 is four standard errors."""
     ranking = fit(drawn_examples(3000, nothing_share=share), _PROVENANCE)
     further = drawn_examples(3000, seed=1, nothing_share=share)
     assert quality_of(ranking, further).calibration_error < 0.04
@@ -75,7 +77,7 @@ def test_probabilities_are_calibrated_on_further_queries(share: float) -> None:
 
 
 def test_more_evidence_never_counts_against_an_entity() -> None:
-    """Likeness speaks against the right candidates here, as length does: the one is bounded, the other not."""
+    """Likeness and length speak against the right candidates here; only the first is bounded."""
     examples = drawn_examples(200)
     for name in ("names.likeness", "names.length"):
         for example in examples:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.vectors import cell_search
-from retrieval.vectors.cell_search import VECTORS_PER_THREAD, num_parts, search_cells
-from retrieval.vectors.kinds import load_faiss, new_index, train
-from retrieval.vectors.searching import VectorSearcher
+from retrieval.vectors import searching
+from retrieval.vectors.faiss_index import load_faiss, new_index, train
+from retrieval.vectors.searching import VECTORS_PER_THREAD, VectorSearcher, num_parts, search_cells
 
 D, N = 8, 2000
 
@@ -58,28 +57,25 @@ def test_threads_find_what_one_finds(
 
 
 def test_few_vectors_are_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_search, "_num_threads", lambda: 3)
+    monkeypatch.setattr(searching, "_num_threads", lambda: 3)
     assert [num_parts(n * VECTORS_PER_THREAD) for n in (0, 1, 2, 3, 9)] == [1, 1, 2, 3, 3]
     assert num_parts(2 * VECTORS_PER_THREAD - 1) == 1
 
 
 def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exact(text: str, entities: Any) -> Any:
-        raise AssertionError("not asked")
-
     query = np.random.default_rng(5).standard_normal(D).astype(np.float32)
-    searcher = VectorSearcher(index, 700, int(index.nlist), exact, compares_again=False)
-    alone = searcher.search("q", query, 50)
+    searcher = VectorSearcher(index, 700, int(index.nlist))
+    alone = searcher.search(query, 50)
     calls = []
 
     def counted(*given: Any) -> Any:
         calls.append(given[-1])
         return search_cells(*given)
 
-    monkeypatch.setattr(cell_search, "VECTORS_PER_THREAD", 500)
-    monkeypatch.setattr(cell_search, "_num_threads", lambda: 2)
-    monkeypatch.setattr("retrieval.vectors.searching.search_cells", counted)
-    shared = searcher.search("q", query, 50)
+    monkeypatch.setattr(searching, "VECTORS_PER_THREAD", 500)
+    monkeypatch.setattr(searching, "_num_threads", lambda: 2)
+    monkeypatch.setattr(searching, "search_cells", counted)
+    shared = searcher.search(query, 50)
     assert calls
     assert set(calls) == {2}
     assert shared.entities.tolist() == alone.entities.tolist()

@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("faiss")
-pytest.importorskip("sklearn")
 
 import faiss
 
 from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
-from retrieval.vectors.faiss_threads import faiss_threads
-from retrieval.vectors.methods import VectorMethod
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.faiss_index import faiss_threads
 from retrieval.vectors.shortlister import Shortlister
-from tests.checkpoints import END, make_index, train_tokenizer
+from tests.checkpoints import END, make_checkpoint, make_index, train_tokenizer
 
 _ASKED_BESIDE_A_MODEL = """
 import sys
@@ -38,7 +37,8 @@ print(torch.get_num_threads())
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
-    wish = VectorWish(VectorMethod.parse("lexical"))
+    encoder = make_checkpoint(tmp_path_factory.mktemp("encoder"))
+    wish = VectorWish(VectorMethod("encoder", str(encoder)))
     return make_index(tmp_path_factory.mktemp("index"), tokenizer, vectors=wish)
 
 
@@ -58,7 +58,8 @@ def in_a_thread_with_three(ask: object) -> int:
 def test_a_search_leaves_the_threads_as_they_were(folder: Path) -> None:
     with Index.open(folder) as index:
         shortlister = Shortlister.open(index)
-        assert in_a_thread_with_three(lambda: shortlister.propose(["a river"], [2])) == 3
+        (vector,) = shortlister.embed(["a river"])
+        assert in_a_thread_with_three(lambda: shortlister.search(vector, 2, None)) == 3
 
 
 def test_a_search_that_fails_does_too() -> None:

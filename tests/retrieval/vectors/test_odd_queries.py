@@ -1,4 +1,4 @@
-"""Queries that say nothing, or far too much: an answer all the same, and always the same one."""
+"""Queries that say nothing, and queries that are cancelled."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ import numpy as np
 import pytest
 
 pytest.importorskip("faiss")
-pytest.importorskip("sklearn")
 
 from decoding.cancellation import CancelToken
 from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
-from retrieval.vectors.lexical import LexicalEmbedder
-from retrieval.vectors.methods import VectorMethod
-from retrieval.vectors.shortlist import Shortlist
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.searching import Shortlist
 from retrieval.vectors.shortlister import Shortlister
 from tests.checkpoints import END, make_index, train_tokenizer
 
-MEGABYTE = " ".join(format(number, "x") for number in range(170_000))
-
 
 @pytest.fixture(scope="module")
-def shortlister(tmp_path_factory: pytest.TempPathFactory) -> Shortlister:
+def shortlister(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> Shortlister:
     tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
-    wish = VectorWish(VectorMethod.parse("lexical"))
+    wish = VectorWish(trigrams)
     return Shortlister.open(Index.open(make_index(tmp_path_factory.mktemp("i"), tokenizer, vectors=wish)))
 
 
@@ -37,7 +33,8 @@ def test_of_a_query_that_says_nothing_the_first_entities_come(shortlister: Short
         (found,) = shortlister.propose([query], [3], [mask])
         assert found.entities.tolist() == wanted
         assert not found.similarities.any()
-    assert not shortlister.similarities(query, [0, 5]).any()
+    (vector,) = shortlister.embed([query])
+    assert not shortlister.similarities(vector, np.array([0, 5])).any()
 
 
 def test_a_query_that_was_cancelled_is_not_searched_for(
@@ -45,27 +42,12 @@ def test_a_query_that_was_cancelled_is_not_searched_for(
 ) -> None:
     token, search, searched = CancelToken(), shortlister._searcher.search, []
 
-    def searching(text: str, *rest: Any) -> Shortlist:
-        searched.append(text)
+    def searching(query: Any, *rest: Any) -> Shortlist:
+        searched.append(query.tolist())
         token.cancel()  # while the one before is searched for
-        return search(text, *rest)
+        return search(query, *rest)
 
     monkeypatch.setattr(shortlister._searcher, "search", searching)
     found = shortlister.propose(["river", "lake", "sea"], [3, 3, 3], cancel=[CancelToken(), token, None])
-    assert searched == ["river", "sea"]
+    assert searched == shortlister.embed(["river", "sea"]).tolist()
     assert [len(one.entities) for one in found] == [3, 0, 3]
-
-
-def test_of_a_query_of_a_megabyte_the_beginning_counts(shortlister: Shortlister) -> None:
-    assert len(MEGABYTE) > 900_000
-    (long,) = shortlister.propose([f"mercury {MEGABYTE}"], [12])
-    (cut,) = shortlister.propose([f"mercury {MEGABYTE}"[: 1 << 16]], [12])
-    assert long.entities.tolist() == cut.entities.tolist()
-    assert long.similarities.tolist() == cut.similarities.tolist()
-
-
-def test_texts_of_a_catalogue_are_not_cut() -> None:
-    embedder = LexicalEmbedder.fit(["river"], 16)
-    long = "mill " * 20_000
-    assert (embedder.embed_texts([long + "river"]) != embedder.embed_texts([long])).any()
-    assert (embedder.embed_queries([long + "river"]) == embedder.embed_queries([long])).all()

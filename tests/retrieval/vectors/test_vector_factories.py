@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 pytest.importorskip("faiss")
-pytest.importorskip("sklearn")
 
 from retrieval.errors import GenretError, InputError
-from retrieval.vectors.kinds import new_index, train
+from retrieval.vectors.faiss_index import new_index, train
 from retrieval.vectors.searching import VectorSearcher
 from retrieval.vectors.shortlister import Shortlister
 from tests.retrieval.vectors.test_making_vectors import ROWS, made
+
+pytestmark = pytest.mark.usefixtures("trigrams")
 
 D = 16
 NUM_TEXTS, NUM_ENTITIES = 300, 200
@@ -42,9 +43,7 @@ def filled(wish: str) -> tuple[Any, np.ndarray[Any, Any]]:
 
 
 def searcher(index: Any) -> VectorSearcher:
-    return VectorSearcher(
-        index, NUM_ENTITIES, 1, lambda _, numbers: np.zeros(len(numbers), np.float32), False
-    )
+    return VectorSearcher(index, NUM_ENTITIES, 1)
 
 
 @pytest.mark.parametrize("wish", USABLE)
@@ -54,7 +53,7 @@ def test_what_is_taken_can_be_searched_under_filters(wish: str) -> None:
     index.add_with_ids(vectors, np.arange(NUM_TEXTS) % NUM_ENTITIES)
     allowed = np.arange(NUM_ENTITIES) % 7 == 0
     for size in (3, NUM_ENTITIES):
-        found = searcher(index).search("", vectors[7], size, allowed).entities
+        found = searcher(index).search(vectors[7], size, allowed).entities
         assert len(found) == min(size, np.count_nonzero(allowed))
         assert allowed[found].all()
     assert searcher(index).refusal() is None

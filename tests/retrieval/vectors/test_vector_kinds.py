@@ -10,20 +10,22 @@ from hypothesis import strategies as st
 pytest.importorskip("faiss")
 
 from retrieval.errors import InputError
-from retrieval.vectors.kinds import (
+from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.vectors.carrying import _taken_over
+from retrieval.vectors.faiss_index import (
     FLAT_BELOW,
     MAX_CELLS,
-    MAX_LEXICAL_CELLS,
     efforts,
     kind_of,
     new_index,
     num_cells,
     num_subquantisers,
     sample_size,
+    stored_kind,
     train,
 )
-from retrieval.vectors.options import VectorOptions
-from retrieval.vectors.vector_file import stored_kind
+from retrieval.vectors.making import VectorOptions
+from retrieval.vectors.searching import VectorSearcher
 
 
 @pytest.mark.parametrize(
@@ -42,15 +44,14 @@ def test_the_rule(wish: str, count: int, kind: str) -> None:
     assert kind_of(wish, count) == kind
 
 
-@given(st.integers(0, 10**9), st.sampled_from([("lexical", MAX_LEXICAL_CELLS), ("encoder", MAX_CELLS)]))
-def test_cells_are_a_power_of_two_near_half_the_root(count: int, kind: tuple[str, int]) -> None:
-    method, most = kind
-    cells = num_cells(count, method)
+@given(st.integers(0, 10**9))
+def test_cells_are_a_power_of_two_near_half_the_root(count: int) -> None:
+    cells = num_cells(count)
     assert cells & (cells - 1) == 0
-    assert 1 <= cells <= most
+    assert 1 <= cells <= MAX_CELLS
     assert cells * cells * 4 <= max(count, 4)
-    assert cells == most or 16 * cells * cells > count
-    assert sample_size(count, method) <= min(count, 1 << 17)
+    assert cells == MAX_CELLS or 16 * cells * cells > count
+    assert sample_size(count) <= min(count, 1 << 17)
 
 
 @pytest.mark.parametrize(("dimensions", "parts"), [(8, 8), (128, 128), (192, 96), (256, 128), (768, 128)])
@@ -91,8 +92,6 @@ def test_factory_strings_that_faiss_refuses(text: str) -> None:
     ("options", "message"),
     [
         ({"kind": ""}, "kind"),
-        ({"dimensions": 7}, "dimensions"),
-        ({"dimensions": 4097}, "dimensions"),
         ({"sample": 0}, "sample"),
         ({"seed": -1}, "seed"),
     ],
@@ -100,3 +99,20 @@ def test_factory_strings_that_faiss_refuses(text: str) -> None:
 def test_options_out_of_bounds(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         VectorOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wish", ["flat", "hnsw", "ivfpq", "IVF4,SQ8", "IVF2,PQ4x4fsr"])
+def test_what_is_added_behind_a_removal_is_as_if_nothing_had_been_removed(wish: str) -> None:
+    draw = np.random.default_rng(0)
+    vectors = draw.standard_normal((300, 8)).astype(np.float32)
+    index = new_index(kind_of(wish, 300), wish, 8, 300, 0)
+    train(index, vectors)
+    index.add_with_ids(vectors, np.arange(300))
+    everybody = np.arange(300)
+    before = VectorSearcher(index, 300).similarities(vectors[0], everybody)
+    goes = draw.random(300) < 0.4
+    entry = VectorsEntry("encoder", "m", "", (), 8, 300, kind_of(wish, 300), wish, 0, 0, 1.0, 0, 0)
+    index = _taken_over(index, entry, np.where(goes, -1, everybody), 300)
+    index.add_with_ids(vectors[goes], everybody[goes])
+    after = VectorSearcher(index, 300).similarities(vectors[0], everybody)
+    np.testing.assert_allclose(before, after, atol=1e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retrieval.errors import IndexFormatError, IndexMismatchError, InputError, MissingExtraError, ModelError
+from retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
 from retrieval.index.manifest_entries import VectorsEntry
-from retrieval.vectors import methods
-from retrieval.vectors.methods import VectorMethod, fit_embedder, is_path, open_embedder
-
-pytest.importorskip("sklearn")
-
-SAMPLE = ["Hamlet", "Macbeth", "The Tempest"]
+from retrieval.vectors import embedder
+from retrieval.vectors.embedder import VectorMethod, is_path, open_embedder, open_model
 
 
 def entry(**values: Any) -> VectorsEntry:
     filled = VectorsEntry(
-        method="lexical",
-        source="",
+        method="encoder",
+        source="there",
         fingerprint="",
         columns=(),
         dimensions=192,
@@ -56,12 +52,6 @@ class FakeModel:
 
     embed_queries = embed_texts
 
-    def similarities(self, query: str, texts: Sequence[str]) -> Any:
-        return np.zeros(len(texts), dtype=np.float32)
-
-    def arrays(self) -> Mapping[str, Any]:
-        return {}
-
 
 @pytest.fixture
 def fake_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +61,6 @@ def fake_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "method"),
     [
-        ("lexical", VectorMethod("lexical")),
         ("encoder:models/small", VectorMethod("encoder", "models/small")),
         ("encoder:C:/models/small", VectorMethod("encoder", "C:/models/small")),
         ("sentence-transformers:some/model", VectorMethod("sentence-transformers", "some/model")),
@@ -85,54 +74,19 @@ def test_methods_are_read_and_written(text: str, method: VectorMethod) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected lexical, encoder:MODEL or sentence-transformers:MODEL, got ''"),
-        ("Lexical", "got 'Lexical'"),
+        ("", "expected encoder:MODEL or sentence-transformers:MODEL, got ''"),
+        ("lexical", "got 'lexical'"),
+        ("Encoder:x", "got 'Encoder:x'"),
         ("bm25", "got 'bm25'"),
         ("encoder", "where MODEL is a directory or a hub id; got 'encoder'"),
         ("encoder: ", "where MODEL is a directory or a hub id"),
         ("sentence-transformers:", "where MODEL is a directory or a hub id"),
-        ("lexical:small", "lexical takes no model, got 'lexical:small'"),
-        ("lexical:", "lexical takes no model"),
     ],
 )
 def test_what_is_no_method_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         VectorMethod.parse(text)
     assert caught.value.field == "vectors"
-
-
-def test_lexical_vectors_are_fitted_and_opened_again() -> None:
-    made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=32, seed=3)
-    assert made.dimensions == 32
-    assert fit_embedder(VectorMethod("lexical"), SAMPLE, num_texts=10**6).dimensions == 128
-    opened = open_embedder(entry(fingerprint=made.fingerprint, dimensions=32), made.arrays())
-    np.testing.assert_array_equal(opened.embed_queries(SAMPLE), made.embed_queries(SAMPLE))
-
-
-@pytest.mark.parametrize("dimensions", [0, 7, 4097])
-def test_lengths_out_of_range_are_refused(dimensions: int) -> None:
-    with pytest.raises(InputError, match=rf"vector_dimensions: must be in \[8, 4096\], got {dimensions}"):
-        fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=dimensions)
-
-
-def test_another_embedder_is_refused_and_both_are_named() -> None:
-    made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=8)
-    other = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=8, seed=1)
-    with pytest.raises(IndexMismatchError) as caught:
-        open_embedder(entry(fingerprint=made.fingerprint), other.arrays())
-    assert made.fingerprint in str(caught.value)
-    assert other.fingerprint in str(caught.value)
-
-
-def test_a_stored_embedder_that_is_none_is_refused_by_its_file() -> None:
-    with pytest.raises(IndexFormatError, match=r"^embedder\.safetensors: lexical vectors: expected arrays"):
-        open_embedder(entry(), {"idf": np.zeros(3, dtype=np.float32)})
-
-
-def test_lexical_vectors_take_no_encoder() -> None:
-    made = fit_embedder(VectorMethod("lexical"), SAMPLE, dimensions=8)
-    with pytest.raises(InputError, match="encoder: the vectors are lexical and need no model, got 'it'"):
-        open_embedder(entry(fingerprint=made.fingerprint), made.arrays(), source="it")
 
 
 @pytest.mark.parametrize(
@@ -146,9 +100,9 @@ def test_a_path_that_is_not_there_is_never_asked_for_on_the_hub(
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
     for given, stored in ((None, source), (source, "hub/model")):
         with pytest.raises(ModelError, match=rf"^{re.escape(source)}: there is no such .* --encoder says"):
-            open_embedder(entry(method="encoder", source=stored), {}, given)
+            open_embedder(entry(source=stored), given)
     with pytest.raises(ModelError, match=rf"^{re.escape(source)}: there is no such directory$"):
-        fit_embedder(VectorMethod("encoder", source), [])
+        open_model(VectorMethod("encoder", source))
 
 
 @pytest.mark.parametrize("source", ["name", "owner/name", "a.b/c.d", "a-b_c"])
@@ -164,47 +118,28 @@ def test_the_place_of_a_local_model_is_good_from_anywhere(
     for source in ("small", "./small", "small/", str(tmp_path / "small"), "../" + tmp_path.name + "/small"):
         assert VectorMethod("encoder", source).placed() == VectorMethod("encoder", str(tmp_path / "small"))
     assert VectorMethod("encoder", "owner/small").placed() == VectorMethod("encoder", "owner/small")
-    assert VectorMethod("lexical").placed() == VectorMethod("lexical")
 
 
 @pytest.mark.usefixtures("fake_encoder")
 def test_an_encoder_is_opened_where_it_is_now() -> None:
-    made = fit_embedder(VectorMethod("encoder", "there"), [], device="cuda:1")
+    made = open_model(VectorMethod("encoder", "there"), device="cuda:1")
     assert isinstance(made, FakeModel)
     assert (made.place, made.device) == ("there", "cuda:1")
-    stored = entry(method="encoder", source="there", fingerprint="model:1", dimensions=5)
+    stored = entry(fingerprint="model:1", dimensions=5)
     for source, place in ((None, "there"), ("here", "here"), (Path("here"), "here")):
-        opened = open_embedder(stored, {}, source)
+        opened = open_embedder(stored, source)
         assert isinstance(opened, FakeModel)
         assert (opened.place, opened.device) == (place, "cpu")
     with pytest.raises(IndexMismatchError, match="fingerprint model:2, here has model:1"):
-        open_embedder(replace(stored, fingerprint="model:2"), {}, "here")
+        open_embedder(replace(stored, fingerprint="model:2"), "here")
     with pytest.raises(ModelError, match="no such model"):
-        open_embedder(stored, {}, "broken")
+        open_embedder(stored, "broken")
 
 
-@pytest.mark.usefixtures("fake_encoder")
-def test_the_length_of_a_models_vectors_is_not_chosen() -> None:
-    method = VectorMethod("encoder", "there")
-    assert fit_embedder(method, [], dimensions=5).dimensions == 5
-    with pytest.raises(InputError, match="vector_dimensions: there gives vectors of length 5 and no others"):
-        fit_embedder(method, [], dimensions=6)
-
-
-@pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [
-        ("lexical", "sklearn", "vectors"),
-        ("sentence-transformers", "sentence_transformers", "sentence-transformers"),
-    ],
-)
-def test_a_missing_library_is_named(
-    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(methods, "find_spec", lambda wanted: None if wanted == package else object())
-    source = "" if name == "lexical" else "some/model"
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedder, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError) as caught:
-        fit_embedder(VectorMethod(name, source), SAMPLE)
-    assert caught.value.extra == extra
+        open_model(VectorMethod("sentence-transformers", "some/model"))
+    assert caught.value.extra == "sentence-transformers"
     with pytest.raises(MissingExtraError):
-        open_embedder(entry(method=name, source=source), {})
+        open_embedder(entry(method="sentence-transformers", source="some/model"))

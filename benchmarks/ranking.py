@@ -1,0 +1,399 @@
+"""How good the order of `auto` is beside every single kind of evidence, and what it costs.
+
+    python benchmarks/ranking.py titles --work /large/disk --json ranking_titles.json
+    python benchmarks/ranking.py sample --work /large/disk --json ranking_sample.json
+    python benchmarks/ranking.py places --work /large/disk --json ranking_places.json
+    python benchmarks/ranking.py cost --work /large/disk --titles six_million.txt --json ranking_cost.json
+
+`titles`: 0.9 million titles without any training. `auto` is that of an index as it is built, fitted to
+queries made from the catalogue; beside it the same fitted to the sets' train parts, words and letters alone,
+and BM25 by bm25s. Figures are of the dev parts, which nothing was fitted to; queries that are made come from
+other titles. `sample`: the sample catalogue with the shipped model, fitted to the dev queries as the shipped
+ranking is, reported on the test queries. `places`: the 300 largest of 487,000 places and people, mistyped and
+cut. `cost`: processor time of `auto` without a model, bytes per title, and with the model beside beam search.
+
+Ties count against whoever has them.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from harness.report import announce, command_line, environment, write_json
+from harness.title_queries import Asked, beginning, mistyped, query_sets
+
+from retrieval import Retriever
+from retrieval.evidence.evidence import NAMES
+from retrieval.evidence.postings import IntArray
+from retrieval.evidence.terms import fold_all
+from retrieval.index.layout import NAMES_FILE
+from retrieval.index.reader import Index
+from retrieval.ranking.fitting import fit
+from retrieval.ranking.model import Provenance, Ranking
+from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.tuning import Labelled, example_of, outcome_of, quality_of
+
+ROOT = Path(__file__).resolve().parents[1]
+_BUILD = "from index_builder.cli import build_command; build_command()"
+_PACKAGES = ("generative-retrieval", "numpy", "numba", "rapidfuzz", "scipy", "bm25s", "torch")
+_LISTED = 10
+_SEED = 0
+_RESAMPLES = 2000
+
+# From a query to scores: entity numbers and their scores, at least the best `_LISTED` and all ties.
+Search = Callable[[str], tuple[IntArray, npt.NDArray[np.float32]]]
+Bools = npt.NDArray[np.bool_]
+
+_work = click.option(
+    "--work", type=click.Path(path_type=Path, file_okay=False), required=True, help="For the indexes."
+)
+_shared = click.option(
+    "--shared",
+    type=click.Path(exists=True, path_type=Path, file_okay=False),
+    envvar="GENRET_SHARED_DATA",
+    default="../shared/data",
+    show_default=True,
+)
+_json = click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.group()
+def main() -> None:
+    """Measure the ranking of `auto`."""
+
+
+@main.command()
+@_shared
+@_work
+@_json
+@click.option("--count", type=click.IntRange(min=20), default=250, show_default=True, help="Queries per set.")
+def titles(shared: Path, work: Path, json_file: Path | None, count: int) -> None:
+    """0.9 million titles, nothing trained."""
+    machine = _begin(work)
+    source = shared / "titles" / "wikipedia_en.parquet"
+    index = _built(work / "titles.index", source)
+    names = pq.read_table(source).column("title").to_pylist()
+    ranker = Ranker.open(index)
+    number_of = {index.entity(number).title: number for number in range(index.num_entities)}
+    tuned = _tuned_on(ranker, query_sets(shared, names, "train", count, _SEED + 1), number_of)
+    ways: dict[str, Search] = {
+        "auto": lambda query: _ranked(ranker, ranker.alone, query),
+        "auto, tuned": lambda query: _ranked(ranker, tuned, query),
+        "words": lambda query: _found(ranker, query, 0),
+        "letters": lambda query: _found(ranker, query, 1),
+        **_bm25s([index.entity(number).title for number in range(index.num_entities)]),
+    }
+    figures: dict[str, Any] = {"counts": {}, "sets": {}}
+    averages: dict[str, list[float]] = {way: [] for way in ways}
+    for name, asked in query_sets(shared, names, "dev", count, _SEED + 2).items():
+        firsts, row = {}, {}
+        for way, search in ways.items():
+            first, ten, cost = _hits(search, asked, number_of)
+            firsts[way] = first
+            row[way] = {"hits@1": first.mean(), "hits@10": ten.mean(), "cpu_ms": cost}
+            averages[way].append(float(first.mean()))
+        single = max((way for way in ways if not way.startswith("auto")), key=lambda way: firsts[way].mean())
+        row["best single"] = {"way": single, "difference": _interval(firsts["auto"], firsts[single])}
+        figures["counts"][name] = len(asked)
+        figures["sets"][name] = row
+        click.echo(f"{name} ({len(asked)}): " + ", ".join(f"{way} {row[way]['hits@1']:.3f}" for way in ways))
+        click.echo(f"  auto minus {single}: {row['best single']['difference']}")
+    figures["average hits@1"] = {way: float(np.mean(values)) for way, values in averages.items()}
+    click.echo(f"average hits@1: {figures['average hits@1']}")
+    _end(json_file, machine, figures)
+
+
+@main.command()
+@_work
+@_json
+@click.option("--encoder", type=click.Path(path_type=Path), help="Makes vectors.", default=None)
+def sample(work: Path, json_file: Path | None, encoder: Path | None) -> None:
+    """The sample catalogue with the shipped model."""
+    machine = _begin(work)
+    catalogue, queries = ROOT / "data" / "catalogue.tsv", ROOT / "data" / "queries.tsv"
+    figures: dict[str, Any] = {}
+    for kind, options in (("with past queries", ["--queries", f"{queries}#train"]), ("without", [])):
+        if encoder is not None:
+            options = [*options, "--vectors", f"encoder:{encoder}"]
+        path = work / f"sample {kind}.index".replace(" ", "-")
+        _built(path, catalogue, *options).close()
+        with Retriever.open(path, num_threads=1) as retriever:
+            sets = _sample_sets(retriever.index, queries)
+            asked = {name: _examples(retriever, some) for name, some in sets.items()}
+            fitted = fit([*asked["dev"], *asked["made of names"]], Provenance("dev queries", 0, ()))
+            figures[kind] = {}
+            for name in ("test", "plain questions", "mistyped titles", "titles", "aliases"):
+                model = [np.argsort(-example.logprobs, kind="stable") for example in asked[name]]
+                first = [bool(e.right[order[0]]) for e, order in zip(asked[name], model, strict=True)]
+                ten = [bool(e.right[order[:10]].any()) for e, order in zip(asked[name], model, strict=True)]
+                quality = quality_of(fitted, asked[name])
+                nothing = [
+                    (outcome.nothing, outcome.without)
+                    for outcome in (outcome_of(fitted, example) for example in asked[name])
+                    if not np.isnan(outcome.without)
+                ]
+                figures[kind][name] = {
+                    "queries": len(asked[name]),
+                    "auto": quality.hits,
+                    "model alone": (float(np.mean(first)), float(np.mean(ten))),
+                    "calibration error": quality.calibration_error,
+                    "nothing AUC": _auc(nothing),
+                }
+                click.echo(f"{kind}, {name}: {figures[kind][name]}")
+            figures[kind]["shares of weights"] = fitted.to_json()["weights"]
+    _end(json_file, machine, figures)
+
+
+@main.command()
+@_shared
+@_work
+@_json
+@click.option("--count", type=click.IntRange(min=1), default=300, show_default=True, help="Largest places.")
+def places(shared: Path, work: Path, json_file: Path | None, count: int) -> None:
+    """487,000 places and people with population: the largest places, mistyped and cut."""
+    machine = _begin(work)
+    source = work / "places.parquet"
+    table = pq.read_table(shared / "titles" / "places.parquet")
+    people = pq.read_table(shared / "titles" / "people.parquet").column("title").to_pylist()
+    title, name = table.column("title").to_pylist(), table.column("name").to_pylist()
+    population = [value or 0 for value in table.column("population").to_pylist()]
+    if not source.exists():
+        rows = {
+            "title": [*title, *people],
+            "aliases": [*([n] for n in name), *([] for _ in people)],
+            "population": [*(max(p, 1) for p in population), *(1 for _ in people)],
+        }
+        pq.write_table(pa.table(rows, schema=_PLACES), source)
+    index = _built(work / "places.index", source, "--weight-column", "population")
+    ranker = Ranker.open(index)
+    number_of = {index.entity(number).title: number for number in range(index.num_entities)}
+    random = Random(_SEED)
+    largest = sorted(range(len(title)), key=lambda i: -population[i])[:count]
+    figures: dict[str, Any] = {}
+    for kind, make in (("one typing error", mistyped), ("first 60 %", beginning)):
+        asked: list[Asked] = [(make(name[i], random), (title[i],)) for i in largest]
+        first, ten, cost = _hits(lambda query: _ranked(ranker, ranker.alone, query), asked, number_of)
+        figures[kind] = {"hits@1": first.mean(), "hits@10": ten.mean(), "cpu_ms": cost}
+        click.echo(f"{kind}: {figures[kind]}")
+    _end(json_file, machine, figures)
+
+
+_PLACES = pa.schema([("title", pa.string()), ("aliases", pa.list_(pa.string())), ("population", pa.int64())])
+
+
+@main.command()
+@_shared
+@_work
+@_json
+@click.option(
+    "--titles", "titles_file", type=click.Path(exists=True, path_type=Path), help="One title per line."
+)
+@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Queries.")
+def cost(shared: Path, work: Path, json_file: Path | None, titles_file: Path | None, count: int) -> None:
+    """Processor time, bytes, and the model beside beam search."""
+    machine = _begin(work)
+    figures: dict[str, Any] = {}
+    wikipedia = shared / "titles" / "wikipedia_en.parquet"
+    names = pq.read_table(wikipedia).column("title").to_pylist()
+    asked = [query for some in query_sets(shared, names, "dev", 40, _SEED + 3).values() for query, _ in some]
+    Random(_SEED).shuffle(asked)
+    for source in (wikipedia, *([titles_file] if titles_file else [])):
+        index = _built(work / f"{'titles' if source == wikipedia else source.stem}.index", source)
+        ranker = Ranker.open(index)
+        for query in asked[:20]:
+            _ranked(ranker, ranker.alone, query)
+        times = [_timed(partial(_ranked, ranker, ranker.alone, query)) for query in asked[:count]]
+        size = (index.path / NAMES_FILE).stat().st_size
+        figures[f"{index.num_entities:,} titles"] = {
+            "cpu_ms p50": statistics.median(times),
+            "cpu_ms p95": float(np.percentile(times, 95)),
+            "bytes per title": size / index.num_entities,
+        }
+        click.echo(f"{index.num_entities:,} titles: {figures[f'{index.num_entities:,} titles']}")
+    path = work / "sample-with-past-queries.index"
+    queries = ROOT / "data" / "queries.tsv"
+    _built(path, ROOT / "data" / "catalogue.tsv", "--queries", f"{queries}#train").close()
+    with Retriever.open(path, num_threads=1) as retriever:
+        test = [row["query"] for row in _rows(queries) if row["split"] == "test"][:60]
+        for method in ("auto", "beam"):
+            retriever.retrieve(test[:5], method=method)
+        ratios = [
+            _timed(partial(retriever.retrieve, [query], method="auto"))
+            / _timed(partial(retriever.retrieve, [query], method="beam"))
+            for query in test
+        ]
+    figures["auto over beam"] = {"median": statistics.median(ratios), "p90": float(np.percentile(ratios, 90))}
+    click.echo(f"auto over beam search: {figures['auto over beam']}")
+    _end(json_file, machine, figures)
+
+
+def _begin(work: Path) -> dict[str, Any]:
+    machine = environment(*_PACKAGES)
+    announce(machine)
+    work.mkdir(parents=True, exist_ok=True)
+    return machine
+
+
+def _end(json_file: Path | None, machine: dict[str, Any], figures: dict[str, Any]) -> None:
+    if json_file is not None:
+        write_json(json_file, command_line(), machine, figures)
+
+
+def _built(path: Path, source: Path, *options: str) -> Index:
+    if not path.exists():
+        arguments = [str(source), "--out", str(path), "--quiet", *options]
+        subprocess.run([sys.executable, "-c", _BUILD, *arguments], check=True)
+    return Index.open(path, verify_digests=False)
+
+
+def _ranked(ranker: Ranker, ranking: Ranking, query: str) -> tuple[IntArray, npt.NDArray[np.float32]]:
+    (asked,) = ranker.evidence.ask([query])
+    entities = ranker.evidence.propose(asked, 50)
+    scores = ranking.rank(ranker.evidence.features(asked, entities)).scores
+    return entities, scores.astype(np.float32)
+
+
+def _found(ranker: Ranker, query: str, way: int) -> tuple[IntArray, npt.NDArray[np.float32]]:
+    (asked,) = ranker.evidence.ask([query])
+    field = ranker.evidence.fields[NAMES]
+    postings = (field.words, field.letters)[way]
+    texts, scores = postings.search(asked.lookups[NAMES][way], 50, field.owner)
+    return texts if field.owner is None else field.owner[texts].astype(np.int64), scores
+
+
+def _bm25s(names: Sequence[str]) -> dict[str, Search]:
+    """Return BM25 by bm25s over the words and over the letter trigrams of names."""
+    import bm25s
+
+    def trigrams(text: str) -> list[str]:
+        return [part for word in text.split() for part in _trigrams(f"<{word}>")]
+
+    ways: dict[str, Search] = {}
+    folded = fold_all(names)
+    for way, split in (("bm25s words", str.split), ("bm25s letters", trigrams)):
+        model = bm25s.BM25()
+        model.index([split(name) or ["-"] for name in folded], show_progress=False)
+
+        def search(
+            query: str, model: Any = model, split: Any = split
+        ) -> tuple[IntArray, npt.NDArray[np.float32]]:
+            known = [token for token in split(fold_all([query])[0]) if token in model.vocab_dict]
+            if not known:
+                return np.empty(0, np.int64), np.empty(0, np.float32)
+            scores = model.get_scores(known)
+            least = max(np.partition(scores, -50)[-50], 1e-9)
+            best = np.flatnonzero(scores >= least)
+            return best, scores[best]
+
+        ways[way] = search
+    return ways
+
+
+def _trigrams(text: str) -> list[str]:
+    return [text[i : i + 3] for i in range(len(text) - 2)]
+
+
+def _hits(search: Search, asked: Sequence[Asked], number_of: dict[str, int]) -> tuple[Bools, Bools, float]:
+    """Return per query whether a right entity is first and among ten, and the median processor time in ms."""
+    first, ten, times = [], [], []
+    for query, gold in asked:
+        begin = time.process_time()
+        entities, scores = search(query)
+        times.append((time.process_time() - begin) * 1e3)
+        right = np.isin(entities, [number_of[title] for title in gold])
+        place = np.inf
+        if right.any():
+            # An entity counts once, however many of its names were found.
+            best = scores[right].max()
+            place = len(set(entities[~right & (scores >= best)].tolist()))
+        first.append(place < 1)
+        ten.append(place < _LISTED)
+    return np.array(first), np.array(ten), statistics.median(times)
+
+
+def _interval(ours: Bools, theirs: Bools) -> tuple[float, float, float]:
+    """Return the difference of two shares with its 95 % interval, the queries resampled together."""
+    rng = np.random.default_rng(_SEED)
+    differences = ours.astype(float) - theirs
+    chosen = rng.integers(0, len(differences), (_RESAMPLES, len(differences)))
+    low, high = np.percentile(differences[chosen].mean(axis=1), [2.5, 97.5])
+    return round(float(differences.mean()), 4), round(float(low), 4), round(float(high), 4)
+
+
+def _tuned_on(ranker: Ranker, sets: dict[str, list[Asked]], number_of: dict[str, int]) -> Ranking:
+    examples = [
+        example_of(Labelled(query, tuple(number_of[t] for t in gold), 1 / len(asked)), ranker.evidence)
+        for asked in sets.values()
+        for query, gold in asked
+    ]
+    return fit(examples, Provenance("train parts", len(examples), ranker.evidence.kinds))
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def _sample_sets(index: Index, queries: Path) -> dict[str, list[Labelled]]:
+    entities = [index.entity(number) for number in range(index.num_entities)]
+    number = {entity.entity_id: i for i, entity in enumerate(entities)}
+    rows = _rows(queries)
+    sets = {
+        split: [Labelled(row["query"], (number[row["entity_id"]],)) for row in rows if row["split"] == split]
+        for split in ("dev", "test")
+    }
+    plain = _rows(queries.with_name("plain-questions.tsv"))
+    sets["plain questions"] = [Labelled(row["query"], (number[row["entity_id"]],)) for row in plain]
+    random = Random(_SEED)
+    drawn = random.sample(range(len(entities)), 800)
+    sets["made of names"] = [Labelled(mistyped(entities[i].title, random), (i,)) for i in drawn[:100]]
+    sets["made of names"] += [Labelled(entities[i].title, (i,)) for i in drawn[100:150]]
+    sets["mistyped titles"] = [Labelled(mistyped(entities[i].title, random), (i,)) for i in drawn[200:500]]
+    sets["titles"] = [Labelled(entities[i].title, (i,)) for i in drawn[500:800]]
+    aliases = [(alias, i) for i, entity in enumerate(entities) for alias in entity.aliases]
+    sets["aliases"] = [Labelled(alias, (i,)) for alias, i in random.sample(aliases, 300)]
+    return sets
+
+
+def _examples(retriever: Retriever, queries: Sequence[Labelled]) -> list[Any]:
+    """Return the candidates of queries as `auto` finds them, all of them scored by the model."""
+    number = {retriever.index.entity(i).entity_id: i for i in range(retriever.index.num_entities)}
+    found = retriever.retrieve([query.text for query in queries], method="auto", k=40, beam_size=10)
+    examples = []
+    for query, answer in zip(queries, found, strict=True):
+        entities = np.array([number[candidate.entity_id] for candidate in answer.candidates], np.int64)
+        logprobs = np.array([candidate.logprob for candidate in answer.candidates])
+        pair = (entities, logprobs)
+        examples.append(example_of(query, retriever.ranker.evidence, lambda text, proposed, pair=pair: pair))
+    return examples
+
+
+def _auc(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return how often P(nothing fits) is larger with the right entity away, over all pairs of queries."""
+    there, away = (np.array(column) for column in zip(*pairs, strict=True))
+    above = (away[:, None] > there[None]).mean()
+    return float(above + (away[:, None] == there[None]).mean() / 2)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begin = time.process_time()
+    call()
+    return (time.process_time() - begin) * 1e3
+
+
+if __name__ == "__main__":
+    main()

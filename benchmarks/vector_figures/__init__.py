@@ -1,1 +1,0 @@
-"""What `vectors.py` is made of: queries, timed shortlists, Flat search beside them, figures."""

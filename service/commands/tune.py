@@ -1,0 +1,394 @@
+"""`genret tune`: fit how an index ranks its candidates, and publish what was fitted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
+from retrieval.errors import EvidenceMissingError, IndexDirectoryError, InputError
+from retrieval.options import model_options
+
+if TYPE_CHECKING:
+    from index_builder.progress import BuildProgress
+    from retrieval.index.reader import Index
+    from retrieval.ranking.ranker import Ranker
+    from retrieval.ranking.tune import Figure, SetReport, Tuned
+    from retrieval.ranking.tuning import Decode
+    from retrieval.retriever import Retriever
+
+_ENV = "GENRET_TUNE_"
+# Of the model as many entities are asked as `auto` asks where a request does not say.
+_BEAMS, _MOST = 10, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What to fit to, and how."""
+
+    index: Path
+    model: str | None
+    has_model: bool
+    hardware: Mapping[str, Any]
+    encoder: str | None
+    queries: tuple[str, ...]
+    max_unknown: int
+    limit: int
+    made: int
+    labelled_share: float
+    folds: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An index, its evidence, and perhaps a model."""
+
+    index: Index
+    ranker: Ranker
+    fingerprint: str
+    decode: Decode | None
+
+
+@click.command("tune", context_settings={"show_default": True, "max_content_width": 100})
+@click.argument("index", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--queries",
+    multiple=True,
+    metavar="FILE[#SPLIT]",
+    envvar=_ENV + "QUERIES",
+    show_envvar=True,
+    show_default="none",
+    help="Labelled queries: TSV with the columns query and entity_id or title, or JSON Lines; with #SPLIT "
+    "the lines whose split it is. A line with neither id nor title says that nothing of the index is meant. May "
+    "be given several times.",
+)
+@click.option(
+    "--no-model",
+    is_flag=True,
+    envvar=_ENV + "NO_MODEL",
+    show_envvar=True,
+    help="Fit the ranking of evidence alone; it also chooses what evidence proposes beside a model.",
+)
+@model_options
+@click.option(
+    "--encoder",
+    metavar="DIR",
+    envvar=_ENV + "ENCODER",
+    show_envvar=True,
+    show_default="where it lay when it made them",
+    help="Where the encoder of the index's vectors lies.",
+)
+@click.option(
+    "--made",
+    type=click.IntRange(min=0),
+    default=400,
+    envvar=_ENV + "MADE",
+    show_envvar=True,
+    help="Queries made from the catalogue to go with them, typing errors among them; 0: none.",
+)
+@click.option(
+    "--labelled-share",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.5,
+    envvar=_ENV + "LABELLED_SHARE",
+    show_envvar=True,
+    help="What all labelled queries count of all queries.",
+)
+@click.option(
+    "--folds",
+    type=click.IntRange(2, 100),
+    default=5,
+    envvar=_ENV + "FOLDS",
+    show_envvar=True,
+    help="Parts of the queries, each measured by weights fitted to the others.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=2000,
+    envvar=_ENV + "LIMIT",
+    show_envvar=True,
+    help="Most queries of a file, drawn at random.",
+)
+@click.option(
+    "--max-bad-rows",
+    type=click.IntRange(min=0),
+    default=0,
+    envvar=_ENV + "MAX_BAD_ROWS",
+    show_envvar=True,
+    help="Leave out up to this many queries whose entities the index lacks; more are an error.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    envvar=_ENV + "SEED",
+    show_envvar=True,
+    help="Of everything random.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar=_ENV + "OUT",
+    show_envvar=True,
+    show_default="a new version of INDEX",
+    help="Write the rankings to this file, and publish nothing.",
+)
+@keep_versions_option(_ENV)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    envvar=_ENV + "DRY_RUN",
+    show_envvar=True,
+    help="Fit and measure, and publish nothing.",
+)
+@talk_options(_ENV, has_threads=False)
+def tune_command(
+    index: Path,
+    queries: tuple[str, ...],
+    no_model: bool,
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    encoder: str | None,
+    made: int,
+    labelled_share: float,
+    folds: int,
+    limit: int,
+    max_bad_rows: int,
+    seed: int,
+    out: Path | None,
+    keep_versions: int,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    debug: bool,
+) -> None:
+    """Fit how `auto` ranks the candidates of an INDEX, for one model or without any.
+
+    The ranking is fitted to labelled queries and to queries made from the catalogue. What it is worth is
+    measured on queries that it was not fitted to, beside the ranking that was there. The new version of
+    the index differs from the live one in its ranking alone; `genret rollback` takes it back. See
+    docs/ranking.md.
+    """
+    from retrieval.index.versions import live_or_none
+
+    if no_model and model is not None:
+        raise click.UsageError("--model and --no-model exclude each other")
+    wish = _Wish(
+        index=index,
+        model=model,
+        has_model=not no_model,
+        hardware={"device": device, "dtype": dtype, "num_threads": threads},
+        encoder=encoder,
+        queries=queries,
+        max_unknown=max_bad_rows,
+        limit=limit,
+        made=made,
+        labelled_share=labelled_share,
+        folds=folds,
+        seed=seed,
+    )
+    is_kept = dry_run or out is not None
+    with (
+        answered(index, live_or_none(index), is_kept, debug),
+        shown_progress(quiet, "genret tune") as progress,
+        _opened(wish) as opened,
+    ):
+        tuned, files, num_unknown = _fitted(wish, opened, progress)
+        version = opened.index.version
+        if not dry_run:
+            progress.phase("publishing" if out is None else "writing")
+            version = _keep(wish, opened, tuned, files, out, keep_versions)
+        told = {
+            "index": str(index),
+            "model": opened.fingerprint or None,
+            "parent": opened.index.version,
+            "version": version,
+            "published": version != opened.index.version,
+            "dry_run": dry_run,
+            "out": None if out is None or dry_run else str(out),
+            "left_out": num_unknown,
+            **tuned.to_json(),
+        }
+    if as_json:
+        click.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
+    elif not quiet:
+        click.echo("\n".join([*_lines(tuned, num_unknown), "", _outcome(told)]))
+
+
+@contextmanager
+def _opened(wish: _Wish) -> Iterator[_Opened]:
+    """Open the index, with the model that is asked for.
+
+    Raises:
+        EvidenceMissingError: the index has no evidence.
+        GenretError: the index, its evidence or the model cannot be used.
+    """
+    from retrieval.index.reader import Index
+    from retrieval.ranking.ranker import Ranker
+    from retrieval.ranking.rankings import NO_MODEL
+
+    if not wish.has_model:
+        device = str(wish.hardware["device"])
+        with Index.open(wish.index) as index:
+            ranker = Ranker.open(index, wish.encoder, "cpu" if device == "auto" else device)
+            yield _checked(_Opened(index, ranker, NO_MODEL, None))
+        return
+    from retrieval.checkpoint_fingerprint import folder_fingerprint
+    from retrieval.retriever import Retriever
+
+    with Retriever.open(wish.index, wish.model, encoder=wish.encoder, **wish.hardware) as retriever:
+        fingerprint = folder_fingerprint(Path(retriever.tokenizer.source))
+        yield _checked(_Opened(retriever.index, retriever.ranker, fingerprint, _decode(retriever)))
+
+
+def _checked(opened: _Opened) -> _Opened:
+    """Refuse evidence that is not whole: weights fitted without one kind are wrong with it."""
+    from retrieval.ranking.ranker import RANKING
+
+    for kind, problem in opened.ranker.problems.items():
+        if kind != RANKING:  # that is what is to be made
+            raise IndexDirectoryError(f"the evidence {kind} cannot be used: {problem}")
+    if not opened.ranker.can_propose:
+        raise EvidenceMissingError(
+            f"the index {opened.index.path} has no evidence to rank by; add some with: "
+            "genret update INDEX --evidence all"
+        )
+    return opened
+
+
+def _decode(retriever: Retriever) -> Decode:
+    """Return what gives the candidates of `auto` with log P(e | q)."""
+    import numpy as np
+
+    def decode(query: str, entities: Any) -> tuple[Any, Any]:
+        del entities  # `auto` proposes the best of them itself
+        (result,) = retriever.retrieve(query, _MOST, "auto", beam_size=_BEAMS)
+        numbers = retriever.index.entities.find([candidate.entity_id for candidate in result.candidates])
+        return numbers, np.array([candidate.logprob for candidate in result.candidates], np.float64)
+
+    return decode
+
+
+def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tuned, list[Path], int]:
+    """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
+    from retrieval.ranking.made_queries import make_queries
+    from retrieval.ranking.query_sets import QuerySet, read_query_sets
+    from retrieval.ranking.tune import MADE, tune
+    from retrieval.ranking.tuning import labelled
+
+    index, evidence = opened.index, opened.ranker.evidence
+    progress.phase("reading queries")
+    sets = read_query_sets(wish.queries, index, wish.max_unknown, wish.limit, wish.seed)
+    files = [one.path for one in sets if one.path is not None]
+    num_unknown = sum(one.num_unknown for one in sets)
+    if wish.made:
+        columns = () if index.evidence is None else index.evidence.columns
+        made = make_queries(index, evidence, columns, wish.made, wish.seed)
+        sets.append(QuerySet(MADE, tuple(labelled(made))))
+    if not sets:
+        raise InputError("queries", "there is nothing to fit to: --queries names none, and --made is 0")
+    before = opened.ranker.ranking if opened.decode is not None else opened.ranker.alone
+    tuned = tune(
+        sets,
+        evidence,
+        opened.decode,
+        before,
+        progress,
+        labelled_share=wish.labelled_share,
+        folds=wish.folds,
+        seed=wish.seed,
+    )
+    return tuned, files, num_unknown
+
+
+def _keep(
+    wish: _Wish, opened: _Opened, tuned: Tuned, files: list[Path], out: Path | None, keep_versions: int
+) -> str:
+    """Publish a ranking, or write it to a file; return the version that is live."""
+    from index_builder.durable import write_synced
+    from index_builder.ranking import publish_rankings
+    from retrieval.ranking.ranker import RANKING
+    from retrieval.ranking.rankings import Rankings
+
+    others = Rankings() if RANKING in opened.ranker.problems else Rankings.read(opened.index)
+    rankings = others.with_one(opened.fingerprint, tuned.ranking).to_bytes()
+    if out is not None:
+        try:
+            write_synced(out, rankings)
+        except OSError as error:
+            raise InputError("out", f"{out}: cannot be written: {error.strerror}") from error
+        return opened.index.version
+    told = tuned.ranking.provenance
+    options = {
+        "model": opened.fingerprint,
+        "queries": list(wish.queries),
+        "made": wish.made,
+        "labelled_share": wish.labelled_share,
+        "limit": wish.limit,
+        "seed": wish.seed,
+    }
+    num_queries = 0 if told is None else told.num_queries
+    parent = opened.index.version
+    return publish_rankings(wish.index, parent, rankings, files, options, num_queries, keep_versions)
+
+
+def _lines(tuned: Tuned, num_unknown: int) -> list[str]:
+    lines = []
+    if num_unknown:
+        lines.append(f"{num_unknown:,} queries left out: the index lacks their entities")
+    for report in tuned.reports:
+        lines += _report_lines(report)
+    return [*lines, "weights, before and after:", *_weight_lines(tuned)]
+
+
+def _report_lines(report: SetReport) -> list[str]:
+    nothing = f", {report.num_nothing:,} for nothing of the index" if report.num_nothing else ""
+    lines = [
+        f"{report.name}: {report.num_queries:,} queries{nothing}; "
+        f"{report.num_found:,} find their entity among the candidates"
+    ]
+    lines += [f"  {name:<18} {_figure(figure)}" for name, figure in report.figures.items()]
+    return lines
+
+
+def _figure(figure: Figure) -> str:
+    before, after, difference = figure.before, figure.after, figure.difference
+    return (
+        f"{before.value:.3f} [{before.low:.3f}, {before.high:.3f}] -> "
+        f"{after.value:.3f} [{after.low:.3f}, {after.high:.3f}]   "
+        f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    )
+
+
+def _weight_lines(tuned: Tuned) -> list[str]:
+    from retrieval.evidence.evidence import FEATURES
+
+    lines = []
+    kind = ""
+    for feature, before, after in zip(FEATURES, tuned.before.weights, tuned.ranking.weights, strict=True):
+        if not before and not after:
+            continue
+        if feature.kind != kind:
+            kind = feature.kind
+            lines.append(f"  {kind}")
+        lines.append(f"    {feature.name:<16} {before:8.2f} -> {after:8.2f}   {feature.meaning}")
+    return lines
+
+
+def _outcome(told: Mapping[str, Any]) -> str:
+    model = f"for the model {told['model']}" if told["model"] else "without a model"
+    if told["dry_run"]:
+        return f"{told['index']}: dry run, version {told['version']} stays live; fitted {model}"
+    if told["out"] is not None:
+        return f"{told['out']}: the ranking {model}; {told['index']} is unchanged"
+    return f"{told['index']}: version {told['version']}, before: {told['parent']}; ranking {model}"
