@@ -180,7 +180,7 @@ def test_ranked_candidates_say_what_their_scores_are_made_of(page: Page) -> None
     assert page.texts(".shares summary") == ["score 7.25, most by names", "score 0.50, most by texts"]
     assert "similarity" not in page.text(".candidates")
     page.all(".shares summary")[0].click()
-    rows = [row.text for row in page.all('[data-rank="1"] .shares tr')]
+    rows = [" ".join(row.text.split()) for row in page.all('[data-rank="1"] .shares tr')]
     assert rows == ["names +6.50", "queries +2.00", "model −1.25"]
     assert (
         page.text("[data-verdict=nothing-fits]") == "With probability 13 % nothing in the catalogue is meant."
