@@ -33,7 +33,7 @@ from harness.titles import batches, input_options, titles_file, tokenizer_file, 
 
 from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.reader import Index
-from retrieval.training.noise import typo
+from retrieval.noise import typo
 from retrieval.vectors.embedder import open_embedder
 from retrieval.vectors.faiss_index import efforts, faiss_threads, open_vectors, vectors_entry
 from retrieval.vectors.searching import VectorSearcher

@@ -44,9 +44,8 @@ from retrieval.training.run import (
     write_metrics,
 )
 from retrieval.training.trainer import BudgetTrainer, train_model
-from retrieval.vectors.embedder import FloatMatrix, TextEmbedder
+from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, VectorMethod, open_model
 from retrieval.vectors.encoder import EncoderEmbedder, mean_states, padded
-from retrieval.vectors.methods import LEXICAL, VectorMethod, fit_embedder
 
 VOCAB_SIZE = 8192
 _DIMENSIONS = 256
@@ -247,11 +246,9 @@ def _normalizer() -> normalizers.Normalizer:
 def _open_teacher(named: str) -> TextEmbedder:
     try:
         method = VectorMethod.parse(named)
-    except InputError:
-        method = VectorMethod(LEXICAL)
-    if method.name == LEXICAL:
-        raise InputError("teacher", f"expected encoder:MODEL or sentence-transformers:MODEL, got {named!r}")
-    return fit_embedder(method, [])
+    except InputError as error:
+        raise InputError("teacher", error.message) from None
+    return open_model(method)
 
 
 def _save(model: DistilBertModel, folder: Path, dtype: str) -> None:

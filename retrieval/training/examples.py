@@ -15,11 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from retrieval.training.annotations import LinkedText, linked_texts
-from retrieval.training.answers import answer_document
-from retrieval.training.catalogue import LabelledQuery, TrainingEntity, training_queries
-from retrieval.training.mentions import LabelledMention
-from retrieval.training.noise import (
+from retrieval.noise import (
     drop_words,
     insert_words,
     recase,
@@ -28,6 +24,10 @@ from retrieval.training.noise import (
     strip_accents,
     typo,
 )
+from retrieval.training.annotations import LinkedText, linked_texts
+from retrieval.training.answers import answer_document
+from retrieval.training.catalogue import LabelledQuery, TrainingEntity, training_queries
+from retrieval.training.mentions import LabelledMention
 from retrieval.types import Mention
 
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")

@@ -21,11 +21,11 @@ from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.limits import Limits
+from retrieval.noise import shorten, typo
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.limits import check_markup, fit_prompt
-from retrieval.training.noise import shorten, typo
 from retrieval.types import Mention
 from retrieval.vectors.embedder import TextEmbedder
 

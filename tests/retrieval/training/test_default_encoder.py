@@ -10,7 +10,7 @@ import pytest
 from retrieval.defaults import sample_catalogue
 from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.quality import count_hits, nearest_rankings
-from retrieval.vectors.methods import VectorMethod, fit_embedder
+from retrieval.vectors.embedder import VectorMethod, open_model
 
 FOLDER = Path(__file__).parents[3] / "data" / "default-encoder"
 CATALOGUE = sample_catalogue()
@@ -29,7 +29,7 @@ def test_hits_on_the_dev_queries_are_those_of_its_metrics() -> None:
     entities = read_catalogue(CATALOGUE)
     queries = read_queries(CATALOGUE.with_name("queries.tsv"), entities)
     dev = [query for query in queries if query.split == "dev"]
-    embedder = fit_embedder(VectorMethod.parse(f"encoder:{FOLDER}"), [])
+    embedder = open_model(VectorMethod.parse(f"encoder:{FOLDER}"))
     hits = count_hits(nearest_rankings(embedder, entities, dev), dev)
     # Rounding differs from machine to machine, so a query or two may.
     assert hits.hits_at_1 == pytest.approx(said["hits_at_1"], abs=0.01)

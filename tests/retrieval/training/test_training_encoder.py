@@ -29,8 +29,8 @@ from retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator,
 from retrieval.training.presets import train_tokenizer
 from retrieval.training.quality import nearest_rankings
 from retrieval.training.trainer import TrainerOptions
+from retrieval.vectors.embedder import VectorMethod, open_model
 from retrieval.vectors.encoder import mean_states
-from retrieval.vectors.methods import VectorMethod, fit_embedder
 
 CATALOGUE = (
     "entity_id\ttitle\taliases\tkind\tdescription\n"
@@ -101,7 +101,7 @@ def test_an_encoder_opens_as_vectors_and_finds_what_it_was_taught(data: Path) ->
     assert result.stderr.count("dev  hits@1") == 3
     assert {tensor.dtype for tensor in weights(data / "out").values()} == {torch.float16}
 
-    embedder = fit_embedder(VectorMethod.parse(f"encoder:{data / 'out'}"), [])
+    embedder = open_model(VectorMethod.parse(f"encoder:{data / 'out'}"))
     asked = [LabelledQuery(text, "") for text in ("PHARAOHS sailed", "mount everst", "Cologne river", "peak")]
     ranked = nearest_rankings(embedder, read_catalogue(data / "catalogue.tsv"), asked)
     assert [best[0] for best in ranked[:3]] == ["1", "3", "2"]
