@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import GenretError, InputError, ModelError, EvidenceMissingError
+from retrieval.errors import EvidenceMissingError, GenretError, InputError, ModelError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span

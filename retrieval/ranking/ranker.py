@@ -33,13 +33,21 @@ class Proposals:
 
     Attributes:
         asked: The query.
-        entities: Their numbers, best first by the evidence alone. Shape: (n,).
-        features: What they are like. Shape: (n, number of features).
+        entities: The numbers of all that any evidence found, best first by the evidence alone. Shape: (n,).
+        features: What they are like. Of one that a decoder finds, too, they are taken from here: some say what
+            share an entity has in what was found. Shape: (n, number of features).
+        size: So many are proposed, the first ones.
     """
 
     asked: Asked
     entities: IntArray
     features: npt.NDArray[np.float32]
+    size: int
+
+    @property
+    def best(self) -> IntArray:
+        """The entities proposed. Shape: (at most size,)."""
+        return self.entities[: self.size]
 
 
 class Ranker:
@@ -173,8 +181,8 @@ class Ranker:
         """
         entities = self.evidence.propose(asked, max(size, PROPOSALS), allowed)
         features = self.evidence.features(asked, entities)
-        order = np.lexsort((entities, -self.alone.rank(features).scores))[:size]
-        return Proposals(asked, entities[order], features[order])
+        order = np.lexsort((entities, -self.alone.rank(features).scores))
+        return Proposals(asked, entities[order], features[order], size)
 
     def missing(self, asked: Asked | None) -> tuple[str, ...]:
         """Return the kinds of evidence that the index has and that an answer goes without.

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from retrieval.errors import IndexChecksumError, InputError, EvidenceMissingError
+from retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
