@@ -1,15 +1,23 @@
-"""Methods that ask the vectors of an index: what they list, in which order, and what they need."""
+"""Methods that ask the evidence of an index: what they list, in which order, and what they need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from retrieval.errors import InputError
+from index_builder.evidence_wish import EvidenceWish, VectorWish
+from retrieval.errors import IndexChecksumError, InputError, ModelError
+from retrieval.evaluation.cli import _default_methods
 from retrieval.evaluation.methods.method import make_method
+from retrieval.evaluation.methods.spec import DEFAULT_METHODS
 from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.index.reader import Index
+from retrieval.ranking.ranker import Ranker
 from retrieval.retriever import Retriever
+from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import make_checkpoint, make_index
 from tests.evaluation_fixtures import mention_set, query_set
 from tests.fake_vectors import MadeUpVectors
@@ -20,10 +28,21 @@ QUERIES = (*query_set().queries, *mention_set().queries)
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
-    """A retriever without vectors."""
+    """A retriever without evidence."""
     folder = tmp_path_factory.mktemp("bare")
     checkpoint = make_checkpoint(folder / "model", "llama")
-    with Retriever.open(make_index(folder, checkpoint), checkpoint) as opened:
+    with Retriever.open(make_index(folder, checkpoint, evidence=None), checkpoint) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory, bare: Retriever) -> Iterator[Retriever]:
+    """A retriever with evidence by words."""
+    folder = tmp_path_factory.mktemp("words")
+    index = Index.open(make_index(folder, bare.tokenizer, rendering=bare.config.rendering))
+    with Retriever(
+        index, likely_titles(index), bare.tokenizer, bare.config, ranker=Ranker.open(index)
+    ) as opened:
         yield opened
 
 
@@ -35,7 +54,7 @@ def vectors(bare: Retriever) -> MadeUpVectors:
 @pytest.fixture
 def retriever(bare: Retriever, vectors: MadeUpVectors) -> Retriever:
     model = likely_titles(bare.index)
-    return Retriever(bare.index, model, bare.tokenizer, bare.config, vectors=vectors.opened())
+    return Retriever(bare.index, model, bare.tokenizer, bare.config, ranker=vectors.opened())
 
 
 def answer(
@@ -122,14 +141,99 @@ def test_of_a_mention_its_words_are_asked(retriever: Retriever, vectors: MadeUpV
         assert sorted(text for texts in vectors.asked for text in texts) == words
 
 
-@pytest.mark.parametrize("name", ["vectors", "vectors:100", "shortlist:11", "auto:11"])
-def test_what_needs_vectors_says_so(bare: Retriever, name: str) -> None:
-    with pytest.raises(InputError, match=f"'{name}' needs vectors: .*has no vectors") as refused:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vectors", "'vectors' needs vectors: the index has none"),
+        ("vectors:100", "'vectors:100' needs vectors: the index has none"),
+        ("evidence", "'evidence' needs evidence: .*has no evidence"),
+        ("shortlist:11", "'shortlist:11' needs evidence: .*has no evidence"),
+        ("auto:11", "'auto:11' needs evidence: .*has no evidence"),
+    ],
+)
+def test_what_needs_evidence_says_so(bare: Retriever, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
         make_method(name, bare, 10, 4)
     assert refused.value.field == "method"
 
 
+@pytest.mark.parametrize("name", ["evidence", "shortlist:11", "auto:11+disc"])
+def test_what_would_go_without_evidence_that_the_index_has_says_so(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(retriever.ranker.problems, "names", IndexChecksumError("names.arrow", "differs"))
+    with pytest.raises(InputError, match=r"needs evidence: names\.arrow: differs"):
+        make_method(name, retriever, 10, 4)
+
+
+def test_evidence_alone_ranks_by_the_weights_without_a_model(
+    words: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words.model, "prefill", None)
+    ranker = words.ranker
+    for query, ranking in zip(QUERIES, answer(words, "evidence:9", k=3), strict=True):
+        (asked,) = ranker.evidence.ask([query.text])
+        numbers = ranker.evidence.propose(asked, 50)
+        scores = ranker.alone.rank(ranker.evidence.features(asked, numbers)).scores
+        best = sorted(zip(-scores, numbers.tolist(), strict=True))[:3]
+        assert [e.entity_id for e in ranking.entities] == [words.index.entity(n).entity_id for _, n in best]
+        assert [e.score for e in ranking.entities] == pytest.approx([-score for score, _ in best])
+        assert all(e.logprob is None for e in ranking.entities)
+    assert answered(answer(words, "evidence", (LabelledQuery("b", " "),))) == [()]
+    assert [len(ids) for ids in answered(answer(words, "evidence:2"))] == [2] * len(QUERIES)
+
+
+def test_a_query_that_nothing_is_found_for_tells_why(
+    retriever: Retriever, vectors: MadeUpVectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed = vectors.embed
+
+    def failing(texts: Sequence[str]) -> Any:
+        if "Paris" in texts:
+            raise ModelError("models/odd: the encoder fails")
+        return embed(texts)
+
+    monkeypatch.setattr(vectors, "embed", failing)
+    rankings = answer(retriever, "evidence")
+    for query, ranking in zip(QUERIES, rankings, strict=True):
+        failed = query.text == "Paris"
+        assert ranking.error == ("models/odd: the encoder fails" if failed else None)
+        assert (not ranking.entities) == failed
+
+
+def test_auto_answers_in_the_order_of_the_ranking(words: Retriever) -> None:
+    for query, ranking in zip(QUERIES[:6], answer(words, "auto"), strict=False):
+        (found,) = words.retrieve(query.text, k=10)
+        assert found.nothing_fits is not None
+        assert [e.entity_id for e in ranking.entities] == [c.entity_id for c in found.candidates]
+        assert [e.score for e in ranking.entities] == pytest.approx([c.score for c in found.candidates], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "has_vectors", "added"),
+    [
+        (None, False, ()),
+        (EvidenceWish(), False, ("evidence", "shortlist", "auto")),
+        (EvidenceWish(), True, ("evidence", "shortlist", "auto", "vectors")),
+        (None, True, ("evidence", "shortlist", "auto", "vectors")),
+    ],
+)
+def test_methods_that_are_asked_by_default_go_with_the_evidence(
+    bare: Retriever,
+    trigrams: VectorMethod,
+    tmp_path: Path,
+    evidence: EvidenceWish | None,
+    has_vectors: bool,
+    added: tuple[str, ...],
+) -> None:
+    vectors = VectorWish(trigrams) if has_vectors else None
+    index = make_index(
+        tmp_path, bare.tokenizer, rendering=bare.config.rendering, evidence=evidence, vectors=vectors
+    )
+    assert _default_methods(str(index)) == (*DEFAULT_METHODS, *added)
+
+
 @pytest.mark.parametrize("name", ["shortlist", "shortlist:12", "auto"])
-def test_where_all_entities_are_scored_no_vectors_are_needed(bare: Retriever, name: str) -> None:
+def test_where_all_entities_are_scored_no_evidence_is_needed(bare: Retriever, name: str) -> None:
     listed = answer(bare, name, k=100)
     assert all(len(ranking.entities) == bare.index.num_entities for ranking in listed)
