@@ -233,7 +233,8 @@ class Candidate:
             says most for the entity.
         logprob: log P(e | q), natural: the sum over the entity's surface forms of the model's probability of
             the form times the entity's share in it, P(f | q) · P(e | f). Over the forms that were found with
-            `beam` and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md.
+            `beam` and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md. NaN where no
+            model was asked (`EvidenceSearch`).
         probability: `disc`: share of the samples that named this entity; `beam`: None; `auto` by its ranking:
             the calibrated probability that this entity is meant (docs/ranking.md); `shortlist` and `auto`
             without a ranking: P(e | q) over the probability of all forms that were scored.

@@ -24,7 +24,8 @@ MADE = "made from the catalogue"
 ALL = "all"
 METRICS = ("hits@1", "hits@10", "loss", "calibration error", "nothing AUC")
 _RESAMPLES = 1000
-_SHOWN_EVERY = 20
+# Queries that a model is asked at once.
+_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +127,19 @@ def tune(
     sets = [one for one in sets if one.queries]
     total = sum(len(one.queries) for one in sets)
     progress.phase("looking for candidates", total)
-    examples: list[Example] = []
     weights = _weights(sets, labelled_share)
-    for one, weight in zip(sets, weights, strict=True):
-        for query in one.queries:
-            examples.append(example_of(replace(query, weight=weight), evidence, decode))
-            if len(examples) % _SHOWN_EVERY == 0 or len(examples) == total:
-                progress.advance(len(examples), f"{len(examples):,} of {total:,} queries")
+    pairs = zip(sets, weights, strict=True)
+    queries = [replace(query, weight=weight) for one, weight in pairs for query in one.queries]
+    examples: list[Example] = []
+    for begin in range(0, total, _BATCH):
+        batch = queries[begin : begin + _BATCH]
+        scored = [None] * len(batch) if decode is None else decode([query.text for query in batch])
+        examples += [example_of(query, evidence, one) for query, one in zip(batch, scored, strict=True)]
+        progress.advance(len(examples), f"{len(examples):,} of {total:,} queries")
     progress.phase("fitting")
     told = Provenance("; ".join(map(_origin, sets)), total, evidence.kinds, seed)
     fitted = fit(examples, told)
-    after = _held_out([query.text for one in sets for query in one.queries], examples, told, folds, seed)
+    after = _held_out([query.text for query in queries], examples, told, folds, seed)
     progress.phase("measuring")
     told_before = [outcome_of(before, example) for example in examples]
     reports, begin = [], 0
@@ -179,7 +182,11 @@ def _held_out(
     for fold in range(folds):
         held = [at for at, text in enumerate(texts) if fold_of[text] == fold]
         seen = [example for example, text in zip(examples, texts, strict=True) if fold_of[text] != fold]
-        ranking = fit(seen, told)
+        try:
+            ranking = fit(seen, told)
+        except InputError as error:
+            why = f"{error.message}, once one part of {folds} is held out: more queries are needed"
+            raise InputError("queries", why) from error
         outcomes |= {at: outcome_of(ranking, examples[at]) for at in held}
     return [outcomes[at] for at in range(len(texts))]
 

@@ -13,11 +13,13 @@ from retrieval.evidence.evidence import FEATURE_NUMBER, Evidence
 from retrieval.evidence.postings import IntArray
 from retrieval.ranking.fitting import Example
 from retrieval.ranking.made_queries import MadeQuery
-from retrieval.ranking.model import Ranking
+from retrieval.ranking.model import FloatArray, Ranking
 from retrieval.ranking.ranker import PROPOSALS
 
-# From a query and the entities proposed to further entities and log P(e | q) of all of them.
-Decode = Callable[[str, IntArray], tuple[IntArray, npt.NDArray[np.float64]]]
+# Candidates of a query that a model was asked, and log P(e | q) of each.
+Scored = tuple[IntArray, FloatArray]
+# From queries to what a model says to each.
+Decode = Callable[[Sequence[str]], Sequence[Scored]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +44,16 @@ def labelled(made: Iterable[MadeQuery]) -> list[Labelled]:
     return [Labelled(query.text, (query.entity,), 1.0, query.name) for query in made]
 
 
-def example_of(query: Labelled, evidence: Evidence, decode: Decode | None = None) -> Example:
+def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None) -> Example:
     """Return the candidates of a query, as `auto` would find them, had it never been asked before.
 
     Args:
         query: The query.
         evidence: Proposes and describes candidates.
-        decode: Asks the model; None: there is none.
+        scored: The candidates of `auto` by a model; None: there is none, and evidence proposes them.
     """
     (asked,) = evidence.ask([query.text])
-    entities = evidence.propose(asked, PROPOSALS)
-    logprobs = None
-    if decode is not None:
-        entities, logprobs = decode(query.text, entities)
+    entities, logprobs = scored or (evidence.propose(asked, PROPOSALS), None)
     right = np.isin(entities, query.entities)
     if query.name:
         (called,) = evidence.ask([query.name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from retrieval.index.reader import Index
     from retrieval.ranking.ranker import Ranker
     from retrieval.ranking.tune import Figure, SetReport, Tuned
-    from retrieval.ranking.tuning import Decode
+    from retrieval.ranking.tuning import Decode, Scored
     from retrieval.retriever import Retriever
 
 _ENV = "GENRET_TUNE_"
@@ -66,8 +66,8 @@ class _Opened:
     show_envvar=True,
     show_default="none",
     help="Labelled queries: TSV with the columns query and entity_id or title, or JSON Lines; with #SPLIT "
-    "the lines whose split it is. A line with neither id nor title says that nothing of the index is meant. May "
-    "be given several times.",
+    "the lines whose split it is. A line with neither id nor title says that nothing of the index is meant. "
+    "May be given several times.",
 )
 @click.option(
     "--no-model",
@@ -128,10 +128,10 @@ class _Opened:
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
-    default=0,
+    default=1,
     envvar=_ENV + "SEED",
     show_envvar=True,
-    help="Of everything random.",
+    help="Of everything random. A build fits its ranking to queries made by seed 0.",
 )
 @click.option(
     "--out",
@@ -270,11 +270,15 @@ def _decode(retriever: Retriever) -> Decode:
     """Return what gives the candidates of `auto` with log P(e | q)."""
     import numpy as np
 
-    def decode(query: str, entities: Any) -> tuple[Any, Any]:
-        del entities  # `auto` proposes the best of them itself
-        (result,) = retriever.retrieve(query, _MOST, "auto", beam_size=_BEAMS)
-        numbers = retriever.index.entities.find([candidate.entity_id for candidate in result.candidates])
-        return numbers, np.array([candidate.logprob for candidate in result.candidates], np.float64)
+    entities = retriever.index.entities
+
+    def decode(queries: Sequence[str]) -> list[Scored]:
+        found = []
+        for result in retriever.retrieve(queries, _MOST, "auto", beam_size=_BEAMS):
+            numbers = entities.find([candidate.entity_id for candidate in result.candidates])
+            logprobs = np.array([candidate.logprob for candidate in result.candidates], np.float64)
+            found.append((numbers, logprobs))
+        return found
 
     return decode
 
@@ -331,7 +335,7 @@ def _keep(
     told = tuned.ranking.provenance
     options = {
         "model": opened.fingerprint,
-        "queries": list(wish.queries),
+        "queries": [str(Path(text).name) for text in wish.queries],
         "made": wish.made,
         "labelled_share": wish.labelled_share,
         "limit": wish.limit,

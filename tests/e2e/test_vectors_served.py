@@ -28,7 +28,6 @@ pytest.importorskip("faiss")
 
 TITLES = ("Hamlet", "Macbeth", "Othello", "Paris", "Paris, Texas", "Berlin", "Nile", "Amazon", "Mercury")
 SHORT = {"shortlist_size": 3, "k": 3}
-LEXICAL = VectorWish(VectorMethod.parse("lexical"))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def index(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
-    return ChangingIndex(tmp_path / "a", checkpoint, TITLES, vectors=LEXICAL)
+    wish = VectorWish(VectorMethod("encoder", str(checkpoint)))
+    return ChangingIndex(tmp_path / "a", checkpoint, TITLES, vectors=wish)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_a_shortlist_is_proposed_scored_and_merged(index: ChangingIndex) -
         assert [score.entity_ids for score in scores] == [(title,) for title in TITLES]
         info = await client.get_index()
         assert info.vectors is not None
-        assert (info.vectors.method, info.vectors.usable, info.vectors.problem) == ("lexical", True, "")
+        assert (info.vectors.method, info.vectors.usable, info.vectors.problem) == ("encoder", True, "")
         assert info.vectors.count == len(TITLES)
         assert info.vectors.bytes > 0
 
@@ -138,7 +138,7 @@ async def test_damaged_vectors_are_taken_into_service_and_told(
         reloaded = await client.reload_index(force=True)
         vectors = reloaded.index.vectors
         assert vectors is not None
-        assert (vectors.usable, vectors.method) == (False, "lexical")
+        assert (vectors.usable, vectors.method) == (False, "encoder")
         assert "vectors.faiss" in vectors.problem
         assert str(index.path) not in vectors.problem
         assert server.readiness.state is State.READY

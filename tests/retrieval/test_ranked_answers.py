@@ -41,7 +41,20 @@ from tests.trigram_encoder import TrigramEncoder
 from tests.vector_fixtures import rename
 
 CONFIG = checkpoint_config()
-WORDS = ["Nile", "Paris", "Ham", "Mercury", "Amazon", "river", "of", "Light", "Texas", "planet", "Curie", "Hill"]
+WORDS = [
+    "Nile",
+    "Paris",
+    "Ham",
+    "Mercury",
+    "Amazon",
+    "river",
+    "of",
+    "Light",
+    "Texas",
+    "planet",
+    "Curie",
+    "Hill",
+]
 NUM_ENTITIES = 120  # more than are scored without being proposed
 QUESTIONS = ("nile river", "mercury planett", "who wrote Light of Paris", "texas", "zzz", "ham of light hill")
 FILES = {
@@ -63,7 +76,9 @@ def catalogue(seed: int = 0) -> str:
     for number in range(NUM_ENTITIES):
         aliases = "|".join(text(1, 3) for _ in range(draw.randint(0, 2)))
         fame = draw.choice([1, 3, 20, 100])
-        lines.append(f"E{number}\t{text(1, 3)} {number % 17}\t{aliases}\t{text(2, 7)}\t{'ab'[number % 2]}\t{fame}")
+        lines.append(
+            f"E{number}\t{text(1, 3)} {number % 17}\t{aliases}\t{text(2, 7)}\t{'ab'[number % 2]}\t{fame}"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -95,7 +110,9 @@ class Setting:
 
     def _rows(self, query: str) -> dict[int, float]:
         prompt = CONFIG.prompt(None).encode(TOKENIZER, query)
-        return {r: self.model.logprob(prompt, self.index.row_token_ids(r)) for r in range(self.index.num_rows)}
+        return {
+            r: self.model.logprob(prompt, self.index.row_token_ids(r)) for r in range(self.index.num_rows)
+        }
 
     def allowed(self, request: RetrieveRequest) -> EntityFilter | None:
         return self.retriever.filters._maker.make(request.restriction)
@@ -115,7 +132,9 @@ class Setting:
         allowed = np.ones(NUM_ENTITIES, np.bool_) if made is None else made.allowed
         if allowed.sum() <= (request.shortlist_size or 100):
             return np.flatnonzero(allowed).tolist()
-        found: list[int] = self.ranker.evidence.propose(self.asked(request), max(request.proposals, 50), allowed).tolist()
+        found: list[int] = self.ranker.evidence.propose(
+            self.asked(request), max(request.proposals, 50), allowed
+        ).tolist()
         return found
 
     def features(self, request: RetrieveRequest, entities: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -131,7 +150,9 @@ class Setting:
     def proposed(self, request: RetrieveRequest) -> list[int]:
         """Return the best entities by evidence alone, of all that any of it proposes."""
         found = self.found(request)
-        scores = dict(zip(found, (self.features(request, found) @ self.ranker.alone.weights).tolist(), strict=True))
+        scores = dict(
+            zip(found, (self.features(request, found) @ self.ranker.alone.weights).tolist(), strict=True)
+        )
         return sorted(scores, key=lambda number: (-scores[number], number))[: request.proposals]
 
     def scored(self, request: RetrieveRequest, decoded: Decoded) -> list[int]:
@@ -192,7 +213,9 @@ def decoded() -> Iterator[list[Decoded]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("decode_by_beam", "decode_by_disc"):
             place = f"retrieval.batch_answerer.{name}"
-            patch.setattr(place, recording(getattr(__import__("retrieval.batch_answerer").batch_answerer, name)))
+            patch.setattr(
+                place, recording(getattr(__import__("retrieval.batch_answerer").batch_answerer, name))
+            )
         yield found
 
 
@@ -278,7 +301,11 @@ def test_candidates_are_the_evidences_best_and_the_decoders_in_the_order_of_the_
         same = exact[candidate.entity_id]
         assert candidate.logprob == pytest.approx(same.logprob, abs=1e-5)
         assert candidate.similarity == pytest.approx(same.similarity, abs=1e-6)
-        assert (candidate.title, candidate.surface, candidate.metadata) == (same.title, same.surface, same.metadata)
+        assert (candidate.title, candidate.surface, candidate.metadata) == (
+            same.title,
+            same.surface,
+            same.metadata,
+        )
     assert len(exact) == len(allowed)
 
 
@@ -323,7 +350,9 @@ def test_a_shortlist_is_the_evidences_best_by_log_probability(
 def test_the_order_changes_nothing_of_what_disc_says(
     setting: Setting, options: dict[str, Any], size: int
 ) -> None:
-    request = RetrieveRequest("texas", k=130, decoder="disc", seed=7, num_samples=8, shortlist_size=size, **options)
+    request = RetrieveRequest(
+        "texas", k=130, decoder="disc", seed=7, num_samples=8, shortlist_size=size, **options
+    )
     ranked, ordered = setting.answer(request, replace(request, vector_weight=0.0))
     assert ranked.abstained == (options.get("min_mass") == 1.0) == (not ranked.candidates)
     own = {"candidates": (), "certified": None, "nothing_fits": None}
@@ -360,7 +389,9 @@ def test_a_request_with_an_order_of_its_own_gets_that(
     else:
         for candidate in result.candidates:
             assert candidate.similarity is not None
-            assert candidate.score == pytest.approx(candidate.logprob + weight * candidate.similarity, abs=1e-5)
+            assert candidate.score == pytest.approx(
+                candidate.logprob + weight * candidate.similarity, abs=1e-5
+            )
     assert result.nothing_fits is None
     assert not any(candidate.shares for candidate in result.candidates)
 
@@ -371,9 +402,9 @@ def test_an_explanation_has_the_ranks_of_the_ranked_list(setting: Setting, decod
     request = RetrieveRequest("mercury planett", decoder=decoder, seed=1, num_samples=4, shortlist_size=size)
     plain, explained = setting.answer(request, replace(request, explain=True))
     assert explained.explanation is not None
-    assert replace(without_costs(explained), explanation=None, num_nodes=plain.num_nodes, num_draws=0) == replace(
-        without_costs(plain), num_draws=0
-    )
+    assert replace(
+        without_costs(explained), explanation=None, num_nodes=plain.num_nodes, num_draws=0
+    ) == replace(without_costs(plain), num_draws=0)
     ranks = {n.candidate_rank for n in explained.explanation.nodes if n.candidate_rank is not None}
     assert ranks
     assert ranks <= set(range(1, len(explained.candidates) + 1))
@@ -474,7 +505,12 @@ def test_without_any_evidence_left_auto_is_its_decoder(
         assert replace(without_costs(result), missing_evidence=()) == without_costs(alone)
         assert result.missing_evidence == missing
     (few,) = broken.answer(RetrieveRequest("texas", filter="fame > 50"))
-    assert (few.method, few.certified, few.nothing_fits, few.missing_evidence) == ("auto", True, None, missing)
+    assert (few.method, few.certified, few.nothing_fits, few.missing_evidence) == (
+        "auto",
+        True,
+        None,
+        missing,
+    )
     with pytest.raises(IndexChecksumError):
         broken.retriever.retrieve("texas", method="shortlist")
     (beam,) = broken.answer(RetrieveRequest("texas", method="beam"))
@@ -482,7 +518,10 @@ def test_without_any_evidence_left_auto_is_its_decoder(
 
 
 def test_a_query_that_the_encoder_fails_for_is_answered_by_the_other_evidence(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, decoded: list[Decoded]
+    setting: Setting,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    decoded: list[Decoded],
 ) -> None:
     sound = [RetrieveRequest("nile river", k=200), RetrieveRequest("mercury planett", method="shortlist")]
     broken = [RetrieveRequest("texas", k=200), RetrieveRequest("texas", method="shortlist", k=5)]
@@ -509,8 +548,13 @@ def test_a_query_that_the_encoder_fails_for_is_answered_by_the_other_evidence(
     assert len(found) == 4
     assert [without_costs(found[0]), without_costs(found[3])] == [without_costs(r) for r in expected]
     assert [reply.missing_evidence for reply in found] == [(), ("vectors",), ("vectors",), ()]
-    assert all(c.similarity is None and "vectors" not in c.shares for c in (*found[1].candidates, *found[2].candidates))
-    monkeypatch.setattr(setting, "asked", lambda request: setting.ranker.evidence.ask(["texas"], with_vectors=False)[0])
+    assert all(
+        c.similarity is None and "vectors" not in c.shares
+        for c in (*found[1].candidates, *found[2].candidates)
+    )
+    monkeypatch.setattr(
+        setting, "asked", lambda request: setting.ranker.evidence.ask(["texas"], with_vectors=False)[0]
+    )
     check_ranked(setting, broken[0], found[1], setting.scored(broken[0], decoded[1]))
     retriever.retrieve_batch(broken)
     assert ["the encoder gives" in record.getMessage() for record in caplog.records] == [True]
@@ -521,7 +565,12 @@ def test_an_index_of_an_older_format_without_evidence_is_answered_by_the_decoder
     setting: Setting, folder: Path, tmp_path: Path, decoder: str
 ) -> None:
     place = make_index(
-        tmp_path, TOKENIZER, TEXT, rendering=CONFIG.rendering, mapping=ColumnMapping(weight="fame"), evidence=None
+        tmp_path,
+        TOKENIZER,
+        TEXT,
+        rendering=CONFIG.rendering,
+        mapping=ColumnMapping(weight="fame"),
+        evidence=None,
     )
     version = next((place / "versions").iterdir())
     manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())

@@ -213,9 +213,7 @@ def test_auto_lists_what_is_decoded_and_what_is_proposed(
 def test_auto_keeps_what_disc_says_of_the_mass(twelve: Setting, options: dict[str, Any], size: int) -> None:
     fields: dict[str, Any] = {"query": "a river", "k": 20, "seed": 7, "num_samples": 8, **options}
     (drawn,) = twelve.answer(RetrieveRequest(method="disc", **fields))
-    request = RetrieveRequest(
-        method="auto", decoder="disc", shortlist_size=size, vector_weight=0.0, **fields
-    )
+    request = RetrieveRequest(method="auto", decoder="disc", shortlist_size=size, vector_weight=0.0, **fields)
     (result,) = twelve.answer(request)
     assert (result.method, result.seed) == ("auto", 7)
     assert result.abstained == (options.get("min_mass") == 1.0) == (not result.candidates)

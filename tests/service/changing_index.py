@@ -7,8 +7,8 @@ from pathlib import Path
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from index_builder.update import UpdateRequest, update_index
 from index_builder.evidence_wish import VectorWish
+from index_builder.update import UpdateRequest, update_index
 from retrieval.text import TextTokenizer
 
 

@@ -97,13 +97,8 @@ def test_whoever_has_the_same_name_is_right_too(index: Index, tmp_path: Path) ->
 
 def test_a_model_adds_candidates_and_its_probabilities(index: Index, tmp_path: Path) -> None:
     evidence = evidence_of(index, tmp_path / "fields")
-
-    def decode(query: str, entities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        assert query == "venus"
-        assert len(entities) == 1
-        return np.arange(3), np.array([-1.0, -2.0, -90.0])
-
-    example = example_of(Labelled("venus", (0,)), evidence, decode)
+    scored = (np.arange(3), np.array([-1.0, -2.0, -90.0]))
+    example = example_of(Labelled("venus", (0,)), evidence, scored)
     assert example.right.tolist() == [True, False, False]
     assert example.table()[:, FEATURE_NUMBER["model.logprob"]].tolist() == [-1, -2, -40]
 

@@ -1,0 +1,297 @@
+"""`genret tune` from the command line to the published ranking, on tiny models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from index_builder import ranking as publishing
+from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.index.layout import QUERIES_FILE, RANKING_FILE
+from retrieval.index.reader import Index
+from retrieval.index.versions import live_version
+from retrieval.ranking.rankings import NO_MODEL, Rankings
+from retrieval.retriever import Retriever
+from service.commands import tune as tune_module
+from service.main import cli
+from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
+from tests.evidence_fixtures import made_up_texts
+
+NUM_ENTITIES = 60
+QUICK = ("--made", "40", "--folds", "2", "--quiet")
+
+
+def _catalogue() -> str:
+    names = list(dict.fromkeys(made_up_texts(200, seed=1, most_words=4)))[:NUM_ENTITIES]
+    texts = made_up_texts(NUM_ENTITIES, seed=2, most_words=9)
+    rows = [f"E{n}\t{name}\t{text}" for n, (name, text) in enumerate(zip(names, texts, strict=True))]
+    return "\n".join(["entity_id\ttitle\tdescription", *rows]) + "\n"
+
+
+def _labels(catalogue: str) -> list[str]:
+    """Return queries that are the beginning of a title, or its words turned round; some are for nothing."""
+    lines = ["query\tentity_id\tsplit"]
+    for number, row in enumerate(catalogue.splitlines()[1:41]):
+        entity_id, title, _ = row.split("\t")
+        query = title[: max(3, len(title) * 2 // 3)].strip() if number % 2 else " ".join(title.split()[::-1])
+        lines.append(f"{query} {number}\t{entity_id}\tdev")
+    return [*lines, *(f"zzz qqq {number}\t\tdev" for number in range(5)), "other\tE1\ttest"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, an index with evidence and labelled queries."""
+    folder = tmp_path_factory.mktemp("tuned")
+    catalogue = _catalogue()
+    checkpoint = make_checkpoint(folder / "model", tokenizer=train_tokenizer([catalogue]))
+    make_index(folder, checkpoint, catalogue)
+    (folder / "labels.tsv").write_text("\n".join(_labels(catalogue)) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "place")
+    return tmp_path / "place"
+
+
+def tune(place: Path, *arguments: str, model: bool = True) -> Result:
+    command = ["tune", str(place / "index"), "--queries", f"{place / 'labels.tsv'}#dev"]
+    command += ["--model", str(place / "model"), "--device", "cpu"] if model else ["--no-model"]
+    return CliRunner().invoke(cli, [*command, *QUICK, *arguments], catch_exceptions=False)
+
+
+def told(done: Result) -> dict[str, Any]:
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_model_is_weighed_and_answers_by_the_new_ranking(place: Path) -> None:
+    before = live_version(place / "index")
+    facts = told(tune(place, "--json"))
+    fingerprint = folder_fingerprint(place / "model")
+    assert facts["model"] == fingerprint
+    assert facts["parent"] == before
+    assert facts["published"]
+    assert live_version(place / "index") == facts["version"] != before
+    names = [one["name"] for one in facts["sets"]]
+    assert names == ["labels.tsv#dev", "made from the catalogue", "all"]
+    dev = facts["sets"][0]
+    assert (dev["num_queries"], dev["num_nothing"]) == (45, 5)
+    assert {"hits@1", "hits@10", "loss", "calibration error", "nothing AUC"} == set(dev["figures"])
+    with Index.open(place / "index") as index:
+        rankings = Rankings.read(index)
+        assert set(rankings.fitted) == {NO_MODEL, fingerprint}
+        fitted = rankings.fitted[fingerprint]
+        assert json.loads(json.dumps(fitted.to_json())) == facts["ranking"]
+        assert fitted.provenance is not None
+        assert "labels.tsv#dev (xxh3_128 " in fitted.provenance.queries
+        assert index.manifest.history[-1].operation == "tune"
+        assert [source.name for source in index.manifest.history[-1].sources] == ["labels.tsv"]
+        with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+            np.testing.assert_array_equal(retriever.ranker.ranking.weights, fitted.weights)
+            (answer,) = retriever.retrieve("the old town")
+            assert answer.nothing_fits is not None
+
+
+def test_a_new_version_differs_in_its_ranking_alone_and_can_be_taken_back(place: Path) -> None:
+    index = place / "index"
+    before = live_version(index)
+    version = told(tune(place, "--json", model=False))["version"]
+    files = {
+        name: {
+            str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()
+        }
+        for name in (before, version)
+        for folder in (index / "versions" / name,)
+    }
+    assert set(files[before]) == set(files[version])
+    differ = {name for name, data in files[version].items() if files[before][name] != data}
+    assert differ == {RANKING_FILE, "manifest.json"}
+    checked = CliRunner().invoke(cli, ["verify", str(index)])
+    assert checked.exit_code == 0, checked.output
+    assert CliRunner().invoke(cli, ["rollback", str(index)]).exit_code == 0
+    assert live_version(index) == before
+
+
+def test_rankings_of_other_models_stay(place: Path) -> None:
+    told(tune(place, "--json"))
+    told(tune(place, "--json", model=False))
+    with Index.open(place / "index") as index:
+        rankings = Rankings.read(index)
+    assert set(rankings.fitted) == {NO_MODEL, folder_fingerprint(place / "model")}
+    alone = rankings.fitted[NO_MODEL].provenance
+    assert alone is not None
+    assert alone.num_queries > 45
+
+
+def test_the_same_tuning_gives_the_same_version(place: Path, made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "place"
+    shutil.copytree(made, other)
+    assert (
+        told(tune(place, "--json", model=False))["version"]
+        == (told(tune(other, "--json", model=False))["version"])
+    )
+
+
+def test_a_dry_run_publishes_nothing(place: Path) -> None:
+    before = live_version(place / "index")
+    facts = told(tune(place, "--json", "--dry-run", model=False))
+    assert facts["dry_run"]
+    assert not facts["published"]
+    assert live_version(place / "index") == before
+    assert len(list((place / "index" / "versions").iterdir())) == 1
+
+
+def test_a_file_gets_the_rankings_instead(place: Path) -> None:
+    before = live_version(place / "index")
+    facts = told(tune(place, "--json", "--out", str(place / "ranking.json"), model=False))
+    assert facts["out"] == str(place / "ranking.json")
+    assert live_version(place / "index") == before
+    rankings = Rankings.from_bytes((place / "ranking.json").read_bytes())
+    assert json.loads(json.dumps(rankings.fitted[NO_MODEL].to_json())) == facts["ranking"]
+    failed = tune(place, "--out", str(place / "gone" / "ranking.json"), model=False)
+    assert failed.exit_code == 2
+    assert "cannot be written: No such file" in failed.output
+
+
+def test_people_are_told_what_changed(place: Path) -> None:
+    command = ["tune", str(place / "index"), "--queries", str(place / "labels.tsv"), "--no-model"]
+    done = CliRunner().invoke(cli, [*command, "--made", "40", "--folds", "2"])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("labels.tsv: 46 queries, 5 for nothing of the index; ")
+    assert lines[1].startswith("  hits@1             0.")
+    assert " -> " in lines[1]
+    assert "weights, before and after:" in lines
+    assert any("edit distance" in line for line in lines)
+    assert lines[-1].startswith(f"{place / 'index'}: version ")
+    assert lines[-1].endswith("; ranking without a model")
+    assert "genret tune: looking for candidates" in done.stderr
+
+
+def test_queries_made_from_the_catalogue_alone_will_do(place: Path) -> None:
+    done = CliRunner().invoke(
+        cli, ["tune", str(place / "index"), "--no-model", "--json", *QUICK, "--made", "60"]
+    )
+    assert [one["name"] for one in told(done)["sets"]] == ["made from the catalogue"]
+
+
+def _refused(done: Result, *said: str) -> None:
+    assert done.exit_code in (1, 2), done.output
+    assert "Traceback" not in done.output
+    for text in said:
+        assert text in done.output
+
+
+def test_labels_that_the_index_lacks_are_named(place: Path) -> None:
+    file = place / "labels.tsv"
+    file.write_text(file.read_text() + "who\tE999\tdev\n")
+    _refused(tune(place, model=False), "1 queries are for entities", f"{file}, line 48: 'who' is for 'E999'")
+    facts = told(tune(place, "--max-bad-rows", "1", "--json", "--dry-run", model=False))
+    assert facts["left_out"] == 1
+
+
+def test_too_few_queries_are_named(place: Path) -> None:
+    (place / "labels.tsv").write_text("query\tentity_id\tsplit\nred\tE1\tdev\n")
+    _refused(
+        tune(place, "--made", "0", model=False), "expected at least 20 with their entity among the candidates"
+    )
+    (place / "labels.tsv").write_text(
+        "query\tentity_id\tsplit\n" + "".join(f"q{n}\t\tdev\n" for n in range(40))
+    )
+    _refused(tune(place, "--made", "0", model=False), "expected at least 20", "got 0")
+
+
+def test_nothing_to_fit_to_is_named(place: Path) -> None:
+    done = CliRunner().invoke(cli, ["tune", str(place / "index"), "--no-model", "--made", "0"])
+    _refused(done, "there is nothing to fit to")
+    _refused(tune(place, "--no-model"), "--model and --no-model exclude each other")
+
+
+def test_files_that_are_no_labels_are_named(place: Path) -> None:
+    (place / "labels.tsv").write_text("query\tcolour\nred\tred\n")
+    _refused(tune(place, model=False), "labels.tsv, line 1: expected JSON objects, or a header")
+    (place / "labels.tsv").unlink()
+    _refused(tune(place, model=False), "labels.tsv", "no such file")
+
+
+def test_an_index_without_evidence_is_named(place: Path) -> None:
+    dropped = CliRunner().invoke(cli, ["update", str(place / "index"), "--evidence", "none"])
+    assert dropped.exit_code == 0, dropped.output
+    _refused(tune(place, model=False), "has no evidence to rank by", "genret update INDEX --evidence all")
+    _refused(tune(place), "has no evidence to rank by")
+
+
+def test_damaged_evidence_is_named_and_a_damaged_ranking_replaced(place: Path) -> None:
+    folder = place / "index" / "versions" / live_version(place / "index")
+    ranking = folder / RANKING_FILE
+    ranking.write_bytes(ranking.read_bytes()[::-1])
+    facts = told(tune(place, "--json", model=False))
+    assert facts["published"]
+    folder = place / "index" / "versions" / facts["version"]
+    names = folder / "names.arrow"
+    names.write_bytes(names.read_bytes()[:-1] + b"?")
+    shutil.rmtree(place / "index" / "versions" / facts["parent"])
+    _refused(tune(place, model=False), "the evidence names cannot be used", "names.arrow")
+
+
+def test_a_model_of_another_tokenizer_is_named(place: Path) -> None:
+    make_checkpoint(place / "model", tokenizer=train_tokenizer(["quite other words"]))
+    _refused(tune(place), "was built with the tokenizer")
+    shutil.rmtree(place / "model")
+    _refused(tune(place), "model")
+
+
+def test_a_place_without_an_index_is_named(place: Path) -> None:
+    shutil.rmtree(place / "index")
+    _refused(tune(place, model=False), "index")
+
+
+def test_an_index_that_was_changed_meanwhile_is_left_alone(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = place / "index"
+    publish = publishing.publish_rankings
+    updated: list[str] = []
+
+    def late(*arguments: Any) -> str:
+        done = CliRunner().invoke(cli, ["update", str(index), "--remove-id", "E1"])
+        assert done.exit_code == 0, done.output
+        updated.append(live_version(index))
+        return publish(*arguments)
+
+    monkeypatch.setattr(publishing, "publish_rankings", late)
+    _refused(tune(place, model=False), "was changed meanwhile", "tune it again")
+    assert [live_version(index)] == updated
+    assert len(list((index / "versions").iterdir())) == 2
+
+
+def test_past_queries_do_not_give_their_answers_away(place: Path) -> None:
+    """The same queries are in the index: fitted as if they were not, the weights are not those of knowing."""
+    done = CliRunner().invoke(
+        cli, ["update", str(place / "index"), "--queries", f"{place / 'labels.tsv'}#test"]
+    )
+    assert done.exit_code == 0, done.output
+    with Index.open(place / "index") as index:
+        assert index.manifest.file(QUERIES_FILE) is not None
+    assert told(tune(place, "--json", model=False))["published"]
+
+
+def test_interrupting_leaves_the_index_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = live_version(place / "index")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune_module, "_fitted", interrupted)
+    done = tune(place, model=False)
+    assert done.exit_code == 130
+    assert f"version {before} stays live" in done.output
