@@ -128,7 +128,7 @@ class MentionRows:
             # All of them are listed, so that their probabilities add up.
             request = replace(request, allow_ids=named, k=min(max(request.k, len(named)), MAX_K))
             if request.is_ranked:
-                # To evidence that sees the mention alone, those it names are alike: the order is `NamedEntities`'.
+                # To evidence, which sees the mention alone, those named so are alike: `NamedEntities` orders.
                 request = replace(request, vector_weight=0.0)
         return OpenQuestion(key, mention, request, named, key[-1], [place])
 

@@ -1,4 +1,4 @@
-"""`auto` by the ranking of an index, against its parts: evidence, decoder, enumeration of P(e | q), ranking."""
+"""`auto` by the ranking of an index, against its parts: evidence, decoder, P(e | q) enumerated, ranking."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def catalogue(seed: int = 0) -> str:
 
 TEXT = catalogue()
 TOKENIZER = TextTokenizer(train_tokenizer([TEXT, CATALOGUE]), END, "tiny")
-PAST = "query\tentity_id\tcount\nnile river\tE3\t5\nthe nile\tE3\t1\ntexas\tE9\t2\ntexas\tE40\t6\nlight on a hill\tE77\t1\n"
+PAST = (
+    "query\tentity_id\tcount\n"
+    "nile river\tE3\t5\nthe nile\tE3\t1\ntexas\tE9\t2\ntexas\tE40\t6\nlight on a hill\tE77\t1\n"
+)
 
 
 class Setting:

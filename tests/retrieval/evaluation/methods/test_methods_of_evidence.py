@@ -206,7 +206,9 @@ def test_auto_answers_in_the_order_of_the_ranking(words: Retriever) -> None:
         (found,) = words.retrieve(query.text, k=10)
         assert found.nothing_fits is not None
         assert [e.entity_id for e in ranking.entities] == [c.entity_id for c in found.candidates]
-        assert [e.score for e in ranking.entities] == pytest.approx([c.score for c in found.candidates], abs=1e-4)
+        assert [e.score for e in ranking.entities] == pytest.approx(
+            [c.score for c in found.candidates], abs=1e-4
+        )
 
 
 @pytest.mark.parametrize(
