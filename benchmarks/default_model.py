@@ -1,9 +1,9 @@
-"""The default model against BM25 on the sample queries, and on probes made from the catalogue.
+"""The default model and encoder against BM25 on the sample queries, and on probes made from the catalogue.
 
-    python benchmarks/default_model.py [--model data/default-model] [--json FILE]
+    python benchmarks/default_model.py [--model DIR] [--encoder DIR] [--json FILE]
 
-One process, one machine, the same queries for every row. "bm25" sees titles, aliases and descriptions;
-"bm25 + train queries" sees, in addition, the training queries the model was trained on.
+One process, one machine, the same queries for every row. "encoder" and "bm25" see titles,
+aliases and descriptions; "+ train queries" means that they see, in addition, the training queries.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from retrieval.training.quality import (
     bm25_rankings,
     count_hits,
     mention_probes,
+    nearest_rankings,
     noise_probes,
     rank_entities,
 )
 from retrieval.training.run import load_model
+from retrieval.vectors.encoder import EncoderEmbedder
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBE_SEED = 2026
@@ -36,6 +38,7 @@ PROBE_SEED = 2026
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=ROOT / "data" / "default-model")
+    parser.add_argument("--encoder", type=Path, default=ROOT / "data" / "default-encoder")
     parser.add_argument("--catalogue", type=Path, default=ROOT / "data" / "catalogue.tsv")
     parser.add_argument("--queries", type=Path, default=ROOT / "data" / "queries.tsv")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
@@ -52,8 +55,11 @@ def main() -> None:
 
     model = load_model(str(options.model))
     tokenizer, config = TextTokenizer.load(options.model), CheckpointConfig.load(options.model)
+    encoder = EncoderEmbedder(options.encoder)
     systems = {
         "default model": lambda asked: rank_entities(model, tokenizer, config, entities, asked),
+        "encoder": lambda asked: nearest_rankings(encoder, entities, asked),
+        "encoder + train queries": lambda asked: nearest_rankings(encoder, entities, asked, training),
         "bm25": lambda asked: bm25_rankings(entities, asked),
         "bm25 + train queries": lambda asked: bm25_rankings(entities, asked, training),
     }
@@ -79,6 +85,12 @@ def main() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     print(f"\n{parameters / 1e6:.2f} M parameters, {num_bytes / 1e6:.1f} MB of weights")
     print(f"{one_by_one_ms:.0f} ms a query, 20 beams, one at a time, trie construction included, 1 thread")
+    begin = time.perf_counter()
+    for query in sets["dev"]:
+        encoder.embed_queries([query.text])
+    print(
+        f"{(time.perf_counter() - begin) / len(sets['dev']) * 1000:.2f} ms a query for the encoder's vector"
+    )
     if options.json:
         document = {
             "hits": {t: {n: h.to_json() for n, h in row.items()} for t, row in found.items()},

@@ -33,7 +33,7 @@ from harness.titles import batches, input_options, titles_file, tokenizer_file, 
 
 from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.reader import Index
-from retrieval.training.noise import typo
+from retrieval.noise import typo
 from retrieval.vectors.embedder import open_embedder
 from retrieval.vectors.faiss_index import efforts, faiss_threads, open_vectors, vectors_entry
 from retrieval.vectors.searching import VectorSearcher
@@ -175,14 +175,12 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
         full = [[searcher.search(v, SIZE, mask, 0).entities for v in vectors] for _, _, mask in settings]
         for _ in range(rounds):
             for at, (effort, _, mask) in enumerate(settings):
-                timed = [
-                    _timed(lambda v=v, e=effort, m=mask: searcher.search(v, SIZE, m, e)) for v in vectors
-                ]
+                timed = [_timed(searcher.search, v, SIZE, mask, effort) for v in vectors]
                 found[at] = [answer.entities for answer, _, _ in timed]
                 wall[at].append(float(np.median([seconds for _, seconds, _ in timed])))
                 cpu[at].append(float(np.median([seconds for _, _, seconds in timed])))
             pairs = zip(vectors, few, strict=True)
-            timed = [_timed(lambda v=v, f=f: searcher.similarities(v, f)) for v, f in pairs]
+            timed = [_timed(searcher.similarities, v, f) for v, f in pairs]
             similarities_ms.append(float(np.median([ms for _, ms, _ in timed])))
     click.echo(
         f"a query: embedding {np.median(embedding_ms):.2f} ms, "
@@ -223,10 +221,10 @@ def quality(
     return float(np.mean(recall)), float(np.mean(first)) if first else 1.0, hits
 
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
+def _timed(call: Callable[..., Any], *arguments: object) -> tuple[Any, float, float]:
     """Return what a call returns, and its wall and processor time in milliseconds."""
     cpu, wall = time.process_time(), time.perf_counter()
-    answer = call()
+    answer = call(*arguments)
     return answer, 1000 * (time.perf_counter() - wall), 1000 * (time.process_time() - cpu)
 
 

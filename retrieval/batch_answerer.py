@@ -162,16 +162,12 @@ class BatchAnswerer:
             clock.stop("score_ms")
         answers = {}
         for query, work in enumerate(asked):
-            try:
-                # A model that compares entities anew takes long, too.
-                if is_scored and work.reply is None:
-                    work.reply = reason_to_stop(work.job.cancel)
-                if work.reply is None:
-                    answers[query] = self._answer_of(work)
-            except GenretError as error:  # similarities that an encoder cannot compute
-                work.reply = error
+            if is_scored and work.reply is None:
+                work.reply = reason_to_stop(work.job.cancel)  # describing what was decoded takes long, too
+            if work.reply is None:
+                answers[query] = self._answer_of(work)
         if is_scored:
-            clock.stop("shortlist_ms")  # similarities of what was not proposed
+            clock.stop("shortlist_ms")  # features of what was not proposed
         timings = clock.timings()
         for query, answer in answers.items():
             work = asked[query]
@@ -188,7 +184,7 @@ class BatchAnswerer:
         """
         wanting = [work for work in batch if work.job.request.proposals]
         asked: Sequence[Asked | GenretError | None] = [None] * len(wanting)
-        if self._ranker.can_propose:
+        if wanting and self._ranker.can_propose:
             asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
         for work, found in zip(wanting, asked, strict=True):
             request, query = work.job.request, found if isinstance(found, Asked) else None
@@ -199,8 +195,8 @@ class BatchAnswerer:
                 work.reply = reason_to_stop(work.job.cancel)
                 if work.reply is None:
                     allowed = None if work.allowed is None else work.allowed.allowed
-                    best = self._ranker.propose(query, request.proposals, allowed)
-                    work.proposed = Proposed(tuple(best.entities.tolist()), query, best)
+                    proposals = self._ranker.propose(query, request.proposals, allowed)
+                    work.proposed = Proposed(tuple(proposals.best.tolist()), query, proposals)
             elif request.decoding is None:
                 work.reply = found if isinstance(found, GenretError) else self._refusal()
 

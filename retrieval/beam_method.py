@@ -23,10 +23,11 @@ from decoding.types import Hypothesis
 from retrieval.decoded import Decoded
 from retrieval.entity_scores import EntityScore, is_proven
 from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
+from retrieval.index.order import best_first
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
 from retrieval.request_checks import MAX_SHORTLIST_SIZE
-from retrieval.tallies import Tally, best_first, candidate, count_entities, credit, possible
+from retrieval.tallies import Tally, candidate, count_entities, credit, possible
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 # How often, and by what factor, a list of too few entities is searched again with more surface forms and

@@ -31,9 +31,22 @@ def sample_catalogue() -> Path:
     Raises:
         ModelError: it is in neither place; the text names both.
     """
+    return _sample("catalogue.tsv")
+
+
+def sample_queries() -> Path:
+    """Return the file of queries for the sample catalogue, in the splits "train", "validation" and "test".
+
+    Raises:
+        ModelError: it is in neither place; the text names both.
+    """
+    return _sample("queries.tsv")
+
+
+def _sample(name: str) -> Path:
     package = Path(__file__).resolve().parent
-    places = (package / "sample" / "catalogue.tsv", package.parent / "data" / "catalogue.tsv")
+    places = (package / "sample" / name, package.parent / "data" / name)
     for place in places:
         if place.is_file():
             return place
-    raise ModelError("the sample catalogue was not found; looked in " + " and ".join(map(str, places)))
+    raise ModelError(f"the sample's {name} was not found; looked in " + " and ".join(map(str, places)))

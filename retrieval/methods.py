@@ -25,9 +25,10 @@ from decoding.trace import Trace
 from retrieval.decoded import Decoded
 from retrieval.explanation import Explanation
 from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
+from retrieval.index.order import best_first
 from retrieval.index.owners import FormOwners, Owners
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally, best_first, by_share, candidate, credit
+from retrieval.tallies import Tally, by_share, candidate, credit
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 Outcome = RetrievalResult | DecodingCancelledError

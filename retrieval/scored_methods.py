@@ -16,14 +16,15 @@ import numpy.typing as npt
 from retrieval.decoded import Decoded
 from retrieval.entity_scorer import Scored
 from retrieval.entity_scores import EntityScore, is_proven
-from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, LEAST_LOGPROB, VECTORS, Asked
+from retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, Asked
 from retrieval.filters.entity_filter import EntityFilter
+from retrieval.index.order import best_first
 from retrieval.index.reader import Index
 from retrieval.methods import or_abstain
-from retrieval.ranking.model import Ranked, Ranking
+from retrieval.ranking.model import Ranking
 from retrieval.ranking.ranker import Proposals, Ranker
 from retrieval.request_checks import DEFAULT_NUM_RANKED, MAX_SHORTLIST_SIZE
-from retrieval.tallies import best_first, candidate, count_entities, possible
+from retrieval.tallies import candidate, count_entities, possible
 from retrieval.types import RetrievalResult, RetrieveRequest
 
 _SIMILARITY = FEATURE_NUMBER["vectors.similarity"]
@@ -148,7 +149,7 @@ def scored_answer(
         shares: dict[str, float] = {}
         if ranked is not None:
             probability = float(ranked.probabilities[place[number]])
-            shares = _shares(ranked, place[number])
+            shares = ranked.shares_of(place[number])
         form = tally.best(request.length_penalty)
         like = None if similarity is None else similarity[i]
         found = candidate(index, number, tally, form, scores[number], probability, like)
@@ -174,12 +175,6 @@ def scored_answer(
     num_entities = count_entities(index, allowed)
     proven = is_proven(index, scored.tallies, request.k, entity_score, decoded.unseen, num_entities)
     return replace(answer, certified=proven)
-
-
-def _shares(ranked: Ranked, place: int) -> dict[str, float]:
-    """Return what each kind of evidence adds to the score of a candidate, the largest first."""
-    pairs = zip(KINDS, ranked.shares[place].tolist(), strict=True)
-    return dict(sorted(((kind, share) for kind, share in pairs if share), key=lambda pair: -abs(pair[1])))
 
 
 def _decoded_part(

@@ -6,15 +6,14 @@ Under a filter only allowed entities share a form, and only they are credited.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
-from typing import Any
 
 import numpy as np
 
 from decoding.types import Hypothesis
 from retrieval.filters.entity_filter import EntityFilter
+from retrieval.index.order import best_first
 from retrieval.index.owners import Owners, log_or_nothing
 from retrieval.index.reader import Index
 from retrieval.types import Candidate
@@ -84,32 +83,6 @@ def credit(tallies: dict[int, Tally], hypothesis: Hypothesis, owners: Owners) ->
     for entity, share in zip(*owners, strict=True):
         tally = tallies.setdefault(entity, Tally())
         tally.forms[hypothesis.row] = OwnForm(hypothesis, log_or_nothing(share))
-
-
-def best_first(index: Index, scores: Mapping[int, Any], k: int) -> list[int]:
-    """Return the k entities with the largest scores, the best first.
-
-    Of equal ones the one with the greater weight comes first, then the one whose title comes first, then its
-    id: nothing depends on the order of a catalogue's file.
-    """
-    order = sorted(scores, key=lambda entity: scores[entity], reverse=True)
-    if len(order) > k:
-        least = scores[order[k - 1]]
-        order = list(takewhile(lambda entity: scores[entity] >= least, order))
-    groups: Iterable[list[int]] = (list(group) for _, group in groupby(order, key=lambda e: scores[e]))
-    return [entity for group in groups for entity in _tied(index, group)][:k]
-
-
-def _tied(index: Index, entities: list[int]) -> list[int]:
-    if len(entities) == 1:
-        return entities
-    weights = index.weights
-    names = index.entities.names(entities)
-    ordered = sorted(
-        zip(entities, names, strict=True),
-        key=lambda pair: (0.0 if weights is None else -weights[pair[0]], pair[1]),
-    )
-    return [entity for entity, _ in ordered]
 
 
 def owners_best_first(index: Index, owners: Owners) -> dict[int, float]:

@@ -72,7 +72,8 @@ class RetrieveRequest:
             The answer is the same. Excludes `adaptive`, and a `beam_size` above 1 with `disc`.
         shortlist_size: `shortlist`, `auto`: entities that the evidence proposes, in [1, 2000]; None: 100 with
             `shortlist`, 24 with `auto`. Where the filter allows no more (100 with None), all of them are
-            scored, and no decoder is asked.
+            scored, and no decoder is asked. Of those proposed and those decoded, `auto` by its ranking scores
+            as many (12 with None), at least k: those that can be the first by what the decoder found of them.
         decoder: `auto`: "beam" or "disc", whose options are valid then; None: "beam".
         vector_weight: `shortlist`, `auto`: what a vector similarity of 1 adds to the log-probabilities by
             which candidates are put in order, in [0, 1000]; None: 0. With `auto` it takes the place of the
@@ -232,7 +233,8 @@ class Candidate:
             says most for the entity.
         logprob: log P(e | q), natural: the sum over the entity's surface forms of the model's probability of
             the form times the entity's share in it, P(f | q) · P(e | f). Over the forms that were found with
-            `beam` and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md.
+            `beam` and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md. NaN where no
+            model was asked (`EvidenceSearch`).
         probability: `disc`: share of the samples that named this entity; `beam`: None; `auto` by its ranking:
             the calibrated probability that this entity is meant (docs/ranking.md); `shortlist` and `auto`
             without a ranking: P(e | q) over the probability of all forms that were scored.

@@ -49,6 +49,7 @@ COMMANDS = {
     "deploy-ray": LazyCommand(
         "service.commands.deploy_ray", "deploy_ray_command", "Serve by replicas on a Ray cluster."
     ),
+    "ask": LazyCommand("service.commands.ask", "ask_command", "Ask an index, without a server."),
     "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
     "score": LazyCommand(
         "service.commands.score", "score_command", "Score given titles on a running server."

@@ -15,6 +15,7 @@ from decoding.errors import (
     PromptTooLongError,
 )
 from retrieval.errors import (
+    EvidenceMissingError,
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
@@ -24,7 +25,6 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
-    EvidenceMissingError,
 )
 from service.errors import (
     MalformedMessageError,
@@ -38,9 +38,19 @@ from service.errors import (
 
 DOMAIN = "genret"
 INDEX_RESOURCE = "genret.v1.Index"
-_NO_VECTORS = "the index has no vectors: build it with --vectors, or use another method than shortlist"
+_NO_EVIDENCE = (
+    "the index has no evidence that proposes entities: add some with `genret update INDEX --evidence all`, "
+    "or use another method than shortlist"
+)
 # As in the layout of an index, which a client need not be able to read.
-_VECTOR_FILES = ("vectors.faiss", "embedder.safetensors")
+EVIDENCE_FILES = (
+    "vectors.faiss",
+    "embedder.safetensors",
+    "names.arrow",
+    "texts.arrow",
+    "queries.arrow",
+    "ranking.json",
+)
 _UNREADABLE = "the index cannot be read"
 
 
@@ -108,10 +118,11 @@ class Row:
 
 
 def _format_violation(error: IndexFormatError) -> Precondition:
-    """Return what is said of a broken index: its text may name a path, so of its vectors the file alone."""
+    """Return what is said of a broken index: its text may name a path, so of evidence the file alone."""
     file = str(error).partition(":")[0]
-    if file in _VECTOR_FILES:
-        return Precondition("VECTORS", "index", f"{file}: not the vectors that the index manifest describes")
+    if file in EVIDENCE_FILES:
+        description = f"{file}: not the evidence that the index manifest describes"
+        return Precondition("EVIDENCE", "index", description)
     return Precondition("INDEX", "index", _UNREADABLE)
 
 
@@ -156,8 +167,8 @@ TABLE: tuple[Row, ...] = (
     Row(
         EvidenceMissingError,
         StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("VECTORS", "index", _NO_VECTORS),),
-        lambda e: _NO_VECTORS,  # its text names a path of the server
+        lambda e: (Precondition("EVIDENCE", "index", _NO_EVIDENCE),),
+        lambda e: _NO_EVIDENCE,  # its text names a path of the server
     ),
     Row(
         IndexFormatError,

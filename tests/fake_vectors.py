@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from decoding.cancellation import CancelToken
+from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
-from retrieval.index_vectors import IndexVectors
+from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.rankings import NO_MODEL, Rankings
 from retrieval.vectors.searching import Shortlist
 from retrieval.vectors.shortlister import Shortlister
 
@@ -20,59 +21,62 @@ class MadeUpVectors:
     """Proposes entities of an index as `Shortlister` does.
 
     Args:
-        num_entities: Of the index.
+        index: An open index.
         seed: Of the vectors.
 
     Attributes:
-        asked: The texts of every call of `propose`.
+        asked: The texts of every call of `embed`.
     """
 
-    def __init__(self, num_entities: int, seed: int = 0) -> None:
-        self._vectors = _unit(np.random.default_rng(seed).normal(size=(num_entities, 8)))
+    def __init__(self, index: Index, seed: int = 0) -> None:
+        self._index = index
+        self._vectors = _unit(np.random.default_rng(seed).normal(size=(index.num_entities, 8)))
         self.asked: list[list[str]] = []
 
     @classmethod
     def of(cls, index: Index, seed: int = 0) -> Self:
-        return cls(index.num_entities, seed)
+        return cls(index, seed)
 
-    def opened(self) -> IndexVectors:
-        """Return them as a retriever takes them."""
-        return IndexVectors(cast(Shortlister, self))
+    def opened(self) -> Ranker:
+        """Return them as a retriever takes them: as the only evidence, beside a model never weighed."""
+        ranking, _ = Rankings().of("unweighed")
+        alone, _ = Rankings().of(NO_MODEL)
+        return Ranker(Evidence(self._index, vectors=cast(Shortlister, self)), ranking, alone)
 
-    def propose(
-        self,
-        texts: Sequence[str],
-        sizes: Sequence[int],
-        allowed: Sequence[npt.NDArray[np.bool_] | None] | None = None,
-        cancel: Sequence[CancelToken | None] | None = None,
-    ) -> list[Shortlist]:
-        self.asked.append(list(texts))
-        lists = []
-        for text, size, mask in zip(texts, sizes, allowed or [None] * len(texts), strict=True):
-            alike = self.all_similarities(text)
-            order = np.argsort(-alike, kind="stable")
-            if mask is not None:
-                order = order[mask[order]]
-            lists.append(Shortlist(order[:size], alike[order[:size]]))
-        return lists
+    def propose(self, texts: Sequence[str], sizes: Sequence[int]) -> list[Shortlist]:
+        vectors = self.embed(texts)
+        return [self.search(vector, size, None) for vector, size in zip(vectors, sizes, strict=True)]
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        return np.stack([self.query(text) for text in texts])
+        self.asked.append(list(texts))
+        return np.stack([_of_text(text) for text in texts])
+
+    def search(
+        self, vector: npt.NDArray[np.float32], size: int, allowed: npt.NDArray[np.bool_] | None
+    ) -> Shortlist:
+        alike = self._alike(vector)
+        order = np.argsort(-alike, kind="stable")
+        if allowed is not None:
+            order = order[allowed[order]]
+        return Shortlist(order[:size], alike[order[:size]])
 
     def similarities(
         self, vector: npt.NDArray[np.float32], entities: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        return (self._vectors @ vector).astype(np.float32)[entities]
+        return self._alike(vector)[entities]
 
     def all_similarities(self, text: str) -> npt.NDArray[np.float32]:
         """Return how alike a query and every entity are. Shape: (num_entities,)."""
-        return (self._vectors @ self.query(text)).astype(np.float32)
+        return self._alike(_of_text(text))
 
-    def query(self, text: str) -> npt.NDArray[np.float32]:
-        """Return the vector of a query. Shape: (8,)."""
-        query = np.random.default_rng(zlib.crc32(text.encode())).normal(size=8)
-        return _unit(query[None])[0].astype(np.float32)
+    def _alike(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return (self._vectors @ vector).astype(np.float32)
 
 
-def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _of_text(text: str) -> npt.NDArray[np.float32]:
+    vectors = _unit(np.random.default_rng(zlib.crc32(text.encode())).normal(size=(1, 8)))
+    return vectors[0].astype(np.float32)
+
+
+def _unit(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

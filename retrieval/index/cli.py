@@ -147,9 +147,10 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
 def _evidence(index: Index) -> dict[str, Any]:
     """Return what there is to say about evidence; what opening found wrong with its files too."""
     facts = evidence_facts(index.manifest)
-    problems = {name: str(problem) for name, problem in index.evidence_problems.items()}
+    damaged = index.evidence_problems.items()
+    problems = {name: str(problem).removeprefix(f"{name}: ") for name, problem in damaged}
     if (problem := unusable_vectors(index.manifest)) is not None:
-        problems[VECTORS_FILE] = problem
+        problems.setdefault(VECTORS_FILE, problem)
     return {**facts, "evidence_problems": problems}
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from retrieval.errors import EvidenceMissingError, IndexChecksumError
 from retrieval.index.arrow_files import open_mapped
-from retrieval.index.layout import EVIDENCE_FILES
+from retrieval.index.layout import EVIDENCE_FILES, VECTOR_FILES
 from retrieval.index.manifest import FileEntry, Manifest
 
 
@@ -51,7 +51,11 @@ class EvidenceFiles:
         """
         entry = self._entries.get(name)
         if entry is None:
-            raise EvidenceMissingError(f"{self._folder}: this version of the index has no {name}")
+            flags = "--vectors METHOD" if name in VECTOR_FILES else "--evidence all"
+            raise EvidenceMissingError(
+                f"{self._folder}: this version of the index has no {name}; evidence is added with: genret "
+                f"update INDEX {flags}"
+            )
         if name not in self._problems:
             self._check(entry, verify_digest=False)  # a publication may have removed the version meanwhile
         if name in self._problems:

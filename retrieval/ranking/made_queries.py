@@ -15,7 +15,7 @@ import numpy as np
 from retrieval.evidence.evidence import QUERIES, TEXTS, Evidence
 from retrieval.evidence.postings import IntArray
 from retrieval.index.reader import Index
-from retrieval.training.noise import recase, shorten, typo
+from retrieval.noise import recase, shorten, typo
 from retrieval.vectors.views import EntityTexts
 
 DEFAULT_NUM_QUERIES = 400

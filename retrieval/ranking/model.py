@@ -77,6 +77,11 @@ class Ranked:
     nothing: float
     shares: FloatArray
 
+    def shares_of(self, place: int) -> dict[str, float]:
+        """Return what each kind of evidence adds to the score of a candidate, the largest first."""
+        pairs = zip(KINDS, self.shares[place].tolist(), strict=True)
+        return dict(sorted(((kind, share) for kind, share in pairs if share), key=lambda pair: -abs(pair[1])))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:

@@ -33,13 +33,21 @@ class Proposals:
 
     Attributes:
         asked: The query.
-        entities: Their numbers, best first by the evidence alone. Shape: (n,).
-        features: What they are like. Shape: (n, number of features).
+        entities: The numbers of all that any evidence found, best first by the evidence alone. Shape: (n,).
+        features: What they are like. Of one that a decoder finds, too, they are taken from here: some say what
+            share an entity has in what was found. Shape: (n, number of features).
+        size: So many are proposed, the first ones.
     """
 
     asked: Asked
     entities: IntArray
     features: npt.NDArray[np.float32]
+    size: int
+
+    @property
+    def best(self) -> IntArray:
+        """The entities proposed. Shape: (at most size,)."""
+        return self.entities[: self.size]
 
 
 class Ranker:
@@ -50,20 +58,28 @@ class Ranker:
         ranking: Weighs evidence and the model.
         alone: Weighs evidence without a model.
         problem: Why the rankings of the index cannot be used; None where they can.
+        is_weighed: Whether `ranking` was fitted with the model that answers.
 
     Attributes:
         evidence: Of the index.
         ranking: Weighs evidence and the model.
         alone: Weighs evidence without a model.
+        is_weighed: Whether `ranking` was fitted with the model that answers.
         problems: Kinds of evidence that the index has and that cannot be used, `RANKING` among them, and why.
     """
 
     def __init__(
-        self, evidence: Evidence, ranking: Ranking, alone: Ranking, problem: GenretError | None = None
+        self,
+        evidence: Evidence,
+        ranking: Ranking,
+        alone: Ranking,
+        problem: GenretError | None = None,
+        is_weighed: bool = False,
     ) -> None:
         self.evidence = evidence
         self.ranking = ranking
         self.alone = alone
+        self.is_weighed = is_weighed
         self.problems = {**evidence.problems, **({} if problem is None else {RANKING: problem})}
         self._has_warned = False
 
@@ -91,7 +107,7 @@ class Ranker:
             problem = error.with_traceback(None)
             _LOG.warning("the ranking of %s cannot be used, others' weights are: %s", index.path, error)
         alone, _ = rankings.of(NO_MODEL)
-        ranking = alone
+        ranking, is_weighed = alone, False
         if fingerprint is not None:
             # Weights of gigabytes are read for it: only where it can be among those that were weighed.
             weighed = set(rankings.fitted) - {NO_MODEL}
@@ -101,7 +117,7 @@ class Ranker:
                     "the model was never weighed against the evidence of %s, and counts little: genret tune",
                     index.path,
                 )
-        return cls(evidence, ranking, alone, problem)
+        return cls(evidence, ranking, alone, problem, is_weighed)
 
     @classmethod
     def none(cls, index: Index) -> Self:
@@ -125,7 +141,7 @@ class Ranker:
         self.require_all()
         raise EvidenceMissingError(
             f"the index {index.path} has no evidence that proposes entities, which the method shortlist "
-            "needs; add some with: genret update INDEX --evidence"
+            "needs; add some with: genret update INDEX --evidence all"
         )
 
     def require_all(self) -> None:
@@ -165,8 +181,8 @@ class Ranker:
         """
         entities = self.evidence.propose(asked, max(size, PROPOSALS), allowed)
         features = self.evidence.features(asked, entities)
-        order = np.lexsort((entities, -self.alone.rank(features).scores))[:size]
-        return Proposals(asked, entities[order], features[order])
+        order = np.lexsort((entities, -self.alone.rank(features).scores))
+        return Proposals(asked, entities[order], features[order], size)
 
     def missing(self, asked: Asked | None) -> tuple[str, ...]:
         """Return the kinds of evidence that the index has and that an answer goes without.

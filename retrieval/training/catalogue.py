@@ -153,6 +153,12 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Labelle
     return queries
 
 
+def training_queries(queries: Sequence[LabelledQuery]) -> list[LabelledQuery]:
+    """Return those of split "train", without any that is, letter case apart, a dev or test query as well."""
+    held_out = {query.text.lower() for query in queries if query.split != "train"}
+    return [query for query in queries if query.split == "train" and query.text.lower() not in held_out]
+
+
 def _rows(file: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line number, column -> field) of every non-empty line below the header."""
     try:

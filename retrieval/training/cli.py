@@ -1,4 +1,4 @@
-"""`genret train`: fine-tune a checkpoint on a catalogue, or train a small model from scratch."""
+"""`genret train`: fine-tune a checkpoint on a catalogue, or train a small model or encoder from scratch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from retrieval.errors import GenretError, InputError, MissingExtraError
 from retrieval.interruption import INTERRUPTED
@@ -17,6 +18,8 @@ from retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _MAX_STEPS = 10_000_000  # MAX_STEPS of retrieval.training.run, which needs torch
 _MAX_SEED = 2**32 - 1  # numpy's, which the training loop seeds too
+_DECODER_ONLY = ("mentions", "weight_decay", "label_smoothing", "optimizer", "answers", "annotations")
+_ENCODER_ONLY = ("teacher",)
 _option = partial(click.option, show_default=True, show_envvar=True)
 
 
@@ -83,6 +86,18 @@ class _Number(click.FloatRange):
     show_default="none: --model",
 )
 @_option(
+    "--encoder",
+    is_flag=True,
+    help="Train a small sentence encoder from scratch instead, for the vectors encoder:OUT.",
+)
+@_option(
+    "--teacher",
+    metavar="METHOD",
+    help="Also teach the encoder which texts another model finds alike: encoder:MODEL or "
+    "sentence-transformers:MODEL.",
+    show_default="none",
+)
+@_option(
     "--minutes",
     type=_Number(min=0, min_open=True),
     show_default="no limit",
@@ -91,7 +106,7 @@ class _Number(click.FloatRange):
 @_option(
     "--epochs",
     type=_Number(min=0, min_open=True),
-    show_default="without any limit 40 for a preset, 3 for a model",
+    show_default="without any limit 3 for a model, 40 for a preset or encoder",
     help="Passes over all titles, aliases, descriptions and training queries.",
 )
 @_option(
@@ -100,11 +115,16 @@ class _Number(click.FloatRange):
     show_default="no limit",
     help="Optimiser steps of the run.",
 )
-@_option("--batch-size", type=click.IntRange(min=1), default=48, help="Examples per step.")
+@_option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    show_default="48, 512 for an encoder",
+    help="Examples per step.",
+)
 @_option(
     "--learning-rate",
     type=_Number(min=0, min_open=True),
-    show_default="1e-2 for a preset, 5e-5 for a model",
+    show_default="1e-2 for a preset, 5e-5 for a model, 1e-2 for an encoder",
     help="Peak rate; it rises over the first 3 % of the run and falls to zero at its end.",
 )
 @_option(
@@ -128,11 +148,15 @@ class _Number(click.FloatRange):
 @_option(
     "--vocab-size",
     type=click.IntRange(min=LEAST_VOCAB_SIZE),
-    show_default=", ".join(f"{preset.vocab_size} for {preset.name}" for preset in PRESETS.values()),
-    help="Vocabulary of the tokenizer trained with a preset.",
+    show_default=", ".join(f"{preset.vocab_size} for {preset.name}" for preset in PRESETS.values())
+    + ", 8192 for an encoder",
+    help="Vocabulary of the tokenizer trained with a preset or encoder.",
 )
 @_option(
-    "--max-prompt-tokens", type=click.IntRange(min=8), default=96, help="Longer training prompts are cut."
+    "--max-prompt-tokens",
+    type=click.IntRange(min=8),
+    default=96,
+    help="Longer training prompts are cut, and longer texts of an encoder.",
 )
 @_option(
     "--answers",
@@ -187,7 +211,9 @@ class _Number(click.FloatRange):
     is_flag=True,
     help="Also measure the test queries after training; they are never trained on.",
 )
+@click.pass_context
 def train_command(
+    ctx: click.Context,
     catalogue: Path,
     queries: Path | None,
     mentions: Path | None,
@@ -195,10 +221,12 @@ def train_command(
     out: Path,
     model: str | None,
     preset: str | None,
+    encoder: bool,
+    teacher: str | None,
     minutes: float | None,
     epochs: float | None,
     max_steps: int | None,
-    batch_size: int,
+    batch_size: int | None,
     learning_rate: float | None,
     weight_decay: float,
     label_smoothing: float,
@@ -218,13 +246,14 @@ def train_command(
     resume: bool,
     test: bool,
 ) -> None:
-    """Teach a language model to write the titles of a catalogue.
+    """Teach a language model to write the titles of a catalogue, or an encoder to find its entities.
 
-    Either fine-tunes --model, or trains --preset from scratch. Prints hits@1 and hits@10 under the
-    catalogue constraint on the dev queries and writes them to OUT/metrics.json; progress goes to stderr,
-    the metrics go to stdout as JSON. Ctrl-C ends the step under way and writes a
+    Fine-tunes --model, or trains --preset or --encoder from scratch. Prints hits@1 and hits@10 on the
+    dev queries, of a language model under the catalogue constraint, and writes them to OUT/metrics.json;
+    progress goes to stderr, the metrics go to stdout as JSON. Ctrl-C ends the step under way and writes a
     checkpoint to go on from with --resume.
     """
+    _refuse_foreign_options(ctx, encoder)
     try:
         import accelerate  # noqa: F401
     except ModuleNotFoundError as error:
@@ -232,6 +261,7 @@ def train_command(
     import torch
     import transformers
 
+    from retrieval.training.encoder import run_encoder_training
     from retrieval.training.interruption import TrainingInterrupted, checkpoint_step, last_checkpoint
     from retrieval.training.run import RunPlan, run_training
     from retrieval.training.trainer import TrainerOptions
@@ -247,6 +277,8 @@ def train_command(
             out=out,
             preset=preset,
             model=model,
+            encoder=encoder,
+            teacher=teacher,
             minutes=minutes,
             epochs=epochs,
             max_steps=max_steps,
@@ -259,9 +291,9 @@ def train_command(
             test=test,
             trainer=TrainerOptions(
                 optimizer=optimizer or ("muon" if preset else "adamw"),
-                learning_rate=_rate(preset) if learning_rate is None else learning_rate,
+                learning_rate=learning_rate or (5e-5 if model else 1e-2),
                 weight_decay=weight_decay,
-                batch_size=batch_size,
+                batch_size=batch_size or (512 if encoder else 48),
                 label_smoothing=label_smoothing,
                 seed=seed,
                 save_steps=save_steps,
@@ -275,7 +307,8 @@ def train_command(
     except InputError as error:
         raise click.UsageError(str(error)) from error
     try:
-        metrics = run_training(plan, lambda line: click.echo(line, err=True))
+        run = run_encoder_training if encoder else run_training
+        metrics = run(plan, lambda line: click.echo(line, err=True))
     except TrainingInterrupted as error:
         click.echo(f"{error}; go on with --resume", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
@@ -295,5 +328,8 @@ def train_command(
     click.echo(json.dumps(metrics, indent=2, sort_keys=True))
 
 
-def _rate(preset: str | None) -> float:
-    return 1e-2 if preset else 5e-5
+def _refuse_foreign_options(ctx: click.Context, encoder: bool) -> None:
+    for name in _DECODER_ONLY if encoder else _ENCODER_ONLY:
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{flag} {'does not go with' if encoder else 'needs'} --encoder")

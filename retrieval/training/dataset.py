@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -120,6 +121,13 @@ class ExampleEncoder:
         return None
 
 
+class Encodes(Protocol):
+    """Turns examples into token ids: `ExampleEncoder`, or what makes pairs for a sentence encoder."""
+
+    def encode(self, example: Example) -> EncodedExample | None:
+        """Return the token ids, or None where there are none to learn from."""
+
+
 class ExampleDataset(Dataset[EncodedExample]):
     """The first `length` examples of a run, read in order.
 
@@ -135,7 +143,7 @@ class ExampleDataset(Dataset[EncodedExample]):
     """
 
     def __init__(
-        self, generator: ExampleGenerator, encoder: ExampleEncoder, length: int, batch_size: int, seed: int
+        self, generator: ExampleGenerator, encoder: Encodes, length: int, batch_size: int, seed: int
     ) -> None:
         self._generator = generator
         self._encoder = encoder

@@ -2,7 +2,8 @@
 
 Six recipes teach six skills: writing a title for its title or alias, for its description, for a query a
 person wrote, for a handful of words about it, for a mention in running text, and for a name never seen
-before (copying). The share of each changes over the run: names first, meaning later.
+before (copying). The share of each changes over the run: names first, meaning later. A sentence encoder
+learns from the same queries, each beside a text of its entity.
 """
 
 from __future__ import annotations
@@ -14,11 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from retrieval.training.annotations import LinkedText, linked_texts
-from retrieval.training.answers import answer_document
-from retrieval.training.catalogue import LabelledQuery, TrainingEntity
-from retrieval.training.mentions import LabelledMention
-from retrieval.training.noise import (
+from retrieval.noise import (
     drop_words,
     insert_words,
     recase,
@@ -27,6 +24,10 @@ from retrieval.training.noise import (
     strip_accents,
     typo,
 )
+from retrieval.training.annotations import LinkedText, linked_texts
+from retrieval.training.answers import answer_document
+from retrieval.training.catalogue import LabelledQuery, TrainingEntity, training_queries
+from retrieval.training.mentions import LabelledMention
 from retrieval.types import Mention
 
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
@@ -82,7 +83,10 @@ LATER = Mixture()
 LATER_WITH_MENTIONS = Mixture(
     name=0.17, description=0.08, query=0.24, keywords=0.12, mention=0.34, invented=0.05
 )
+# For a sentence encoder, which copies nothing and reads no mentions.
+BESIDE_TEXTS = Mixture(name=0.25, description=0.2, query=0.3, keywords=0.25, mention=0.0, invented=0.0)
 _LABELLED_SHARE = 0.8  # of the mentions, where there are labelled ones
+_QUERY_AS_TEXT = 0.3  # of the texts beside queries, where the entity has training queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class ExampleOptions:
         answers: Share of the examples with a query whose target is a JSON document with the title in it.
         annotations: Share of the examples with a labelled mention whose target is the text around it with
             links in it.
+        texts: Whether every example has a text of its entity, for a sentence encoder.
     """
 
     first: Mixture = COPYING_FIRST
@@ -107,6 +112,7 @@ class ExampleOptions:
     clean: float = 0.35
     answers: float = 0.0
     annotations: float = 0.0
+    texts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("alias_target", "clean", "answers", "annotations"):
@@ -127,6 +133,8 @@ class Example:
         recipe: Which recipe made it.
         document: JSON to be written in the title's place, for the template of answers; None: the bare title.
         linked: The text around the mention, to be written again with its links; None: the bare title is.
+        entity_id: The entity that the query was made from; None: none, or only its title is known.
+        text: A title, alias, description or training query of that entity, or None.
     """
 
     title: str
@@ -135,6 +143,8 @@ class Example:
     mention: Mention | None = None
     document: str | None = None
     linked: LinkedText | None = None
+    entity_id: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +162,7 @@ class ExampleGenerator:
 
     Args:
         entities: The catalogue. Not empty.
-        queries: Labelled queries; only those of split "train" are used, and of these none that is, letter
-            case apart, a dev or test query as well.
+        queries: Labelled queries, of which `training_queries` are used.
         options: What to draw.
         mentions: Labelled mentions of the training split.
     """
@@ -169,11 +178,10 @@ class ExampleGenerator:
             raise ValueError("entities must not be empty")
         self.options = options or ExampleOptions()
         texts: dict[str, list[str]] = {entity.entity_id: [] for entity in entities}
-        held_out = {query.text.lower() for query in queries if query.split != "train"}
-        for query in queries:
-            if query.split == "train" and query.text.lower() not in held_out:
-                texts[query.entity_id].append(query.text)
+        for query in training_queries(queries):
+            texts[query.entity_id].append(query.text)
         self._sources = _sources(entities, texts)
+        self._by_id = {source.entity.entity_id: source for source in self._sources}
         self._described = [s for s in self._sources if s.entity.description]
         self._queried = [s for s in self._sources if s.queries]
         self._worded = [s for s in self._sources if len(s.words) >= 2]
@@ -187,6 +195,8 @@ class ExampleGenerator:
     def draw(self, index: int, random: Random) -> Example:
         """Return one example of the mixture due at position `index` of the run."""
         example = self._draw(index, random)
+        if self.options.texts and example.entity_id is not None:
+            return replace(example, text=_text(self._by_id[example.entity_id], random))
         share = self.options.answers
         if not share or example.mention is not None or random.random() >= share:
             return example
@@ -235,7 +245,7 @@ class ExampleGenerator:
             text = random.choice(source.partial)
         if random.random() >= self.options.clean:
             text = damage_name(text, random)
-        return Example(title, "name", query=_typed(text, random))
+        return Example(title, "name", query=_typed(text, random), entity_id=entity.entity_id)
 
     def _description(self, source: _Source, random: Random) -> Example:
         text = source.entity.description
@@ -244,13 +254,13 @@ class ExampleGenerator:
         if random.random() < 0.6:
             text = shorten(text, random, min_words=4)
         text = self._asked(self._damage_text(text, random), source, random)
-        return Example(source.entity.title, "description", query=_typed(text, random))
+        return _of(source, "description", _typed(text, random))
 
     def _query(self, source: _Source, random: Random) -> Example:
         text = random.choice(source.queries)
         if random.random() >= self.options.clean:
             text = self._damage_text(text, random)
-        return Example(source.entity.title, "query", query=_typed(text, random))
+        return _of(source, "query", _typed(text, random))
 
     def _keywords(self, source: _Source, random: Random) -> Example:
         if random.random() < 0.3 and len(source.texts) >= 2:
@@ -276,7 +286,7 @@ class ExampleGenerator:
                 text = insert_words(text, self._strangers, random.randint(1, 2), random)
             if random.random() < 0.4:
                 text = self._asked(text, source, random)
-        return Example(source.entity.title, "keywords", query=_typed(text, random))
+        return _of(source, "keywords", _typed(text, random))
 
     def _mention(self, source: _Source, random: Random) -> Example:
         surface = random.choice(source.entity.surfaces)
@@ -335,6 +345,20 @@ def damage_name(text: str, random: Random) -> str:
     if len(text) > 9 and random.random() < 0.3:
         text = typo(text, random)
     return text
+
+
+def _of(source: _Source, recipe: str, query: str) -> Example:
+    return Example(source.entity.title, recipe, query=query, entity_id=source.entity.entity_id)
+
+
+def _text(source: _Source, random: Random) -> str:
+    """What stands beside a query: names and descriptions most often, as in an index."""
+    entity = source.entity
+    if source.queries and random.random() < _QUERY_AS_TEXT:
+        return random.choice(source.queries)
+    if entity.description and random.random() < 0.5:
+        return entity.description
+    return entity.title if random.random() < 0.6 else random.choice(entity.surfaces)
 
 
 def _typed(text: str, random: Random) -> str:

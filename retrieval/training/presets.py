@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from retrieval.prompts import CheckpointConfig, PromptTemplate
 from retrieval.text import Rendering
@@ -73,13 +73,17 @@ PRESETS = {
 }
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, normalizer: normalizers.Normalizer | None = None
+) -> Tokenizer:
     """Return a byte-level BPE tokenizer learnt from `texts` and from their lower-case forms.
 
     A space is put before every text, so a word is one token wherever it stands; nothing is lost:
-    decoding gives the text back behind that space.
+    decoding gives the text back behind that space, as a normalizer left it where there is one.
     """
     tokenizer = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

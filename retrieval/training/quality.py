@@ -1,4 +1,4 @@
-"""How good a model is: hits@k by entity under the catalogue constraint, and the same for BM25.
+"""How good a model is: hits@k by entity under the catalogue constraint; the same for vectors and for BM25.
 
 Decoding is the service's own: the title trie of all titles and aliases, the token tree, beam search, and a
 log-sum-exp over the surface forms of an entity.
@@ -21,12 +21,13 @@ from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.limits import Limits
+from retrieval.noise import shorten, typo
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.limits import check_markup, fit_prompt
-from retrieval.training.noise import shorten, typo
 from retrieval.types import Mention
+from retrieval.vectors.embedder import TextEmbedder
 
 _MAX_K = 10
 _BEAMS = 20  # rows asked for; titles and aliases of one entity share them
@@ -215,6 +216,34 @@ def mention_probes(
     return probes
 
 
+def nearest_rankings(
+    embedder: TextEmbedder,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    training_queries: Sequence[LabelledQuery] = (),
+) -> list[list[str]]:
+    """Rank entities by their most similar text: titles, aliases, descriptions, and queries where given."""
+    texts = _texts(entities, training_queries)
+    vectors = embedder.embed_texts([text for entity in entities for text in texts[entity.entity_id]])
+    counts = [len(texts[entity.entity_id]) for entity in entities]
+    begins = np.cumsum([0, *counts[:-1]])
+    rankings = []
+    for begin in range(0, len(queries), _QUERIES_PER_BATCH):
+        batch = [query.text for query in queries[begin : begin + _QUERIES_PER_BATCH]]
+        alike = np.maximum.reduceat(embedder.embed_queries(batch) @ vectors.T, begins, axis=1)
+        best = np.argsort(-alike, axis=1, kind="stable")[:, :_MAX_K]
+        rankings += [[entities[i].entity_id for i in row] for row in best]
+    return rankings
+
+
+def _texts(entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> dict[str, list[str]]:
+    """Entity id -> titles, aliases, description and queries."""
+    texts = {e.entity_id: [text for text in (*e.surfaces, e.description) if text] for e in entities}
+    for query in queries:
+        texts[query.entity_id].append(query.text)
+    return texts
+
+
 def bm25_rankings(
     entities: Sequence[TrainingEntity],
     queries: Sequence[LabelledQuery],
@@ -230,9 +259,7 @@ def bm25_rankings(
     except ModuleNotFoundError as error:
         raise MissingExtraError("bm25s", "eval") from error
 
-    texts = {e.entity_id: [*e.surfaces, e.description] for e in entities}
-    for query in training_queries:
-        texts[query.entity_id].append(query.text)
+    texts = _texts(entities, training_queries)
     documents = [" ".join(texts[e.entity_id]) for e in entities]
     retriever = bm25s.BM25()
     retriever.index(bm25s.tokenize(documents, stopwords="en", show_progress=False), show_progress=False)

@@ -1,4 +1,7 @@
-"""One training run from files to a checkpoint folder that serving can open."""
+"""One training run of a decoder, from files to a checkpoint folder that serving can open.
+
+The plan of a run, its budget and its metrics are shared with `retrieval.training.encoder`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from decoding.architectures import decoder_prompt
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
@@ -21,13 +26,19 @@ from retrieval.training.annotations import with_annotations
 from retrieval.training.answers import with_answers
 from retrieval.training.budget import Budget
 from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue, read_queries
-from retrieval.training.dataset import ExampleDataset, ExampleEncoder
+from retrieval.training.dataset import (
+    CausalCollator,
+    EncodedExample,
+    ExampleDataset,
+    ExampleEncoder,
+    Seq2SeqCollator,
+)
 from retrieval.training.examples import LATER, LATER_WITH_MENTIONS, ExampleGenerator, ExampleOptions
 from retrieval.training.limits import limits_of_checkpoint
 from retrieval.training.mentions import LabelledMention, read_labelled_mentions
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import Hits, measure_hits, mention_probes, noise_probes
-from retrieval.training.trainer import TrainerOptions, train_model
+from retrieval.training.trainer import TitleTrainer, TrainerOptions, train_model
 
 METRICS_NAME = "metrics.json"
 SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -47,7 +58,10 @@ class RunPlan:
         mentions: JSON lines of labelled mentions to train on, or None.
         out: Folder of the finished checkpoint; `out/checkpoints` holds the resumable ones.
         preset: Name of a preset trained from scratch, or None.
-        model: Path or hub id of a checkpoint to fine-tune, or None. Exactly one of the two is set.
+        model: Path or hub id of a checkpoint to fine-tune, or None.
+        encoder: Whether a sentence encoder is trained. Exactly one of the three is set.
+        teacher: What makes the vectors that an encoder imitates, "encoder:MODEL" or
+            "sentence-transformers:MODEL", or None.
         minutes: Wall time of the run, or None.
         epochs: Passes over the pairs, or None.
         max_steps: Optimiser steps, or None. The first limit reached ends the run.
@@ -67,6 +81,8 @@ class RunPlan:
     mentions: Path | None = None
     preset: str | None = None
     model: str | None = None
+    encoder: bool = False
+    teacher: str | None = None
     minutes: float | None = None
     epochs: float | None = None
     max_steps: int | None = None
@@ -80,10 +96,12 @@ class RunPlan:
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
 
     def __post_init__(self) -> None:
-        if (self.preset is None) == (self.model is None):
+        if (self.preset is not None) + (self.model is not None) + self.encoder != 1:
             raise InputError(
-                "model", "give either a model to fine-tune or a preset, not both and not neither"
+                "model", "give either a model to fine-tune or a preset or encoder, exactly one of them"
             )
+        if self.teacher is not None and not self.encoder:
+            raise InputError("teacher", "only an encoder has a teacher")
         if self.preset is not None and self.preset not in PRESETS:
             raise InputError("preset", f"unknown preset {self.preset!r}; known: {sorted(PRESETS)}")
         if self.save_dtype not in SAVE_DTYPES:
@@ -126,7 +144,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
     queries = read_queries(plan.queries, entities) if plan.queries else []
     mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
-    _check_out(plan)
+    check_out(plan)
     torch.manual_seed(plan.trainer.seed)
     checkpoint = _start_checkpoint(plan, entities, queries, mentions)
     if plan.answers:
@@ -136,8 +154,9 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     _log_start(plan, checkpoint, entities, queries, mentions, report)
     encoder = _encoder(plan, checkpoint, entities, report)
 
-    budget = _budget(plan, entities, queries, mentions)
-    ramp = _RAMP_PASSES * _num_pairs(entities, queries, mentions)
+    num_pairs = len(training_texts(entities, queries)) + len(mentions)
+    budget = run_budget(plan, num_pairs)
+    ramp = _RAMP_PASSES * num_pairs
     if plan.minutes is None:
         ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
     later = LATER_WITH_MENTIONS if mentions else LATER
@@ -161,9 +180,10 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
             report(f"dev (first {hits.num_queries})  {hits}")
 
     steps = train_model(
+        TitleTrainer,
         checkpoint.model,
         dataset,
-        pad_id=_pad_id(checkpoint),
+        _collator(checkpoint),
         work_folder=plan.out / "checkpoints",
         budget=budget,
         options=plan.trainer,
@@ -174,24 +194,36 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     saved = _Checkpoint(
         load_model(str(plan.out)), TextTokenizer.load(plan.out), CheckpointConfig.load(plan.out)
     )
-    metrics = _final_metrics(plan, saved, entities, queries, report)
-    metrics.update(
-        {
-            "steps": steps,
-            "examples": steps * plan.trainer.batch_size,
-            "minutes": round(budget.elapsed_s / 60, 1),
-            "parameters": sum(p.numel() for p in saved.model.parameters()),
-            "preset": plan.preset,
-            "fine_tuned_from": plan.model,
-            "trainer": asdict(replace(plan.trainer, resume=False)),
-        }
+    hits = _final_hits(plan, saved, entities, queries, report)
+    return write_metrics(
+        plan, budget, steps, saved.model, hits, {"preset": plan.preset, "fine_tuned_from": plan.model}
     )
+
+
+def write_metrics(
+    plan: RunPlan, budget: Budget, steps: int, model: Any, hits: Mapping[str, Hits], more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write `metrics.json` beside the checkpoint and return what is in it."""
+    metrics = {
+        "hits": {name: measured.to_json() for name, measured in hits.items()},
+        "steps": steps,
+        "examples": steps * plan.trainer.batch_size,
+        "minutes": round(budget.elapsed_s / 60, 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trainer": asdict(replace(plan.trainer, resume=False)),
+        **more,
+    }
     text = json.dumps(metrics, indent=2, sort_keys=True) + "\n"
     (plan.out / METRICS_NAME).write_text(text, encoding="utf-8")
     return metrics
 
 
-def _check_out(plan: RunPlan) -> None:
+def check_out(plan: RunPlan) -> None:
+    """Create the folder of the result.
+
+    Raises:
+        InputError: another run's checkpoints are there, or it cannot be created.
+    """
     work = plan.out / "checkpoints"
     if not plan.trainer.resume and work.is_dir() and any(work.iterdir()):
         raise InputError(
@@ -217,12 +249,17 @@ def _start_checkpoint(
             preset = replace(preset, vocab_size=plan.vocab_size)
         except ValueError as error:
             raise InputError("vocab_size", str(error)) from error
-    texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
-    texts += [query.text for query in queries if query.split == "train"]
+    texts = training_texts(entities, queries)
     texts += [f"{m.mention.left}{m.mention.mention}{m.mention.right}" for m in mentions]
     tokenizer = train_tokenizer(texts, preset.vocab_size)
     save_tokenizer(tokenizer, plan.out)
     return _Checkpoint(build_model(preset, tokenizer), TextTokenizer.load(plan.out), scratch_config())
+
+
+def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> list[str]:
+    """Titles, aliases, descriptions and training queries: what a tokenizer is learnt from."""
+    texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
+    return texts + [query.text for query in queries if query.split == "train"]
 
 
 def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
@@ -280,27 +317,22 @@ def _pad_id(checkpoint: _Checkpoint) -> int:
     return checkpoint.tokenizer.end_token_id(checkpoint.config.rendering or Rendering())
 
 
-def _num_pairs(
-    entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery], mentions: Sequence[LabelledMention]
-) -> int:
-    texts = sum(len(entity.surfaces) + bool(entity.description) for entity in entities)
-    return texts + sum(query.split == "train" for query in queries) + len(mentions)
+def _collator(checkpoint: _Checkpoint) -> Callable[[Sequence[EncodedExample]], dict[str, Tensor]]:
+    if checkpoint.model.config.is_encoder_decoder:
+        return Seq2SeqCollator(_pad_id(checkpoint), decoder_prompt(checkpoint.model))
+    return CausalCollator(_pad_id(checkpoint))
 
 
-def _budget(
-    plan: RunPlan,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    mentions: Sequence[LabelledMention],
-) -> Budget:
+def run_budget(plan: RunPlan, num_pairs: int) -> Budget:
+    """Return the length of a run over so many texts with labels."""
     limits = []
     if plan.max_steps is not None:
         limits.append(plan.max_steps)
     epochs = plan.epochs
     if epochs is None and plan.max_steps is None and plan.minutes is None:
-        epochs = 40.0 if plan.preset else 3.0
+        epochs = 3.0 if plan.model else 40.0
     if epochs is not None:
-        limits.append(_steps_of(epochs, _num_pairs(entities, queries, mentions), plan.trainer.batch_size))
+        limits.append(_steps_of(epochs, num_pairs, plan.trainer.batch_size))
     return Budget(min(limits, default=MAX_STEPS), plan.minutes)
 
 
@@ -373,26 +405,28 @@ def _measure(
     return measure_hits(checkpoint.model, checkpoint.tokenizer, checkpoint.config, entities, queries, prompt)
 
 
-def _final_metrics(
+def _final_hits(
     plan: RunPlan,
     checkpoint: _Checkpoint,
     entities: Sequence[TrainingEntity],
     queries: Sequence[LabelledQuery],
     report: Callable[[str], None],
-) -> dict[str, Any]:
-    metrics: dict[str, Any] = {"hits": {}}
-    for split in ("dev", "test") if plan.test else ("dev",):
-        asked = [query for query in queries if query.split == split]
-        if asked:
-            hits = _measure(checkpoint, entities, asked)
-            metrics["hits"][split] = hits.to_json()
-            report(f"{split}  {hits}")
-    for name, probes in noise_probes(entities, plan.trainer.seed).items():
-        hits = _measure(checkpoint, entities, probes)
-        metrics["hits"][name] = hits.to_json()
-        report(f"{name}  {hits}")
+) -> dict[str, Hits]:
+    found = {}
+    for name, asked in asked_sets(plan, entities, queries).items():
+        found[name] = _measure(checkpoint, entities, asked)
+        report(f"{name}  {found[name]}")
     probes = mention_probes(entities, checkpoint.config, plan.trainer.seed)
     hits = _measure(checkpoint, entities, probes, checkpoint.config.mention_prompt)
-    metrics["hits"]["mention in context"] = hits.to_json()
     report(f"mention in context  {hits}")
-    return metrics
+    return found | {"mention in context": hits}
+
+
+def asked_sets(
+    plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+) -> dict[str, list[LabelledQuery]]:
+    """Return what is asked of a finished model: the held-out queries and probes of the catalogue, by name."""
+    splits = ("dev", "test") if plan.test else ("dev",)
+    held_out = {split: [query for query in queries if query.split == split] for split in splits}
+    asked = held_out | noise_probes(entities, plan.trainer.seed)
+    return {name: some for name, some in asked.items() if some}

@@ -1,4 +1,4 @@
-"""The training loop: Hugging Face's Trainer with a title loss, our optimiser and our schedule."""
+"""The training loop: Hugging Face's Trainer with our losses, our optimiser and our schedule."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from decoding.architectures import decoder_prompt
 from retrieval.errors import InputError
 from retrieval.training.budget import Budget, BudgetCallback
-from retrieval.training.dataset import (
-    IGNORED_LABEL,
-    CausalCollator,
-    EncodedExample,
-    ExampleDataset,
-    Seq2SeqCollator,
-)
+from retrieval.training.dataset import IGNORED_LABEL, ExampleDataset
 from retrieval.training.interruption import (
     InterruptCallback,
     TrainingInterrupted,
@@ -84,28 +77,26 @@ class TrainerOptions:
                 raise InputError(name, f"must be >= {least}, got {getattr(self, name)}")
 
 
-class TitleTrainer(Trainer):
-    """Trainer whose loss is the cross-entropy of the title's tokens, end token included, given the prompt."""
+class BudgetTrainer(Trainer):
+    """Trainer that reads its examples in order and follows a budget; a subclass has the loss."""
 
     def __init__(
         self, *, model: PreTrainedModel, options: TrainerOptions, budget: Budget, **kwargs: Any
     ) -> None:
         super().__init__(model=model, **kwargs)
-        self._title_model = model
-        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._trained_model = model
         self._options = options
         self._budget = budget
-        accepted = inspect.signature(model.forward).parameters
-        self._keeps_logits = "logits_to_keep" in accepted
-        self._takes_positions = "position_ids" in accepted
-        # The loss below is a mean over the batch, not a sum to be divided by its number of tokens.
+        # The losses are means over the batch, not sums to be divided by its number of tokens.
         self.model_accepts_loss_kwargs = False
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Build Muon + AdamW, or AdamW alone."""
         if self.optimizer is None:
             o = self._options
-            self.optimizer = build_optimizer(self._title_model, o.optimizer, o.learning_rate, o.weight_decay)
+            self.optimizer = build_optimizer(
+                self._trained_model, o.optimizer, o.learning_rate, o.weight_decay
+            )
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
@@ -118,6 +109,17 @@ class TitleTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         return SequentialSampler(dataset)
+
+
+class TitleTrainer(BudgetTrainer):
+    """Trainer whose loss is the cross-entropy of the title's tokens, end token included, given the prompt."""
+
+    def __init__(self, *, model: PreTrainedModel, **kwargs: Any) -> None:
+        super().__init__(model=model, **kwargs)
+        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        accepted = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in accepted
+        self._takes_positions = "position_ids" in accepted
 
     def compute_loss(
         self,
@@ -183,9 +185,10 @@ class _Reporter(TrainerCallback):
 
 
 def train_model(
+    trainer_type: type[BudgetTrainer],
     model: PreTrainedModel,
     dataset: ExampleDataset,
-    pad_id: int,
+    collator: Callable[[Sequence[Any]], dict[str, Tensor]],
     work_folder: Path,
     budget: Budget,
     options: TrainerOptions,
@@ -195,9 +198,10 @@ def train_model(
     """Train the model in place and return the number of steps taken.
 
     Args:
-        model: A causal or encoder-decoder model.
+        trainer_type: The trainer with the model's loss.
+        model: The model.
         dataset: The examples of the run, in order.
-        pad_id: Token id of padding.
+        collator: Makes a batch of examples.
         work_folder: Where checkpoints go; the last one is what `options.resume` goes on from.
         budget: Length of the run.
         options: How to optimise.
@@ -208,11 +212,8 @@ def train_model(
         TrainingInterrupted: the user stopped the run; a checkpoint of the last step was written.
         KeyboardInterrupt: the user insisted before that was done.
     """
-    collator: Callable[[Sequence[EncodedExample]], dict[str, Tensor]] = CausalCollator(pad_id)
-    if model.config.is_encoder_decoder:
-        collator = Seq2SeqCollator(pad_id, decoder_prompt(model))
     interrupt = InterruptCallback()
-    trainer = TitleTrainer(
+    trainer = trainer_type(
         options=options,
         budget=budget,
         model=model,

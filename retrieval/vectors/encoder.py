@@ -96,17 +96,36 @@ class EncoderEmbedder:
 
     @torch.inference_mode()
     def _forward(self, rows: list[list[int]]) -> FloatMatrix:
-        ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
-            mask[i, : len(row)] = 1
-        ids, mask = ids.to(self._device), mask.to(self._device)
-        hidden: Tensor = self._encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        # What stands at a padded place may be anything, even no number.
-        means = hidden.float().masked_fill(mask[:, :, None] == 0, 0).sum(1) / mask.sum(1, keepdim=True)
-        vectors: FloatMatrix = nn.functional.normalize(means, dim=1).cpu().numpy()
+        ids, mask = (tensor.to(self._device) for tensor in padded(rows))
+        vectors: FloatMatrix = mean_states(self._encoder, ids, mask).cpu().numpy()
         return vectors
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return rows of token ids side by side and the mask, 1 where a token stands. Shapes: (n, T)."""
+    ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = 1
+    return ids, mask
+
+
+def mean_states(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    """Return the means of an encoder's last hidden states, at length 1.
+
+    Args:
+        encoder: The encoder.
+        ids: Token ids, padded. Shape: (n, T).
+        mask: 1 where a token stands, at least one in a row. Shape: (n, T).
+
+    Returns:
+        Shape: (n, d), float32.
+    """
+    hidden: Tensor = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    # What stands at a padded place may be anything, even no number.
+    means = hidden.float().masked_fill(mask[:, :, None] == 0, 0).sum(1) / mask.sum(1, keepdim=True)
+    return nn.functional.normalize(means, dim=1)
 
 
 def _batches(lengths: list[int]) -> Iterator[list[int]]:

@@ -24,7 +24,7 @@ from retrieval.errors import InputError
 from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
-from retrieval.training.noise import typo
+from retrieval.noise import typo
 from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, VectorMethod, open_model
 from retrieval.vectors.faiss_index import (
     KIND_NAMES,

@@ -80,7 +80,7 @@ class VectorsInfo:
         count: Number of vectors.
         bytes: Size of their file, which is mapped.
         recall: Share of the known items that a search keeps first; None where nobody measured.
-        usable: Whether shortlists can be made with them.
+        usable: Whether they can be used.
         problem: Why not; empty where they can.
     """
 
@@ -91,6 +91,42 @@ class VectorsInfo:
     bytes: int
     recall: float | None
     usable: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceInfo:
+    """One kind of evidence of an index as a server has it.
+
+    Attributes:
+        kind: "names", "texts", "queries" or "vectors".
+        count: Titles and aliases, entities with texts, past queries, or vectors.
+        bytes: Size of its file, which is mapped.
+        problem: Why it cannot be used; empty where it can.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankingInfo:
+    """The weights by which `auto` orders its candidates.
+
+    Attributes:
+        fitted: Whether they were fitted to this index; the library's own weights are used otherwise.
+        fitted_with_model: Whether they were fitted with the model that answers.
+        queries: What they were fitted on; empty where nothing was fitted.
+        num_queries: Number of these queries.
+        problem: Why the index's own ranking cannot be used; empty where it can.
+    """
+
+    fitted: bool
+    fitted_with_model: bool
+    queries: str
+    num_queries: int
     problem: str
 
 
@@ -110,7 +146,9 @@ class IndexInfo:
         loaded_at: When the version was taken into service, seconds since the epoch; None where unknown.
         columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
         max_title_tokens: Tokens of the longest surface form, end token included.
-        vectors: What shortlists are made of; None where it has none.
+        vectors: Its vectors; None where it has none.
+        evidence: What proposes entities, one for each kind.
+        ranking: How `auto` weighs evidence and model; None where there is no evidence.
     """
 
     name: str
@@ -125,6 +163,8 @@ class IndexInfo:
     columns: tuple[tuple[str, str], ...]
     max_title_tokens: int
     vectors: VectorsInfo | None = None
+    evidence: tuple[EvidenceInfo, ...] = ()
+    ranking: RankingInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

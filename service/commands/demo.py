@@ -1,6 +1,6 @@
 """`genret demo`: the whole way once, with the commands a user would type.
 
-Builds the sample catalogue's index with its vectors, starts a server on a free port, asks it real questions
+Builds the sample catalogue's index with past queries, starts a server on a free port, asks it real questions
 in the default way, by DISC and for JSON over gRPC, prints the answers and stops the server.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.defaults import sample_catalogue
+from retrieval.defaults import sample_catalogue, sample_queries
 from retrieval.errors import GenretError
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
 
     with _folder(folder) as place:
         index = place / "sample.index"
-        _run("build", str(sample_catalogue()), "--out", str(index))
+        queries_file = f"{sample_queries()}#train"
+        _run("build", str(sample_catalogue()), "--out", str(index), "--queries", queries_file)
         with _server(index) as address:
             click.echo(f"\nAsking {address}, each question in the default way and by DISC:\n")
             with RetrievalClient(address) as client:
@@ -151,7 +152,7 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
 
     table = Table(show_lines=True)
     table.add_column("Query", overflow="fold", ratio=3)
-    table.add_column("auto: the best titles (log P)", overflow="fold", ratio=4)
+    table.add_column("auto: the best titles, most by", overflow="fold", ratio=4)
     table.add_column("disc: share of 16 samples", overflow="fold", ratio=4)
     for query in queries:
         auto = client.retrieve(RetrieveRequest(query, k=k)).result
@@ -188,11 +189,9 @@ def _json_lines(reply: AnswerReply) -> str:
 
 
 def _auto_cell(result: RetrievalResult) -> str:
-    lines = [f"{c.title} ({c.logprob:.2f})" for c in result.candidates]
-    notes = [f"{result.num_scored} titles scored"] if result.num_scored else []
-    notes += ["proven to be the exact list"] if result.certified else []
-    if notes:
-        lines.append(f"[{', '.join(notes)}]")
+    lines = [f"{c.title} {c.probability or 0.0:.0%}, {next(iter(c.shares), '')}" for c in result.candidates]
+    if result.nothing_fits is not None:
+        lines.append(f"[P(none is meant) = {result.nothing_fits:.2f}]")
     return "\n".join(lines) or "no match"
 
 

@@ -39,8 +39,8 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
     """List the indexes of a running server, the default one first, or describe the one called NAME.
 
     In a pipe an index is one line: name, version, entities, surface forms, model, device, when it was loaded,
-    "default" for the default one, and what made its vectors, "broken" where they cannot be used, between
-    tabs.
+    "default" for the default one, and its kinds of evidence, a minus sign before those that cannot be used,
+    between tabs.
     """
     from service.errors import CallError
 

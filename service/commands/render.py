@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from retrieval.types import RetrievalResult
+    from retrieval.types import Candidate, RetrievalResult
     from service.client.reply import Reply
     from service.errors import CallError
 
+# Kinds of evidence told in a table, and the least that one must add to a score.
+_WHY_KINDS, _LEAST_SHARE = 3, 0.05
 _WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
 
 
@@ -26,17 +28,16 @@ def as_json(query: str, reply: Reply | CallError) -> str:
 def as_lines(query: str, reply: Reply) -> Iterator[str]:
     """Yield a line per candidate.
 
-    Its cells: query, rank, entity id, title, surface, logprob, probability or nothing, score, similarity or
-    nothing.
+    Its cells: query, rank, entity id, title, surface, logprob or nothing, probability or nothing, score, and
+    shares: "names=8.100000 model=-1.250000".
     """
     for rank, candidate in enumerate(reply.result.candidates, start=1):
-        likely, alike = candidate.probability, candidate.similarity
-        probability = "" if likely is None else f"{likely:.6f}"
-        similarity = "" if alike is None else f"{alike:.6f}"
         cells = (query, str(rank), candidate.entity_id, candidate.title, candidate.surface)
-        logprob = f"{candidate.logprob:.6f}"
-        score = f"{candidate.score:.6f}"
-        figures = (logprob, probability, score, similarity)
+        likely = candidate.probability
+        logprob = "" if math.isnan(candidate.logprob) else f"{candidate.logprob:.6f}"
+        probability = "" if likely is None else f"{likely:.6f}"
+        shares = " ".join(f"{kind}={share:.6f}" for kind, share in candidate.shares.items())
+        figures = (logprob, probability, f"{candidate.score:.6f}", shares)
         yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), *figures])
 
 
@@ -54,39 +55,49 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
     from rich.text import Text
 
     result = reply.result
-    sampled = result.method == "disc"
-    # Of what was scored; without a similarity where no vectors were asked.
-    is_posterior = not sampled and any(c.probability is not None for c in result.candidates)
-    is_alike = any(c.similarity is not None for c in result.candidates)
+    columns = _figures(result)
     table = Table(title=Text(query, style="bold"), title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("Title", overflow="fold")
     table.add_column("Entity", overflow="fold")
-    table.add_column("Share" if sampled else "log P", justify="right")
-    # Only where it says something that the column before it does not.
-    is_scored = not sampled and any(c.score != c.logprob for c in result.candidates)
-    if is_posterior:
-        table.add_column("Among scored", justify="right")
-    if is_scored:
-        table.add_column("Score", justify="right")
-    if is_alike:
-        table.add_column("Similarity", justify="right")
-    columns = sorted({name for candidate in result.candidates for name in candidate.metadata})
     for name in columns:
+        table.add_column(name, justify="left" if name == "Why" else "right")
+    metadata = sorted({name for candidate in result.candidates for name in candidate.metadata})
+    for name in metadata:
         table.add_column(Text(name), overflow="fold")
     for rank, candidate in enumerate(result.candidates, start=1):
         written = candidate.title
         if candidate.surface != candidate.title:
             written += f"  ({candidate.surface})"
-        scores = [f"{candidate.probability or 0.0:.0%}" if sampled else f"{candidate.logprob:.2f}"]
-        scores += [f"{candidate.probability or 0.0:.1%}"] if is_posterior else []
-        scores += [f"{candidate.score:.2f}"] if is_scored else []
-        scores += ["" if (alike := candidate.similarity) is None else f"{alike:.2f}"] if is_alike else []
-        cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in columns]
+        figures = [tell(candidate) for tell in columns.values()]
+        cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in metadata]
         # Text, so that brackets in a title are not read as markup.
-        table.add_row(*(Text(c) for c in (str(rank), written, candidate.entity_id, *scores, *cells)))
+        table.add_row(*(Text(c) for c in (str(rank), written, candidate.entity_id, *figures, *cells)))
     # Not the table's own caption, which is wrapped to the table's width.
     return Group(table, Padding(Text(_caption(reply, min_mass), style="dim"), (0, 0, 1, 0)))
+
+
+def _figures(result: RetrievalResult) -> dict[str, Callable[[Candidate], str]]:
+    """Return the columns of figures, each with what it says of a candidate; none that says nothing new."""
+    if result.method == "disc":
+        return {"Share": lambda c: f"{c.probability or 0.0:.0%}"}
+    columns: dict[str, Callable[[Candidate], str]] = {}
+    is_ranked = result.nothing_fits is not None
+    if is_ranked:
+        columns = {"Probability": lambda c: f"{c.probability or 0.0:.1%}", "Why": _why}
+    if not any(math.isnan(c.logprob) for c in result.candidates):
+        columns["log P"] = lambda c: f"{c.logprob:.2f}"
+    if not is_ranked and any(c.probability is not None for c in result.candidates):
+        columns["Among scored"] = lambda c: f"{c.probability or 0.0:.1%}"
+    if not is_ranked and any(c.score != c.logprob for c in result.candidates):
+        columns["Score"] = lambda c: f"{c.score:.2f}"
+    return columns
+
+
+def _why(candidate: Candidate) -> str:
+    """Return what the kinds of evidence that count most add to the score, a line for each."""
+    told = [f"{kind} {share:+.1f}" for kind, share in candidate.shares.items() if abs(share) >= _LEAST_SHARE]
+    return "\n".join(told[:_WHY_KINDS])
 
 
 def abstention(reply: Reply, min_mass: float | None) -> str:
@@ -120,10 +131,15 @@ def _caption(reply: Reply, min_mass: float | None) -> str:
         parts.append(proof)
     if result.num_scored:
         parts.append(f"{result.num_scored:,} titles scored, of {result.shortlist_size:,} entities proposed")
+    if result.nothing_fits is not None:
+        parts.append(f"none of them is meant with probability {result.nothing_fits:.1%}")
+    if result.missing_evidence:
+        parts.append(f"without its {', '.join(result.missing_evidence)}, which cannot be used")
     parts += _mass_parts(result)
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
-    parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
+    waited = f", {reply.queue_ms:.0f} of them waiting" if round(reply.queue_ms) else ""
+    parts.append(f"{reply.total_ms:.0f} ms{waited}")
     parts.append(f"index {reply.index.name}")
     if result.kv.peak_bytes:
         branch = "draw" if result.num_draws else "beam"
@@ -203,10 +219,11 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
                 "entity_id": candidate.entity_id,
                 "title": candidate.title,
                 "surface": candidate.surface,
-                "logprob": candidate.logprob,
+                "logprob": None if math.isnan(candidate.logprob) else candidate.logprob,
                 "probability": candidate.probability,
                 "score": candidate.score,
                 "similarity": candidate.similarity,
+                "shares": dict(candidate.shares),
                 "metadata": dict(candidate.metadata),
             }
             for rank, candidate in enumerate(result.candidates, start=1)
@@ -223,6 +240,8 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
         "num_exact_nodes": result.num_exact_nodes,
         "num_scored": result.num_scored,
         "shortlist_size": result.shortlist_size,
+        "nothing_fits": result.nothing_fits,
+        "missing_evidence": list(result.missing_evidence),
         "num_steps": result.num_steps,
         "seed": result.seed,
         "kv": {

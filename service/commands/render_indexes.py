@@ -25,13 +25,34 @@ def vectors_text(index: IndexInfo) -> str:
     vectors = index.vectors
     if vectors is None:
         return ""
-    if not vectors.usable:
-        return f"{vectors.method}, cannot be used: {vectors.problem}"
     recall = "" if vectors.recall is None else f", recall {vectors.recall:.3f}"
     return (
         f"{vectors.method}, {vectors.count:,} of {vectors.dimensions} dimensions, {vectors.kind}, "
         f"{vectors.bytes / 2**20:,.1f} MiB{recall}"
     )
+
+
+def evidence_text(index: IndexInfo) -> str:
+    """Return the kinds of evidence with their counts, a line for each; nothing where there are none."""
+    return "\n".join(
+        f"{one.kind}: cannot be used: {one.problem}"
+        if one.problem
+        else f"{one.kind}: {one.count:,}, {one.bytes / 2**20:,.1f} MiB"
+        for one in index.evidence
+    )
+
+
+def ranking_text(index: IndexInfo) -> str:
+    """Return what the order of `auto` was fitted on; nothing where there is no evidence to weigh."""
+    ranking = index.ranking
+    if ranking is None:
+        return ""
+    if ranking.problem:
+        return f"the library's own: {ranking.problem}"
+    if not ranking.fitted:
+        return "the library's own, fitted to other catalogues"
+    model = "with this model" if ranking.fitted_with_model else "without this model"
+    return f"fitted {model} on {ranking.num_queries:,} queries: {ranking.queries}"
 
 
 def as_line(index: IndexInfo) -> str:
@@ -45,15 +66,14 @@ def as_line(index: IndexInfo) -> str:
         index.device,
         loaded_at(index),
         "default" if index.is_default else "",
-        _vectors_word(index),
+        _kinds(index),
     )
     return "\t".join(cells)
 
 
-def _vectors_word(index: IndexInfo) -> str:
-    if index.vectors is None:
-        return ""
-    return index.vectors.method if index.vectors.usable else "broken"
+def _kinds(index: IndexInfo) -> str:
+    """Return the kinds of evidence, those that cannot be used behind a minus sign."""
+    return ", ".join(f"-{one.kind}" if one.problem else one.kind for one in index.evidence)
 
 
 def as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
@@ -62,7 +82,7 @@ def as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
     from rich.text import Text
 
     table = Table()
-    for name in ("Index", "Version", "Entities", "Surface forms", "Vectors", "Model", "Device", "Loaded"):
+    for name in ("Index", "Version", "Entities", "Surface forms", "Evidence", "Model", "Device", "Loaded"):
         is_number = name in ("Entities", "Surface forms")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for index in indexes:
@@ -71,7 +91,7 @@ def as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
             index.version,
             f"{index.num_entities:,}",
             f"{index.num_rows:,}",
-            _vectors_word(index),
+            _kinds(index),
             index.model,
             index.device,
             loaded_at(index),
@@ -96,7 +116,9 @@ def as_details(index: IndexInfo) -> RenderableType:
         "Surface forms": f"{index.num_rows:,}",
         "Longest form": f"{index.max_title_tokens} tokens",
         "Columns": ", ".join(f"{name} ({kind})" for name, kind in index.columns) or "none",
+        "Evidence": evidence_text(index) or "none",
         "Vectors": vectors_text(index) or "none",
+        "Ranking": ranking_text(index) or "none",
         "Model": index.model,
         "Device": index.device,
         "Loaded": loaded_at(index) or "unknown",

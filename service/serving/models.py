@@ -7,15 +7,21 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import InputError
-from retrieval.index.layout import VECTORS_FILE
+from retrieval.index.evidence_summary import evidence_facts
 from service.configuration.config import IndexSpec
 from service.configuration.sections import ModelSpec
 from service.errors import UnservableIndexError
 from service.serving.responder import Responder
-from service.serving.served import IndexDescription, ServedIndex, VectorsDescription
+from service.serving.served import (
+    EvidenceDescription,
+    IndexDescription,
+    RankingDescription,
+    ServedIndex,
+    VectorsDescription,
+)
 
 if TYPE_CHECKING:
     from retrieval.answers.index_set import IndexSet, NamedIndex
@@ -168,24 +174,42 @@ class ServedModel:
             loaded_at=time.time(),
             columns=tuple((name, index.metadata_types[name]) for name in index.metadata_columns),
             max_title_tokens=index.max_row_tokens,
-            vectors=_described_vectors(retriever),
+            **_described_evidence(retriever),
         )
 
 
-def _described_vectors(retriever: Retriever) -> VectorsDescription | None:
-    index = retriever.index
-    entry = index.vectors
-    if entry is None:
-        return None
-    return VectorsDescription(
-        method=entry.method,
-        kind=entry.kind,
-        dimensions=entry.dimensions,
-        count=entry.count,
-        bytes=sum(file.bytes for file in index.manifest.files if file.name == VECTORS_FILE),
-        recall=entry.recall if entry.recall_queries or entry.kind == "flat" else None,
-        problem=retriever.ranker.problems.get("vectors"),
-    )
+def _described_evidence(retriever: Retriever) -> dict[str, Any]:
+    """Return what a description says of evidence: its fields `evidence`, `ranking` and `vectors`."""
+    ranker, entry = retriever.ranker, retriever.index.vectors
+    facts = evidence_facts(retriever.index.manifest)
+    counts = dict(facts["evidence"]["kinds"]) if facts["evidence"] else {}
+    if entry is not None:
+        counts["vectors"] = facts["vectors"]
+    evidence = [
+        EvidenceDescription(kind, told["count"], told["bytes"], ranker.problems.get(kind))
+        for kind, told in counts.items()
+    ]
+    described: dict[str, Any] = {"evidence": tuple(evidence)}
+    if evidence:
+        told = ranker.ranking.provenance
+        described["ranking"] = RankingDescription(
+            fitted=told is not None,
+            fitted_with_model=ranker.is_weighed,
+            queries="" if told is None else told.queries,
+            num_queries=0 if told is None else told.num_queries,
+            problem=ranker.problems.get("ranking"),
+        )
+    if entry is not None:
+        described["vectors"] = VectorsDescription(
+            method=entry.method,
+            kind=entry.kind,
+            dimensions=entry.dimensions,
+            count=entry.count,
+            bytes=counts["vectors"]["bytes"],
+            recall=entry.recall if entry.recall_queries or entry.kind == "flat" else None,
+            problem=ranker.problems.get("vectors"),
+        )
+    return described
 
 
 def _close(closing: list[tuple[NamedIndex, Retriever]]) -> None:

@@ -71,7 +71,7 @@ class VectorsDescription:
         count: Number of vectors.
         bytes: Size of their file, which is mapped.
         recall: Share of the known items that a search keeps first; None where nobody measured.
-        problem: Why no shortlist can be made with them; None where one can.
+        problem: Why they cannot be used; None where they can.
     """
 
     method: str
@@ -80,6 +80,42 @@ class VectorsDescription:
     count: int
     bytes: int
     recall: float | None = None
+    problem: GenretError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceDescription:
+    """One kind of evidence of an index version as it is served.
+
+    Attributes:
+        kind: "names", "texts", "queries" or "vectors".
+        count: Titles and aliases, entities with texts, past queries, or vectors.
+        bytes: Size of its file, which is mapped.
+        problem: Why it cannot be used; None where it can.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    problem: GenretError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankingDescription:
+    """The weights by which `auto` orders its candidates.
+
+    Attributes:
+        fitted: Whether they were fitted to this index; the library's own weights are used otherwise.
+        fitted_with_model: Whether they were fitted with the model that answers.
+        queries: What they were fitted on; empty where nothing was fitted.
+        num_queries: Number of these queries.
+        problem: Why the index's own ranking cannot be used; None where it can.
+    """
+
+    fitted: bool
+    fitted_with_model: bool
+    queries: str = ""
+    num_queries: int = 0
     problem: GenretError | None = None
 
 
@@ -98,7 +134,9 @@ class IndexDescription:
         loaded_at: When the version was taken into service, seconds since the epoch; 0 where nobody noted it.
         columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
         max_title_tokens: Tokens of the longest surface form, end token included.
-        vectors: What shortlists are made of; None where it has none.
+        vectors: Its vectors; None where it has none.
+        evidence: What proposes entities, one for each kind.
+        ranking: How `auto` weighs evidence and model; None where there is no evidence.
     """
 
     name: str
@@ -112,16 +150,18 @@ class IndexDescription:
     columns: tuple[tuple[str, str], ...] = ()
     max_title_tokens: int = 0
     vectors: VectorsDescription | None = None
+    evidence: tuple[EvidenceDescription, ...] = ()
+    ranking: RankingDescription | None = None
 
     def scored_forms(self, request: RetrieveRequest) -> int:
         """Return how many surface forms a request has scored, about: 0 where there is no shortlist to score.
 
-        A filter that allows few entities has them scored without vectors, too; nobody counts those here.
+        A filter that allows few entities has them scored without evidence, too; nobody counts those here.
         """
         if not request.proposals:
             return 0
-        has_vectors = self.vectors is not None and self.vectors.problem is None
-        if not has_vectors and self.num_entities > request.proposals:
+        can_propose = any(evidence.problem is None for evidence in self.evidence)
+        if not can_propose and self.num_entities > request.proposals:
             return 0
         entities = min(request.proposals, self.num_entities)
         return math.ceil(entities * self.num_rows / max(self.num_entities, 1))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from service.client.reply import IndexInfo, ReloadReply, VectorsInfo
+from retrieval.errors import GenretError
+from service.client.reply import EvidenceInfo, IndexInfo, RankingInfo, ReloadReply, VectorsInfo
 from service.pb.genret.v1 import index_service_pb2 as pb
-from service.serving.served import IndexDescription, VectorsDescription
+from service.serving.served import IndexDescription, RankingDescription, VectorsDescription
 from service.status import failure_of
 
 
@@ -23,9 +24,13 @@ def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:
         is_default=is_default,
         columns=[pb.Column(name=name, type=kind) for name, kind in index.columns],
         max_title_tokens=index.max_title_tokens,
+        evidence=[
+            pb.Evidence(kind=one.kind, count=one.count, bytes=one.bytes, problem=_words(one.problem))
+            for one in index.evidence
+        ],
+        vectors=None if index.vectors is None else _vectors_to_proto(index.vectors),
+        ranking=None if index.ranking is None else _ranking_to_proto(index.ranking),
     )
-    if index.vectors is not None:
-        message.vectors.CopyFrom(_vectors_to_proto(index.vectors))
     if index.loaded_at:
         message.loaded_at.CopyFrom(_timestamp(index.loaded_at))
     return message
@@ -48,6 +53,8 @@ def index_from_proto(message: pb.Index) -> IndexInfo:
         columns=tuple((column.name, column.type) for column in message.columns),
         max_title_tokens=message.max_title_tokens,
         vectors=_vectors_from_proto(message.vectors) if message.HasField("vectors") else None,
+        evidence=tuple(EvidenceInfo(one.kind, one.count, one.bytes, one.problem) for one in message.evidence),
+        ranking=_ranking_from_proto(message.ranking) if message.HasField("ranking") else None,
     )
 
 
@@ -60,9 +67,33 @@ def _vectors_to_proto(vectors: VectorsDescription) -> pb.Vectors:
         bytes=vectors.bytes,
         recall=vectors.recall,
         usable=vectors.problem is None,
-        # As answers say it: the error's own words may name a path of the server.
-        problem="" if vectors.problem is None else failure_of(vectors.problem, "").message,
+        problem=_words(vectors.problem),
     )
+
+
+def _ranking_to_proto(ranking: RankingDescription) -> pb.Ranking:
+    return pb.Ranking(
+        fitted=ranking.fitted,
+        fitted_with_model=ranking.fitted_with_model,
+        queries=ranking.queries,
+        num_queries=ranking.num_queries,
+        problem=_words(ranking.problem),
+    )
+
+
+def _ranking_from_proto(message: pb.Ranking) -> RankingInfo:
+    return RankingInfo(
+        fitted=message.fitted,
+        fitted_with_model=message.fitted_with_model,
+        queries=message.queries,
+        num_queries=message.num_queries,
+        problem=message.problem,
+    )
+
+
+def _words(problem: GenretError | None) -> str:
+    """Return a problem as answers say it: the error's own words may name a path of the server."""
+    return "" if problem is None else failure_of(problem, "").message
 
 
 def _vectors_from_proto(message: pb.Vectors) -> VectorsInfo:

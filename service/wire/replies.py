@@ -42,6 +42,8 @@ def reply_to_proto(
         num_exact_nodes=result.num_exact_nodes,
         num_scored=result.num_scored,
         shortlist_size=result.shortlist_size,
+        nothing_fits=result.nothing_fits,
+        missing_evidence=result.missing_evidence,
         num_steps=result.num_steps,
         seed=result.seed,
         abstained=result.abstained,
@@ -73,6 +75,8 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         num_exact_nodes=message.num_exact_nodes,
         num_scored=message.num_scored,
         shortlist_size=message.shortlist_size,
+        nothing_fits=optional(message, "nothing_fits"),
+        missing_evidence=tuple(message.missing_evidence),
         num_steps=message.num_steps,
         seed=optional(message, "seed"),
         abstained=message.abstained,
@@ -105,6 +109,7 @@ def _candidate_to_proto(rank: int, candidate: Candidate) -> pb.Candidate:
         probability=candidate.probability,
         score=candidate.score,
         similarity=candidate.similarity,
+        shares=candidate.shares,
         metadata={name: value_to_proto(value) for name, value in candidate.metadata.items()},
     )
 
@@ -122,4 +127,6 @@ def _candidate_from_proto(message: pb.Candidate) -> Candidate:
         metadata=metadata,
         score=message.score,
         similarity=optional(message, "similarity"),
+        # A map of the wire has no order.
+        shares=dict(sorted(message.shares.items(), key=lambda share: (-abs(share[1]), share[0]))),
     )

@@ -42,7 +42,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     source = write_titles(folder / "titles.txt", titles)
     method = VectorMethod("encoder", str(make_checkpoint(folder / "encoder")))
     wish = VectorWish(method, VectorOptions("ivfpq"))
-    options = BuildOptions(out=folder / "it.index", format="lines", vectors=wish, threads=1)
+    options = BuildOptions(out=folder / "it.index", format="lines", vectors=wish, evidence=None, threads=1)
     with Index.open(build_index(source, character_tokenizer(LETTERS + " "), options).index) as opened:
         yield opened
 

@@ -141,6 +141,8 @@ def scored_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
     answer.mass_lower_bound = 0.625
     answer.num_scored, answer.shortlist_size = 120, 100
     answer.timings.shortlist_ms, answer.timings.score_ms = 2.5, 6.5
+    if request.query == "ranked":
+        return _ranked(answer)
     for candidate, share, similarity in zip(answer.candidates, (0.6, 0.2), (0.5, 0.875), strict=True):
         candidate.probability, candidate.similarity = share, similarity
         candidate.score = candidate.logprob + 2 * similarity
@@ -149,6 +151,22 @@ def scored_answer(request: pb.RetrieveRequest) -> pb.RetrieveResponse:
         answer.ClearField("certified")
     else:
         answer.explanation.nodes[7].ClearField("candidate_rank")
+    return answer
+
+
+def _ranked(answer: pb.RetrieveResponse) -> pb.RetrieveResponse:
+    """By the ranking, without the index's vectors."""
+    answer.ClearField("certified")
+    answer.nothing_fits = 0.125
+    answer.missing_evidence.append("vectors")
+    for candidate, share, shares in zip(
+        answer.candidates,
+        (0.75, 0.0625),
+        ({"names": 6.5, "model": -1.25, "queries": 2}, {"texts": 0.5}),
+        strict=True,
+    ):
+        candidate.probability, candidate.score = share, sum(shares.values())
+        candidate.shares.update(shares)
     return answer
 
 
@@ -208,7 +226,7 @@ class CannedRetrieval:
                     self.cancelled.set()
         if request.method == pb.RETRIEVAL_METHOD_DISC:
             return disc_answer(request)
-        if request.query == "scored":
+        if request.query in ("scored", "ranked"):
             return scored_answer(request)
         return beam_answer()
 
@@ -252,7 +270,11 @@ class CannedIndexes:
             device="cpu",
             is_default=True,
             columns=columns,
-            vectors=index_pb.Vectors(method="lexical", usable=True),
+            evidence=[
+                index_pb.Evidence(kind="names", count=30),
+                index_pb.Evidence(kind="vectors", count=20, problem="the encoder cannot be loaded"),
+            ],
+            ranking=index_pb.Ranking(fitted=True),
         )
         return index_pb.ListIndexesResponse(indexes=[plays, index_pb.Index(name="other")])
 

@@ -22,7 +22,7 @@ from service.configuration.sections import AuthConfig
 from service.main import cli
 from service.security.scopes import Scope
 from service.security.tokens import line_of, new_token
-from service.serving.served import VectorsDescription
+from service.serving.served import EvidenceDescription, RankingDescription, VectorsDescription
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, wait_until
 from tests.service.threaded_server import Threaded, threaded
@@ -39,16 +39,22 @@ def described(name: str, **fields: Any) -> Any:
     return dataclasses.replace(index, description=dataclasses.replace(index.description, **fields))
 
 
-VECTORS = VectorsDescription(
-    "lexical", "flat", 256, 50, 51_200, 1.0, IndexChecksumError("vectors.faiss", "/srv/index: digest")
-)
+DAMAGED = IndexChecksumError("vectors.faiss", "/srv/index: digest")
+EVIDENCE = {
+    "vectors": VectorsDescription("lexical", "flat", 256, 50, 51_200, 1.0, DAMAGED),
+    "evidence": (
+        EvidenceDescription("names", 8094, 3 * 2**19),
+        EvidenceDescription("vectors", 50, 51_200, DAMAGED),
+    ),
+    "ranking": RankingDescription(True, False, "asked.tsv", 25_556),
+}
 
 
 @pytest.fixture
 def api() -> Iterator[Threaded]:
     indexes = {
         "films": described("films", loaded_at=1_700_000_000.9, columns=COLUMNS, max_title_tokens=9),
-        "people": described("people", vectors=VECTORS),
+        "people": described("people", **EVIDENCE),
     }
     with threaded(indexes=indexes) as running:
         yield running
@@ -60,7 +66,7 @@ def test_indexes_are_lines_in_a_pipe(api: Threaded) -> None:
     first, second = (line.split("\t") for line in done.stdout.splitlines())
     assert first[:6] == ["films", "v1", "20", "30", "fake-model", "cpu"]
     assert first[6:] == ["2023-11-14T22:13:20Z", "default", ""]
-    assert (second[0], second[7:]) == ("people", ["", "broken"])
+    assert (second[0], second[7:]) == ("people", ["", "names, -vectors"])
 
 
 def test_indexes_are_objects_for_programs(api: Threaded) -> None:
@@ -79,6 +85,8 @@ def test_indexes_are_objects_for_programs(api: Threaded) -> None:
         "columns": {"kind": "string", "year": "int"},
         "max_title_tokens": 9,
         "vectors": None,
+        "evidence": [],
+        "ranking": None,
     }
     assert not second["is_default"]
     assert second["vectors"] == {
@@ -90,6 +98,17 @@ def test_indexes_are_objects_for_programs(api: Threaded) -> None:
         "recall": 1.0,
         "usable": False,
         "problem": "vectors.faiss: size or digest differs from the index manifest",
+    }
+    assert second["evidence"] == [
+        {"kind": "names", "count": 8094, "bytes": 3 * 2**19, "problem": ""},
+        {"kind": "vectors", "count": 50, "bytes": 51_200, "problem": second["vectors"]["problem"]},
+    ]
+    assert second["ranking"] == {
+        "fitted": True,
+        "fitted_with_model": False,
+        "queries": "asked.tsv",
+        "num_queries": 25_556,
+        "problem": "",
     }
     (alone,) = genret("indexes", "people", "--json", "--address", api.server.address).stdout.splitlines()
     assert json.loads(alone) == second
@@ -104,7 +123,12 @@ def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.Monkey
     assert "kind (string), year (int)" in one.stdout
     assert "9 tokens" in one.stdout
     broken = genret("indexes", "people", "--address", api.server.address, COLUMNS="160")
-    assert "lexical, cannot be used: vectors.faiss: size or digest differs" in broken.stdout
+    for said in (
+        "names: 8,094, 1.5 MiB",
+        "vectors: cannot be used: vectors.faiss: size or digest differs",
+        "fitted without this model on 25,556 queries: asked.tsv",
+    ):
+        assert said in broken.stdout
 
 
 class Terminal:
@@ -174,10 +198,10 @@ def test_titles_that_cannot_be_read_are_told_by_file_and_line(tmp_path: Path) ->
     assert (empty.exit_code, "titles: must be 1 to 10000, got 0" in empty.stderr) == (2, True)
 
 
-def test_a_query_by_shortlist_shows_similarities(api: Threaded) -> None:
+def test_a_query_by_shortlist_shows_probabilities(api: Threaded) -> None:
     reach = ("--address", api.server.address)
     done = genret("query", "hamlet", "--method", "shortlist", "--shortlist-size", "5", "-k", "1", *reach)
-    assert done.stdout.split("\t")[5:] == ["-1.500000", "0.500000", "-1.500000", "0.750000\n"]
+    assert done.stdout.split("\t")[5:] == ["-1.500000", "0.500000", "-1.500000", "\n"]
     asked = ("--decoder", "disc", "--vector-weight", "2", "--shortlist-query", "ham")
     asked = (*asked, "--title-weight", "3", "--json")
     document = json.loads(genret("query", "hamlet", *asked, *reach).stdout)

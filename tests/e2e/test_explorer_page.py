@@ -148,7 +148,8 @@ def test_a_candidate_is_shown_in_the_tree_and_a_title_of_the_tree_among_the_cand
 def test_scored_candidates_show_their_similarity_and_where_they_are_from(
     page: Page, retrieval: CannedRetrieval
 ) -> None:
-    assert page.text("#index-facts").endswith("lexical vectors")
+    facts = page.text("#index-facts")
+    assert facts.endswith("evidence: names · vectors cannot be used: the encoder cannot be loaded")
     page.one("#shortlist_size").send_keys("50")
     ask(page, "scored")
     page.wait_text("#status", "2 candidates")
@@ -169,6 +170,23 @@ def test_scored_candidates_show_their_similarity_and_where_they_are_from(
     figures = page.text(".figures")
     for shown in ("shortlist 2.5 ms", "score 6.5 ms", "120 titles scored"):
         assert shown in figures
+
+
+def test_ranked_candidates_say_what_their_scores_are_made_of(page: Page) -> None:
+    ask(page, "ranked")
+    page.wait_text("#status", "2 candidates")
+    said = [f"{share} probability that this one is meant" for share in ("75 %", "6.3 %")]
+    assert page.texts(".how-likely p:first-child") == said
+    assert page.texts(".shares summary") == ["score 7.25, most by names", "score 0.50, most by texts"]
+    assert "similarity" not in page.text(".candidates")
+    page.all(".shares summary")[0].click()
+    rows = [" ".join(row.text.split()) for row in page.all('[data-rank="1"] .shares tr')]
+    assert rows == ["names +6.50", "queries +2.00", "model −1.25"]
+    assert (
+        page.text("[data-verdict=nothing-fits]") == "With probability 13 % nothing in the catalogue is meant."
+    )
+    assert page.text("[data-verdict=missing-evidence]").startswith("Answered without its vectors")
+    assert not page.all("[data-verdict=certified]")
 
 
 def test_a_shortlist_asks_for_no_tree(page: Page, retrieval: CannedRetrieval) -> None:
@@ -475,13 +493,15 @@ def test_a_real_server_and_model_fill_the_page(browser: Page, tmp_path: Path) ->
         browser.one("#k").send_keys("3")
         ask(browser, "a play")
         browser.wait_text("#status", "3 candidates")
-        titles = browser.texts(".candidate h3")
-        written = browser.texts(".ids q")
-        for number, title in enumerate(titles):
-            browser.all(".candidate button")[number].click()
+        assert all(" most by " in summary for summary in browser.texts(".shares summary"))
+        assert "nothing in the catalogue is meant" in browser.text("[data-verdict=nothing-fits]")
+        buttons = browser.all(".candidate button")
+        assert buttons
+        for show in buttons:
+            show.click()
             end = browser.one("[data-marked=end]").get_attribute("aria-label") or ""
-            assert any(f"End of “{form}”" in end for form in (title, *written))
-            assert browser.one(".candidate[aria-current]").get_attribute("data-rank") == str(number + 1)
+            rank = browser.one(".candidate[aria-current]").get_attribute("data-rank")
+            assert end.endswith(f"a title ends here, candidate {rank}")
         browser.one("input[value=RETRIEVAL_METHOD_DISC]").click()
         browser.one("#seed").send_keys("5")
         ask(browser, "a play")

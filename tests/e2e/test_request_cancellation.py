@@ -78,11 +78,10 @@ FORMS: dict[str, tuple[str, Message, int]] = {
         2,
     ),
 }
-if find_spec("faiss") and find_spec("sklearn"):
-    LEXICAL: VectorWish | None = VectorWish(VectorMethod.parse("lexical"))
+if HAS_FAISS := find_spec("faiss") is not None:
     PROPOSED = {"shortlist": SHORTLIST, "auto with vectors": AUTO_WITH_VECTORS}
 else:
-    LEXICAL, PROPOSED = None, {}
+    PROPOSED = {}
 FORMS |= {form: ("Retrieve", message, 1) for form, message in PROPOSED.items()}
 UNARY = [form for form in FORMS if form != "stream"]
 Transport = Literal["grpc", "http"]
@@ -95,7 +94,8 @@ CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     folder: Path = tmp_path_factory.mktemp("tiny")
     checkpoint = make_checkpoint(folder / "checkpoint")
-    index = make_index(folder / "index", checkpoint, LEXICAL)
+    wish = VectorWish(VectorMethod("encoder", str(checkpoint))) if HAS_FAISS else None
+    index = make_index(folder / "index", checkpoint, wish)
     opener = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
     served = open_all(opener, IndexSpec("tiny", index))["tiny"]
     yield served

@@ -16,12 +16,9 @@ from retrieval.entity_scorer import MAX_SCORED_FORMS
 from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from retrieval.score_types import MAX_SCORED_TITLES
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS, MAX_LEXICAL_CELLS
-from retrieval.vectors.lexical import default_dimensions
-from retrieval.vectors.making import TARGET_RECALL
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.making import VectorOptions
-from retrieval.vectors.searching import num_candidates
+from retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS
+from retrieval.vectors.making import TARGET_RECALL, VectorOptions
 from tests.service.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +32,8 @@ PAGE = (ROOT / "docs" / "shortlists.md").read_text(encoding="utf-8")
         f"{MAX_SCORED_FORMS:,} names scored",
         f"Any titles, up to {MAX_SCORED_TITLES:,},",
         f"below {FLAT_BELOW:,} texts",
-        f"in at most {MAX_LEXICAL_CELLS} cells of lexical vectors, and {MAX_CELLS:,} of a model's",
-        f"{TARGET_RECALL:.0%}".replace("%", " %") + " of what a flat index finds",
-        f"{default_dimensions(10**7)} for many texts, {default_dimensions(99_999)} below 100,000 and "
-        f"{default_dimensions(19_999)} below 20,000",
-        f"Up to {num_candidates(100, True)} entities for a list of 100",
+        f"in at most {MAX_CELLS:,} cells",
+        f"{TARGET_RECALL:.0%}".replace("%", " %") + " of the known items first",
     ],
 )
 def test_the_page_has_the_figures_of_the_code(text: str) -> None:
@@ -52,7 +46,7 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     checkpoint = ROOT / "data" / "default-model"
     rendering = Rendering.of_checkpoint(checkpoint)
     assert rendering is not None
-    wish = VectorWish(VectorMethod.parse("lexical"), VectorOptions())
+    wish = VectorWish(VectorMethod("encoder", str(checkpoint)), VectorOptions())
     options = BuildOptions(out=tmp_path / "sample.index", rendering=rendering, vectors=wish)
     build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)
     (library, printed), (client, replied) = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", PAGE, re.DOTALL)

@@ -27,6 +27,7 @@ from decoding.errors import (
     PromptTooLongError,
 )
 from retrieval.errors import (
+    EvidenceMissingError,
     GenretError,
     IndexChecksumError,
     IndexDirectoryError,
@@ -37,7 +38,6 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
-    EvidenceMissingError,
 )
 from retrieval.index.reader import Index
 from service.configuration.config import IndexSpec, QueueLimits

@@ -28,7 +28,9 @@ _CONTEXT.set_forkserver_preload(
         "service.main",
         "index_builder.cli",
         "retrieval.index.cli",
-        "retrieval.vectors.lexical",
+        "retrieval.evidence.making",
+        "retrieval.ranking.catalogue_fit",
+        "retrieval.vectors.encoder",
         "faiss",
         "tests.index_fixtures",
     ]

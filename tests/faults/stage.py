@@ -10,6 +10,7 @@ from pathlib import Path
 from retrieval.errors import IndexNotFoundError
 from retrieval.index.verification import verify
 from retrieval.index.versions import live_version
+from tests.checkpoints import make_checkpoint
 from tests.faults.command import NORMAL, Circumstances, Command, Outcome, run
 from tests.fuzz.rich_index import TOKENIZER, lines
 from tests.index_fixtures import END, write_titles
@@ -42,11 +43,22 @@ FRESH = Scenario("fresh", (), _BUILD)
 OVER = Scenario("over", (_BUILD,), _BUILD_OTHER)
 UPDATE = Scenario("update", (_BUILD,), (*_UPDATE, *_CHANGES), repeatable=False)
 ROLLBACK = Scenario("rollback", (_BUILD, ("build", *_BUILD_OTHER[1:-1], "2")), ("rollback", "{index}"), False)
-_LEXICAL = ("--vectors", "lexical", "--vector-dimensions", "8", "--vector-columns", "note", "--threads", "1")
-VECTORS = Scenario("vectors", (_BUILD,), (*_BUILD_OTHER, *_LEXICAL))
-VECTORS_ADDED = Scenario("vectors-added", (_BUILD,), (*_UPDATE, *_LEXICAL), repeatable=False)
+_BUILD_LARGER = ("build", "{folder}/larger.tsv", *_OPTIONS, "--keep-versions", "0")
+_ASKED = ("--evidence-columns", "note", "--queries", "{folder}/asked.tsv")
+EVIDENCE = Scenario("evidence", (_BUILD,), (*_BUILD_LARGER, *_ASKED))
+EVIDENCE_ADDED = Scenario(
+    "evidence-added",
+    ((*_BUILD_LARGER, "--evidence", "none"),),
+    (*_UPDATE, "--evidence", "all", *_ASKED),
+    repeatable=False,
+)
+EVIDENCE_UPDATED = Scenario(
+    "evidence-updated", ((*_BUILD_LARGER, *_ASKED),), (*_UPDATE, *_CHANGES), repeatable=False
+)
+_ENCODER = ("--vectors", "encoder:{folder}/encoder", "--evidence-columns", "note", "--threads", "1")
+VECTORS = Scenario("vectors", (_BUILD,), (*_BUILD_OTHER, *_ENCODER))
 VECTORS_UPDATED = Scenario(
-    "vectors-updated", ((*_BUILD, *_LEXICAL),), (*_UPDATE, *_CHANGES, "--threads", "1"), repeatable=False
+    "vectors-updated", ((*_BUILD, *_ENCODER),), (*_UPDATE, *_CHANGES, "--threads", "1"), repeatable=False
 )
 SCENARIOS = (FRESH, OVER, UPDATE, ROLLBACK)
 
@@ -85,8 +97,12 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         TOKENIZER._markup.save(str(folder / "tokenizer.json"))
+        make_checkpoint(folder / "encoder")
         write_titles(folder / "first.tsv", lines(40))
         write_titles(folder / "second.tsv", lines(47))
+        write_titles(folder / "larger.tsv", lines(60))
+        asked = [f"asked {number % 7}\tid{number}" for number in range(40)]
+        write_titles(folder / "asked.tsv", ["query\tentity_id", *asked])
         header, *rows = lines(90)
         write_titles(folder / "more.tsv", [header, *rows[35:38], *rows[50:80]])
         write_titles(folder / "gone.txt", [f"id{number}" for number in (3, 5, 8, 13, 21)])

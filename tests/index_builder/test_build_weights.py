@@ -246,7 +246,7 @@ def test_an_index_of_an_older_format_gets_weights(tmp_path: Path, version: int) 
         manifest = replace(manifest, files=files)
     rename(plain.index, folder, manifest)
     updated = update(plain.index, weight_column="population")
-    assert (updated.manifest.format_version, updated.manifest.files) == (5, plain.manifest.files)
+    assert (updated.manifest.format_version, updated.manifest.files) == (6, plain.manifest.files)
     assert weights(plain.index) == {"1": 12, "2": 1, "3": 0}
 
 

@@ -1,4 +1,4 @@
-"""Builds, updates and checks of vectors that are real: lexical ones, in indexes of faiss."""
+"""Builds, updates and checks of vectors in indexes of faiss."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from index_builder.update import UpdateRequest, update_index
 from index_builder.version_run import VersionRun
 from retrieval.index.cli import inspect_command, verify_command
 from retrieval.index.digests import digest_bytes
-from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.making import VectorOptions
 from retrieval.vectors.shortlister import Shortlister
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
+from tests.trigram_encoder import DIMENSIONS, TRIGRAMS
 from tests.vector_fixtures import rename
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
 
-from retrieval.vectors.lexical import default_dimensions
-
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
 WORDS = ("river", "harbour", "mountain", "castle", "bridge", "garden", "museum", "station", "tower", "island")
 TITLES = [f"{one} {other}" for one in WORDS for other in WORDS if one < other]
-WISH = VectorWish(VectorMethod("lexical"), VectorOptions(dimensions=64))
+WISH = VectorWish(TRIGRAMS)
+pytestmark = pytest.mark.usefixtures("trigrams")
 
 
 def build(folder: Path, name: str = "it.index", wish: VectorWish = WISH) -> BuildSummary:
@@ -46,7 +46,7 @@ def build(folder: Path, name: str = "it.index", wish: VectorWish = WISH) -> Buil
 
 
 @pytest.fixture(scope="module")
-def summary(tmp_path_factory: pytest.TempPathFactory) -> BuildSummary:
+def summary(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> BuildSummary:
     return build(tmp_path_factory.mktemp("vectors"))
 
 
@@ -75,7 +75,7 @@ def test_without_faiss_everything_else_goes_on(
     monkeypatch.setitem(sys.modules, "faiss", None)
     with Index.open(summary.index) as index:
         assert index.vectors is not None
-        assert index.vectors_problem is None
+        assert not index.evidence_problems
         assert index.num_entities == len(TITLES)
     report = verify(summary.index)
     assert report.ok
@@ -85,7 +85,7 @@ def test_without_faiss_everything_else_goes_on(
     assert result.exit_code == 0
     assert "not looked at" in result.stderr
     facts = json.loads(CliRunner().invoke(inspect_command, [str(summary.index), "--json"]).stdout)["vectors"]
-    assert (facts["kind"], facts["dimensions"], facts["count"]) == ("flat", 64, len(TITLES))
+    assert (facts["kind"], facts["dimensions"], facts["count"]) == ("flat", DIMENSIONS, len(TITLES))
 
 
 def altered(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path:
@@ -104,32 +104,30 @@ def altered(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path
     return index
 
 
-@pytest.mark.parametrize("name", [VECTORS_FILE, EMBEDDER_FILE])
 @pytest.mark.parametrize("damage", ["noise", "half", "foreign"])
-def test_verify_finds_what_a_faulty_builder_wrote(
-    summary: BuildSummary, tmp_path: Path, name: str, damage: str
-) -> None:
+def test_verify_finds_what_a_faulty_builder_wrote(summary: BuildSummary, tmp_path: Path, damage: str) -> None:
+    name = VECTORS_FILE
     sound = version_files(summary)[name]
     if damage == "foreign":
-        wish = VectorWish(VectorMethod("lexical"), VectorOptions(dimensions=32))
+        wish = VectorWish(TRIGRAMS, VectorOptions("hnsw"))
         data = version_files(build(tmp_path, "other.index", wish))[name]
     else:
         data = b"\x07" * 200 if damage == "noise" else sound[: len(sound) // 2]
     index = altered(summary, tmp_path, name, data)
     with Index.open(index) as opened:
-        assert opened.vectors_problem is None
+        assert not opened.evidence_problems
         assert opened.num_entities == len(TITLES)
     assert [problem.file for problem in verify(index).problems] == [name]
 
 
 @pytest.mark.parametrize("kind", ["flat", "ivfpq"])
 def test_an_update_keeps_real_vectors_in_step(tmp_path: Path, kind: str) -> None:
-    index = build(tmp_path, wish=replace(WISH, options=VectorOptions(kind, 64))).index
+    index = build(tmp_path, wish=replace(WISH, options=VectorOptions(kind))).index
     more = write_titles(tmp_path / "more.txt", ["lighthouse keeper", "windmill field"])
     request = UpdateRequest(add=(more,), remove_ids=("castle river", "bridge tower"))
     options = BuildOptions(out=index, format="lines", threads=1)
     updated = update_index(request, TOKENIZER, options)
-    assert updated.vectors == "carried over"
+    assert updated.fates.vectors == "carried over"
     assert verify(index).problems == ()
     assert updated.manifest.vectors is not None
     assert updated.manifest.vectors.count == len(TITLES)
@@ -173,29 +171,15 @@ def test_the_size_of_a_models_vectors_is_told_where_the_model_says_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "dimensions"), [("flat", None), ("hnsw", 64), ("ivfpq", None), ("SQ8", 16)])
-def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str, dimensions: int | None) -> None:
-    wish = VectorWish(VectorMethod("lexical"), VectorOptions(kind, dimensions))
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq", "SQ8"])
+def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text(f'{{"hidden_size": {DIMENSIONS}}}')
+    wish = VectorWish(VectorMethod("encoder", str(tmp_path)), VectorOptions(kind))
     made = build(tmp_path, wish=wish)
-    vectors, embedder = (made.manifest.file(name) for name in (VECTORS_FILE, EMBEDDER_FILE))
+    vectors = made.manifest.file(VECTORS_FILE)
     assert vectors is not None
-    assert embedder is not None
-    assert made.manifest.vectors is not None
     with Index.open(made.index) as index:
         runs: list[Run] = [VersionRun(index)]
         plan = plan_vectors(wish, runs, made.manifest.metadata)
-    assert (plan.texts, plan.dimensions) == (len(TITLES), made.manifest.vectors.dimensions)
-    assert plan.bytes is not None
-    assert plan.bytes == pytest.approx(vectors.bytes + embedder.bytes, rel=0.01)
-    # The embedder is drawn at random; beside it the vectors are small.
-    assert plan.bytes - embedder.bytes == pytest.approx(vectors.bytes, rel=0.3, abs=15_000)
-
-
-@pytest.mark.parametrize("texts", [1, 19_999, 20_000, 99_999, 100_000, 10_000_000])
-def test_the_length_of_lexical_vectors_is_that_of_a_build(
-    summary: BuildSummary, monkeypatch: pytest.MonkeyPatch, texts: int
-) -> None:
-    monkeypatch.setattr(vector_plan, "_count_texts", lambda *_: texts)
-    with Index.open(summary.index) as index:
-        plan = plan_vectors(VectorWish(VectorMethod("lexical")), [VersionRun(index)], ())
-    assert (plan.texts, plan.dimensions) == (texts, default_dimensions(texts))
+    assert (plan.texts, plan.dimensions) == (len(TITLES), DIMENSIONS)
+    assert plan.bytes == pytest.approx(vectors.bytes, rel=0.3, abs=15_000)

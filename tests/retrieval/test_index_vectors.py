@@ -1,4 +1,4 @@
-"""Vectors that a retriever opens with its index, asks, or does without: by an encoder, end to end."""
+"""Vectors that a retriever opens with its index, asks, or does without, beside evidence by words, end to end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from index_builder.evidence_wish import VectorWish
 from retrieval import Retriever
 from retrieval.errors import EvidenceMissingError, IndexChecksumError
 from retrieval.index.reader import Index
-from retrieval.index_vectors import IndexVectors
+from retrieval.ranking.ranker import Ranker
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
@@ -27,20 +27,21 @@ MODEL = TableModel.random(TOKENIZER.vocab_size, seed=1)
 
 @pytest.fixture
 def folder(tmp_path: Path, trigrams: VectorMethod) -> Path:
+    """An index with vectors and no other evidence."""
     wish = VectorWish(trigrams)
-    return make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering, vectors=wish)
+    return make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering, vectors=wish, evidence=None)
 
 
-def opened(folder: Path) -> Retriever:
+def opened(folder: Path, encoder: str | None = None) -> Retriever:
     index = Index.open(folder)
-    vectors = IndexVectors.open(index, None, "cpu")
-    return Retriever(index, MODEL, TOKENIZER, CONFIG, vectors=vectors)
+    ranker = Ranker.open(index, encoder)
+    return Retriever(index, MODEL, TOKENIZER, CONFIG, ranker=ranker)
 
 
 def test_an_index_with_vectors_proposes_what_is_alike(folder: Path) -> None:
     with opened(folder) as retriever:
         assert retriever.vectors is not None
-        assert retriever.vectors_problem is None
+        assert retriever.ranker.problems == {}
         (result,) = retriever.retrieve("mercury planett", k=2, method="shortlist", shortlist_size=2)
         assert {c.entity_id for c in result.candidates} == {"Q10", "Q11"}
         for candidate in result.candidates:
@@ -49,7 +50,22 @@ def test_an_index_with_vectors_proposes_what_is_alike(folder: Path) -> None:
         (auto,) = retriever.retrieve("mercury planett", k=12, shortlist_size=2)
         assert {"Q10", "Q11"} <= {c.entity_id for c in auto.candidates}
         assert all(c.similarity is not None for c in auto.candidates)
+        assert all(set(c.shares) <= {"vectors", "model"} for c in auto.candidates)
         retriever.warm_up()
+
+
+def test_an_encoder_that_lies_elsewhere_must_be_the_one_that_made_the_vectors(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("trigrams", "another"):
+        (tmp_path / name).mkdir()
+    with opened(folder, str(tmp_path / "trigrams")) as retriever:
+        assert retriever.ranker.problems == {}
+    with caplog.at_level(logging.WARNING), opened(folder, str(tmp_path / "another")) as retriever:
+        assert list(retriever.ranker.problems) == ["vectors"]
+        assert retriever.retrieve("one", shortlist_size=2)[0].missing_evidence == ("vectors",)
+    (record,) = caplog.records
+    assert "the vectors of" in record.getMessage()
 
 
 def test_damaged_vectors_are_told_once_and_the_decoders_go_on(
@@ -64,17 +80,21 @@ def test_damaged_vectors_are_told_once_and_the_decoders_go_on(
         for _ in range(2):
             with pytest.raises(IndexChecksumError, match=r"^vectors\.faiss: "):
                 retriever.retrieve("one", method="shortlist", shortlist_size=2)
-        assert retriever.retrieve("one", shortlist_size=2)[0].method == "beam"
-        assert isinstance(retriever.vectors_problem, IndexChecksumError)
+        (result,) = retriever.retrieve("one", shortlist_size=2)
+        assert (result.method, result.missing_evidence) == ("beam", ("vectors",))
+        assert isinstance(retriever.ranker.problems["vectors"], IndexChecksumError)
     (record,) = caplog.records
-    assert "cannot be used, and nothing proposes entities: vectors.faiss: " in record.getMessage()
+    assert "cannot be used as evidence: vectors.faiss: " in record.getMessage()
 
 
-def test_an_index_without_vectors_has_nothing_to_warn_of(
+def test_an_index_without_evidence_has_nothing_to_warn_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened(make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering)) as retriever:
-        assert isinstance(retriever.vectors_problem, EvidenceMissingError)
+    with opened(make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering, evidence=None)) as retriever:
+        assert retriever.ranker.problems == {}
+        with pytest.raises(EvidenceMissingError, match="has no evidence that proposes entities"):
+            retriever.retrieve("one", method="shortlist", shortlist_size=2)
+        assert retriever.retrieve("one", shortlist_size=2)[0].missing_evidence == ()
     assert not caplog.records
 
 

@@ -1,4 +1,7 @@
-"""`shortlist` and `auto` against enumeration: every title scored by itself, vectors searched one by one."""
+"""`shortlist`, and `auto` in an order of the request's, against enumeration: every title scored by itself.
+
+The evidence is vectors alone, searched one by one.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import EvidenceMissingError, GenretError, IndexChecksumError, ModelError
+from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
-from retrieval.index_vectors import IndexVectors
+from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.rankings import DEFAULT_RANKING
 from retrieval.text import TextTokenizer
 from retrieval.types import KvShare, Timings
 from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_index, train_tokenizer
@@ -57,7 +62,7 @@ class Setting:
         self.index = Index.open(place)
         self.model: TableModel = likely_titles(self.index, seed=3, boost=4.0)
         self.vectors = MadeUpVectors.of(self.index)
-        self.retriever = Retriever(self.index, self.model, TOKENIZER, CONFIG, vectors=self.vectors.opened())
+        self.retriever = Retriever(self.index, self.model, TOKENIZER, CONFIG, ranker=self.vectors.opened())
         self.blind = Retriever(self.index, self.model, TOKENIZER, CONFIG, is_named=False)
 
     def oracle(self, request: RetrieveRequest) -> EntityOracle:
@@ -98,7 +103,7 @@ def check_scores(
 ) -> None:
     """Every candidate has the score of its own, and the list is the best of those scored."""
     oracle = setting.oracle(request)
-    alike = setting.vectors.all_similarities(request.vector_text)
+    alike = setting.vectors.all_similarities(request.evidence_text)
     ranks = {rank for number in scored for rank in oracle.forms(number)}
     scores = {n: oracle.logprob(n) + request.similarity_weight * float(alike[n]) for n in scored}
     for number, found in zip(oracle.numbers(result.candidates), result.candidates, strict=True):
@@ -149,16 +154,20 @@ BEAMS = st.fixed_dictionaries(
 
 @settings(max_examples=30, deadline=None)
 @given(fields=st.fixed_dictionaries(COMMON), beams=BEAMS, ids=FILTERS)
-def test_auto_ranks_what_is_decoded_and_what_is_proposed(
+def test_auto_lists_what_is_decoded_and_what_is_proposed(
     setting: Setting, fields: dict[str, Any], beams: dict[str, Any], ids: tuple[str, ...] | None
 ) -> None:
     request = RetrieveRequest(method="auto", allow_ids=ids, **fields, **beams)
+    if request.is_ranked:
+        request = replace(request, vector_weight=0.0)
     (result,) = setting.answer(request)
     oracle = setting.oracle(request)
     allowed = oracle.entities
     logprobs = {number: oracle.logprob(number) for number in allowed}
     assert result.method == "auto"
-    if len(allowed) <= request.proposals:
+    assert (result.nothing_fits, result.missing_evidence) == (None, ())
+    assert not any(candidate.shares for candidate in result.candidates)
+    if len(allowed) <= (request.shortlist_size or 100):
         check_scores(setting, request, result, allowed)
         assert (result.certified, result.num_steps) == (True, 0)
         return
@@ -204,7 +213,7 @@ def test_auto_ranks_what_is_decoded_and_what_is_proposed(
 def test_auto_keeps_what_disc_says_of_the_mass(twelve: Setting, options: dict[str, Any], size: int) -> None:
     fields: dict[str, Any] = {"query": "a river", "k": 20, "seed": 7, "num_samples": 8, **options}
     (drawn,) = twelve.answer(RetrieveRequest(method="disc", **fields))
-    request = RetrieveRequest(method="auto", decoder="disc", shortlist_size=size, **fields)
+    request = RetrieveRequest(method="auto", decoder="disc", shortlist_size=size, vector_weight=0.0, **fields)
     (result,) = twelve.answer(request)
     assert (result.method, result.seed) == ("auto", 7)
     assert result.abstained == (options.get("min_mass") == 1.0) == (not result.candidates)
@@ -275,7 +284,7 @@ def test_mixed_batch_answers_each_as_if_alone(twelve: Setting) -> None:
     assert [r.method for r in together] == [r.method for r in requests]
 
 
-def test_vectors_are_asked_once_for_a_batch_and_not_where_all_are_scored(twelve: Setting) -> None:
+def test_vectors_are_asked_once_for_a_batch(twelve: Setting) -> None:
     twelve.vectors.asked.clear()
     twelve.answer(
         *(RetrieveRequest(f"q{n}", method="auto", shortlist_size=2 + n) for n in range(3)),
@@ -284,7 +293,7 @@ def test_vectors_are_asked_once_for_a_batch_and_not_where_all_are_scored(twelve:
         RetrieveRequest("other", method="auto", shortlist_size=3, shortlist_query="words"),
         RetrieveRequest("beam", method="beam"),
     )
-    assert twelve.vectors.asked == [["q0", "q1", "q2", "words"]]
+    assert twelve.vectors.asked == [["q0", "q1", "q2", "everything", "few", "words"]]
 
 
 def test_nothing_allowed(twelve: Setting) -> None:
@@ -331,11 +340,14 @@ def test_few_entities_are_scored_without_vectors(twelve: Setting) -> None:
 def test_shortlist_without_vectors_says_why_and_the_others_go_on(
     twelve: Setting, problem: GenretError | None
 ) -> None:
-    vectors = None if problem is None else IndexVectors(problem)
-    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors)
+    ranker = None
+    if problem is not None:
+        evidence = Evidence(twelve.index, problems={"vectors": problem})
+        ranker = Ranker(evidence, DEFAULT_RANKING, DEFAULT_RANKING)
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=ranker)
     wanted = EvidenceMissingError if problem is None else IndexChecksumError
     assert retriever.vectors is None
-    assert isinstance(retriever.vectors_problem, wanted)
+    assert list(retriever.ranker.problems) == ([] if problem is None else ["vectors"])
     request = RetrieveRequest("one", method="shortlist", shortlist_size=3)
     filtered = replace(request, filter="kind != 'city'")
     retriever.check_method(filtered)  # nobody knows yet how many it allows
@@ -348,9 +360,15 @@ def test_shortlist_without_vectors_says_why_and_the_others_go_on(
         [request, filtered, replace(request, method="auto"), replace(request, k=2, shortlist_size=12)]
     )
     assert [type(reply) for reply in replies] == [wanted, wanted, RetrievalResult, RetrievalResult]
-    assert str(replies[0]) == str(replies[1]) == str(retriever.vectors_problem)
+    assert str(replies[0]) == str(replies[1])
     if problem is None:
-        assert "has no vectors, which the method shortlist needs" in str(replies[0])
+        assert "has no evidence that proposes entities, which the method shortlist needs" in str(replies[0])
+    else:
+        assert str(replies[0]) == str(problem)
+    for reply in replies[2:]:
+        assert isinstance(reply, RetrievalResult)
+        assert reply.missing_evidence == (() if problem is None else ("vectors",))
+    assert [getattr(reply, "method", None) for reply in replies[2:]] == ["beam", "shortlist"]
 
 
 class FailingVectors(MadeUpVectors):
@@ -358,17 +376,17 @@ class FailingVectors(MadeUpVectors):
 
     BROKEN = ("broken", "also broken")
 
-    def query(self, text: str) -> Any:
-        if text in self.BROKEN:
+    def embed(self, texts: Sequence[str]) -> Any:
+        if set(texts) & set(self.BROKEN):
             raise ModelError("models/odd: the encoder gives vectors that are not finite for 1 of 1 texts")
-        return super().query(text)
+        return super().embed(texts)
 
 
 def test_a_text_that_cannot_be_embedded_fails_alone(
     twelve: Setting, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = FailingVectors.of(twelve.index)
-    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=failing.opened())
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=failing.opened())
     good = RetrieveRequest("one", method="shortlist", shortlist_size=3)
     few = replace(good, filter="kind = 'city'", vector_weight=5.0)
     shortlist, *decoded = [
@@ -388,52 +406,35 @@ def test_a_text_that_cannot_be_embedded_fails_alone(
     results = [reply for reply in replies if isinstance(reply, RetrievalResult)]
     assert len(results) == 5
     # Those concerned are answered as without vectors, the others as if nothing had happened.
+    assert [r.missing_evidence for r in results] == [(), *[("vectors",)] * 3, ()]
     blind = twelve.blind.retrieve_batch([*decoded, broken_few])
-    assert [without_costs(r) for r in results[1:4]] == [without_costs(r) for r in blind]  # type: ignore[arg-type]
+    seeing = [replace(without_costs(r), missing_evidence=()) for r in results[1:4]]
+    assert seeing == [without_costs(r) for r in blind]  # type: ignore[arg-type]
     assert [r.method for r in results] == ["shortlist", "beam", "disc", "shortlist", "shortlist"]
     sound = twelve.answer(good, few)
     assert [without_costs(r) for r in (results[0], results[4])] == [without_costs(r) for r in sound]
     (record,) = caplog.records
-    assert "answered without them: models/odd: the encoder gives" in record.getMessage()
-
-
-def test_similarities_that_cannot_be_computed_fail_their_request_alone(
-    twelve: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vectors = MadeUpVectors.of(twelve.index)
-    embed = vectors.embed
-
-    def embedding(texts: Sequence[str]) -> Any:
-        if "two" in texts:
-            raise ModelError("models/odd: the encoder gives vectors that are not finite for 1 of 1 texts")
-        return embed(texts)
-
-    monkeypatch.setattr(vectors, "embed", embedding)
-    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors.opened())
-    one, two = (RetrieveRequest(query, k=12, shortlist_size=1, vector_weight=1.0) for query in ("one", "two"))
-    first, second = retriever.retrieve_batch([one, two])
-    assert isinstance(first, RetrievalResult)
-    assert isinstance(second, ModelError)
-    assert without_costs(first) == without_costs(twelve.answer(one)[0])
+    assert "a request is answered without vectors: models/odd: the encoder gives" in record.getMessage()
 
 
 class LeavingVectors(MadeUpVectors):
-    """While a query is searched for, or compared, others are cancelled."""
+    """While a query is embedded, others are cancelled."""
 
     leaving: dict[str, CancelToken]
 
-    def query(self, text: str) -> Any:
-        if text in self.leaving:
-            self.leaving[text].cancel()
-        return super().query(text)
+    def embed(self, texts: Sequence[str]) -> Any:
+        for text in texts:
+            if text in self.leaving:
+                self.leaving[text].cancel()
+        return super().embed(texts)
 
 
 @pytest.mark.parametrize("method", ["shortlist", "auto"])
-def test_who_leaves_while_vectors_are_asked_is_not_computed(
+def test_who_leaves_while_evidence_is_asked_is_not_computed(
     twelve: Setting, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = LeavingVectors.of(twelve.index)
-    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors.opened())
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=vectors.opened())
     prompts = []
     prefill = twelve.model.prefill
 
@@ -460,20 +461,22 @@ def test_who_leaves_while_vectors_are_asked_is_not_computed(
 def test_who_leaves_while_entities_are_compared_gets_no_answer(twelve: Setting) -> None:
     vectors = LeavingVectors.of(twelve.index)
     vectors.leaving = {}
-    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=vectors.opened())
+    retriever = Retriever(twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=vectors.opened())
     compute, token, compared = vectors.similarities, CancelToken(), []
 
-    def similarities(text: str, entities: Sequence[int]) -> Any:
-        compared.append(text)
-        token.cancel()
-        return compute(text, entities)
+    def similarities(vector: Any, entities: Any) -> Any:
+        compared.append(vector.tolist())
+        if len(compared) == 3:  # both were proposed for: these are entities that the decoder found
+            token.cancel()
+        return compute(vector, entities)
 
     vectors.similarities = similarities  # type: ignore[method-assign]
     one, two = (RetrieveRequest(query, k=12, shortlist_size=1, vector_weight=1.0) for query in ("one", "two"))
     first, second = retriever.retrieve_batch([one, two], [None, token])
     assert isinstance(first, RetrievalResult)
     assert isinstance(second, DecodingCancelledError)
-    assert set(compared) == {"one"}
+    one_vector, two_vector = vectors.embed(["one", "two"]).tolist()
+    assert compared == [one_vector, two_vector, one_vector]
 
 
 def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> None:
@@ -484,28 +487,6 @@ def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> Non
     assert twelve.vectors.asked == [["Amazon"], ["the river"]]
     assert twelve.retriever.link_request(mention, method="beam").shortlist_query is None
     assert twelve.retriever.link_request(mention).query == "rain over the [Amazon] basin"
-
-
-def test_weight_of_a_checkpoint_holds_where_a_request_says_nothing(
-    twelve: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query = "q0"
-    asked: list[dict[str, Any]] = [
-        {},
-        {"decoder": "disc", "seed": 3},
-        {"method": "shortlist"},
-        {"exact": True},
-    ]
-    weights = [3.0, 3.0, 0.0, 0.0]
-    requests = [RetrieveRequest(query, shortlist_size=3, **fields) for fields in asked]
-    said = [replace(r, vector_weight=w) for r, w in zip(requests, weights, strict=True)]
-    expected = [without_costs(result) for result in twelve.answer(*said)]
-    monkeypatch.setattr(twelve.retriever, "config", replace(twelve.retriever.config, vector_weight=3.0))
-    assert [without_costs(result) for result in twelve.answer(*requests)] == expected
-    unweighted = [
-        without_costs(result) for result in twelve.answer(*[replace(r, vector_weight=0) for r in said])
-    ]
-    assert unweighted[:2] != expected[:2]
 
 
 def test_warm_up_asks_for_a_shortlist_where_there_are_vectors(twelve: Setting) -> None:
@@ -526,13 +507,13 @@ def test_timings_add_up(twelve: Setting) -> None:
 def test_aliases_beyond_the_bound_are_left_out_and_nothing_is_certified(
     twelve: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (whole,) = twelve.answer(RetrieveRequest("one", k=12))
+    (whole,) = twelve.answer(RetrieveRequest("one", k=12, vector_weight=0.0))
     monkeypatch.setattr("retrieval.entity_scorer.MAX_SCORED_FORMS", 14)
     retriever = Retriever(
-        twelve.index, twelve.model, TOKENIZER, CONFIG, vectors=twelve.vectors.opened(), is_named=False
+        twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=twelve.vectors.opened(), is_named=False
     )
     for size in (12, 11):
-        (cut,) = retriever.retrieve("one", k=12, shortlist_size=size, beam_size=100)
+        (cut,) = retriever.retrieve("one", k=12, shortlist_size=size, beam_size=100, vector_weight=0.0)
         assert cut.certified is False
         assert cut.num_scored < whole.num_scored
         assert {c.entity_id for c in cut.candidates} == {c.entity_id for c in whole.candidates}

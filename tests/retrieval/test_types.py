@@ -333,8 +333,33 @@ def test_what_is_in_force_with_each_method() -> None:
         )
     )
     assert [r.decoding for r in (auto, disc, shortlist, beam)] == ["beam", "disc", None, "beam"]
-    assert [r.proposals for r in (auto, disc, shortlist, beam)] == [100, 100, 7, 0]
+    assert [r.proposals for r in (auto, disc, shortlist, beam)] == [24, 24, 7, 0]
+    assert RetrieveRequest("q", method="shortlist").proposals == 100
     assert [r.similarity_weight for r in (auto, disc, shortlist)] == [0.0, 2.0, 0.0]
-    assert [r.vector_text for r in (auto, disc)] == ["q", "words"]
+    assert [r.evidence_text for r in (auto, disc)] == ["q", "words"]
     assert [r.width for r in (auto, disc, shortlist)] == [10, 64, 1]
     assert auto.method == "auto"
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_ranked"),
+    [
+        ({}, True),
+        ({"decoder": "disc", "seed": 3, "temperature": 2.0}, True),
+        ({"shortlist_size": 3, "title_weight": 1.0, "beam_size": 40, "filter": "a = 1"}, True),
+        ({"length_penalty": 0.0}, True),
+        ({"vector_weight": 0.0}, False),
+        ({"vector_weight": 2.0, "decoder": "disc"}, False),
+        ({"exact": True}, False),
+        ({"length_penalty": -1.0}, False),
+        ({"aggregate": "sum"}, False),
+        ({"aggregate": "max"}, False),
+        ({"method": "shortlist"}, False),
+        ({"method": "beam"}, False),
+        ({"method": "disc"}, False),
+    ],
+)
+def test_a_ranking_makes_the_order_of_auto_unless_a_request_has_one(
+    fields: dict[str, Any], is_ranked: bool
+) -> None:
+    assert RetrieveRequest("q", **fields).is_ranked is is_ranked

@@ -1,4 +1,4 @@
-"""What keeps vectors from being used is told to whoever asks, each by an error of its own."""
+"""What keeps evidence from being used is told to whoever asks, each by an error of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import pytest
 
 from retrieval import Retriever, RetrieveRequest
 from retrieval.errors import (
+    EvidenceMissingError,
     GenretError,
     IndexChecksumError,
     InputError,
     MissingExtraError,
-    EvidenceMissingError,
 )
+from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
-from retrieval.index_vectors import IndexVectors
+from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.rankings import DEFAULT_RANKING
 from retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fakes import TableModel
@@ -39,7 +41,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_an_error_asked_for_again_holds_no_frames_of_those_before(index: Index, name: str) -> None:
     problem = PROBLEMS[name]
-    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, vectors=IndexVectors(problem), is_named=False)
+    ranker = Ranker(Evidence(index, problems={"vectors": problem}), DEFAULT_RANKING, DEFAULT_RANKING)
+    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, ranker=ranker, is_named=False)
     depths = []
     for _ in range(4):
         with pytest.raises(type(problem)) as caught:

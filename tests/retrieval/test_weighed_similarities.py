@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pytest
 
@@ -21,13 +21,13 @@ MODEL = TableModel.random(TOKENIZER.vocab_size, seed=1)
 
 
 class CountedVectors(MadeUpVectors):
-    """Counts the entities whose similarities are computed from their texts."""
+    """Counts the entities that a query is compared with."""
 
-    num_computed = 0
+    num_compared = 0
 
-    def similarities(self, text: str, entities: Sequence[int]) -> npt.NDArray[Any]:
-        self.num_computed += len(entities)
-        return super().similarities(text, entities)
+    def similarities(self, vector: npt.NDArray[Any], entities: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        self.num_compared += len(entities)
+        return super().similarities(vector, entities)
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,14 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.mark.parametrize("method", ["auto", "shortlist"])
 @pytest.mark.parametrize("denied", [(), ("Q3", "Q7", "Q8")])
-def test_nothing_is_computed_anew_to_weigh_all_entities(
+def test_every_entity_is_compared_once_and_no_text_is_embedded(
     index: Index, method: str, denied: tuple[str, ...]
 ) -> None:
     vectors = CountedVectors.of(index)
-    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, vectors=vectors.opened(), is_named=False)
+    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, ranker=vectors.opened(), is_named=False)
     (found,) = retriever.retrieve(["one"], k=12, method=method, vector_weight=3.0, deny_ids=denied)
-    assert vectors.num_computed == 0
+    assert vectors.num_compared == 12 - len(denied)
+    assert vectors.asked == [["one"]]
     assert len(found.candidates) == 12 - len(denied)
     assert found.certified
     assert found.shortlist_size == 12 - len(denied)

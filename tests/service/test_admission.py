@@ -15,7 +15,7 @@ from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
 from service.serving.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
-from service.serving.served import IndexDescription, VectorsDescription
+from service.serving.served import EvidenceDescription, IndexDescription
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, mo
 
 
 @pytest.mark.parametrize(
-    ("method", "size", "vectors", "forms"),
+    ("method", "size", "evidence", "forms"),
     [
         ("beam", None, True, 0),
         ("disc", None, True, 0),
-        ("auto", None, True, 300),
+        ("auto", None, True, 72),
         ("auto", 7, True, 21),
         ("auto", 7, False, 0),
         ("auto", 2000, False, 3000),
@@ -68,13 +68,13 @@ DESCRIBED = IndexDescription("i", "v", "d", num_rows=3000, num_entities=1000, mo
     ],
 )
 def test_a_shortlist_has_as_many_forms_as_its_entities_have_in_the_mean(
-    method: str, size: int | None, vectors: bool, forms: int
+    method: str, size: int | None, evidence: bool, forms: int
 ) -> None:
-    made = VectorsDescription("lexical", "flat", 256, 3000, 10**6, 1.0, None if vectors else GenretError())
+    made = EvidenceDescription("names", 3000, 10**6, None if evidence else GenretError())
     request = RetrieveRequest("q", method=method, shortlist_size=size)
-    assert replace(DESCRIBED, vectors=made).scored_forms(request) == forms
-    if not vectors:
-        assert DESCRIBED.scored_forms(request) == forms, "broken vectors are none"
+    assert replace(DESCRIBED, evidence=(made,)).scored_forms(request) == forms
+    if not evidence:
+        assert DESCRIBED.scored_forms(request) == forms, "broken evidence is none"
 
 
 def test_a_proof_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> None:

@@ -91,6 +91,7 @@ CANDIDATES = st.builds(
     metadata=st.dictionaries(TEXT, st.none() | TEXT | INT64 | FINITE | st.booleans(), max_size=4),
     score=FINITE,
     similarity=st.none() | st.floats(-1, 1),
+    shares=st.dictionaries(TEXT, FINITE, max_size=4),
 )
 BYTES = st.integers(0, 2**63 - 1)
 MILLISECONDS = st.floats(0, 1e6)
@@ -115,6 +116,8 @@ RESULTS = st.builds(
     kv=st.builds(KvShare, BYTES, BYTES, BYTES, st.integers(0, 10**6)),
     num_scored=st.integers(0, 10**6),
     shortlist_size=st.integers(0, 2000),
+    nothing_fits=st.none() | st.floats(0, 1),
+    missing_evidence=st.lists(st.sampled_from(["names", "vectors", "ranking"]), max_size=2).map(tuple),
 )
 
 

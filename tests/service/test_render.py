@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -240,16 +241,66 @@ def scored() -> Reply:
     return Reply(result, 0.5, 12.0, IndexRef("sample", "v1", "d1"))
 
 
-def test_a_scored_shortlist_shows_probabilities_and_similarities() -> None:
+def ranked(logprob: float = -1.25) -> Reply:
+    shares = {"names": 8.0, "model": -0.25, "queries": 0.125, "texts": 0.01}
+    candidates = (
+        Candidate("Q1", "Hamlet", "Hamlet", logprob, 0.75, {}, 7.885, shares=shares),
+        Candidate("Q2", "Macbeth", "Macbeth", logprob, 0.125, {}, 0.0),
+    )
+    result = RetrievalResult(
+        "q",
+        "auto",
+        candidates,
+        shortlist_size=24,
+        nothing_fits=0.0625,
+        missing_evidence=("ranking", "vectors"),
+    )
+    return Reply(result, 3.0, 12.0, IndexRef("sample", "v1", "d1"))
+
+
+def test_a_ranked_list_says_why_and_whether_anything_fits() -> None:
+    shown = table(ranked(), width=160)
+    for text in (
+        "Probability",
+        "75.0%",
+        "12.5%",
+        "names +8.0",
+        "model -0.2",
+        "queries +0.1",
+        "log P",
+        "-1.25",
+    ):
+        assert text in shown
+    for text in ("texts", "Score", "Among scored"):
+        assert text not in shown
+    assert "none of them is meant with probability 6.2%; without its ranking, vectors, which" in shown
+    assert "12 ms, 3 of them waiting" in shown
+    first, second = (line.split("\t")[5:] for line in as_lines("q", ranked()))
+    shares = "names=8.000000 model=-0.250000 queries=0.125000 texts=0.010000"
+    assert first == ["-1.250000", "0.750000", "7.885000", shares]
+    assert second == ["-1.250000", "0.125000", "0.000000", ""]
+    document = json.loads(as_json("q", ranked()))
+    assert list(document["candidates"][0]["shares"]) == ["names", "model", "queries", "texts"]
+    assert (document["nothing_fits"], document["missing_evidence"]) == (0.0625, ["ranking", "vectors"])
+
+
+def test_a_list_without_a_model_has_no_log_probabilities() -> None:
+    reply = ranked(math.nan)
+    assert "log P" not in table(reply, width=160)
+    assert [line.split("\t")[5] for line in as_lines("q", reply)] == ["", ""]
+    assert [c["logprob"] for c in json.loads(as_json("q", reply))["candidates"]] == [None, None]
+
+
+def test_a_scored_shortlist_shows_probabilities() -> None:
     shown = table(scored(), width=160)
-    for text in ("log P", "Among scored", "Similarity", "75.0%", "21.5%", "0.50"):
+    for text in ("log P", "Among scored", "75.0%", "21.5%"):
         assert text in shown
     assert "Score " not in shown
     assert "1,234 titles scored, of 1,000 entities proposed; 12 ms" in shown
-    for text in ("Among scored", "Similarity", "scored"):
+    for text in ("Among scored", "Why", "scored"):
         assert text not in table(listed(), width=160)
     assert [line.split("\t")[5:] for line in as_lines("q", scored())] == [
-        ["-1.250000", "0.750000", "-1.250000", "0.500000"],
+        ["-1.250000", "0.750000", "-1.250000", ""],
         ["-2.500000", "0.215000", "-2.500000", ""],
     ]
     document = json.loads(as_json("q", scored()))

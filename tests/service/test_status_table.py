@@ -16,6 +16,7 @@ from decoding.errors import (
     UnsupportedModelError,
 )
 from retrieval.errors import (
+    EvidenceMissingError,
     GenretError,
     IndexChecksumError,
     IndexDirectoryError,
@@ -27,9 +28,8 @@ from retrieval.errors import (
     MissingExtraError,
     ModelError,
     SourceError,
-    EvidenceMissingError,
 )
-from retrieval.index.layout import VECTOR_FILES
+from retrieval.index.layout import EVIDENCE_FILES
 from service.errors import (
     BindError,
     CallError,
@@ -114,7 +114,7 @@ def test_paths_of_the_server_stay_there() -> None:
     for error in (
         IndexFormatError("/srv/index/x: broken"),
         IndexNotFoundError("/srv/index/x: gone"),
-        EvidenceMissingError("/srv/index/x: this version has no vectors"),
+        EvidenceMissingError("/srv/index/x: this version has no evidence"),
     ):
         assert "/srv" not in failure_to_proto(failure_of(error, "id")).SerializeToString().decode("latin1")
 
@@ -125,24 +125,24 @@ def test_a_damaged_index_names_the_file() -> None:
     assert "expected x" not in status.message
 
 
-def test_damaged_vectors_name_their_file_and_missing_ones_say_what_to_do() -> None:
+def test_damaged_evidence_names_its_file_and_missing_evidence_says_what_to_do() -> None:
     damaged = failure_to_proto(failure_of(IndexChecksumError("vectors.faiss", "expected x, got y"), "id"))
     assert unpack(damaged)["ErrorInfo"].metadata["file"] == "vectors.faiss"
     missing = failure_to_proto(failure_of(EvidenceMissingError("/srv/x"), "id"))
     (violation,) = unpack(missing)["PreconditionFailure"].violations
-    assert (violation.type, violation.subject) == ("VECTORS", "index")
-    assert "--vectors" in violation.description
+    assert (violation.type, violation.subject) == ("EVIDENCE", "index")
+    assert "--evidence" in violation.description
     assert "another method" in missing.message
 
 
-@pytest.mark.parametrize("file", sorted(VECTOR_FILES))
-def test_foreign_vectors_name_their_file_and_no_path(file: str) -> None:
+@pytest.mark.parametrize("file", sorted(EVIDENCE_FILES))
+def test_foreign_evidence_names_its_file_and_no_path(file: str) -> None:
     error = IndexFormatError(f"{file}: expected an index of faiss, got: no vectors in /srv/index/x/{file}")
     status = failure_to_proto(failure_of(error, "id"))
     assert status.code == StatusCode.FAILED_PRECONDITION.value[0]
-    assert status.message == f"{file}: not the vectors that the index manifest describes"
+    assert status.message == f"{file}: not the evidence that the index manifest describes"
     (violation,) = unpack(status)["PreconditionFailure"].violations
-    assert (violation.type, violation.subject) == ("VECTORS", "index")
+    assert (violation.type, violation.subject) == ("EVIDENCE", "index")
     assert violation.description == status.message
     assert "/srv" not in status.SerializeToString().decode("latin1")
 

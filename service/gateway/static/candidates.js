@@ -17,12 +17,26 @@ export function metadataPairs(metadata) {
     .sort(([one], [other]) => one.localeCompare(other)); // a map of the wire has no order
 }
 
-// What the percentage of a candidate is of, by the method that was used; of the others the entity's own probability.
-const SHARE_OF = {
-  RETRIEVAL_METHOD_DISC: "of samples",
-  RETRIEVAL_METHOD_AUTO: "among the scored",
-  RETRIEVAL_METHOD_SHORTLIST: "among the scored",
+// What each kind of evidence is.
+const KINDS = {
+  names: "titles and aliases",
+  texts: "descriptions and other texts",
+  queries: "past queries",
+  vectors: "similarity of vectors",
+  model: "what the model says",
+  weight: "the entity's weight in the catalogue",
 };
+
+/** Say what the percentage of a candidate is. */
+function percentageWords(candidate, reply) {
+  if (candidate.probability === undefined) {
+    return "probability of this entity";
+  }
+  if (reply.method === "RETRIEVAL_METHOD_DISC") {
+    return "of samples";
+  }
+  return reply.nothing_fits === undefined ? "among the scored" : "probability that this one is meant";
+}
 
 /**
  * Make the list of a reply. `onShow(rank)` is called when the path of a candidate is asked for; `ranks` are in the
@@ -30,14 +44,15 @@ const SHARE_OF = {
  */
 export function candidateList(reply, ranks, onShow) {
   const candidates = reply.candidates ?? [];
-  return make("ol", { class: "candidates" }, candidates.map((one) => candidateItem(one, reply.method, ranks, onShow)));
+  return make("ol", { class: "candidates" }, candidates.map((one) => candidateItem(one, reply, ranks, onShow)));
 }
 
-function candidateItem(candidate, method, ranks, onShow) {
+function candidateItem(candidate, reply, ranks, onShow) {
+  const { method } = reply;
   const isInTree = ranks?.has(candidate.rank) ?? false;
-  const isShare = candidate.probability !== undefined;
   const logprob = number(candidate.logprob);
-  const probability = isShare ? number(candidate.probability) : Math.exp(logprob);
+  const probability = number(candidate.probability) ?? Math.exp(logprob);
+  const shares = sharesOf(candidate);
   const ids = make("p", { class: "ids" }, make("code", {}, candidate.entity_id));
   if (candidate.surface && candidate.surface !== candidate.title) {
     ids.append(" written as ", make("q", {}, candidate.surface));
@@ -50,11 +65,12 @@ function candidateItem(candidate, method, ranks, onShow) {
     make(
       "div",
       { class: "how-likely" },
-      make("p", {}, make("strong", {}, percent(probability)), ` ${isShare ? (SHARE_OF[method] ?? "") : "probability of this entity"}`),
+      make("p", {}, make("strong", {}, percent(probability)), ` ${percentageWords(candidate, reply)}`),
       bar([["filled", probability]]),
       make("p", { class: "muted" }, `log P ${logText(logprob)}`),
-      method === "RETRIEVAL_METHOD_DISC" ? null : scoreText(candidate, logprob),
-      similarityText(candidate),
+      shares.length > 0 ? sharesPart(candidate, shares) : null,
+      shares.length > 0 || method === "RETRIEVAL_METHOD_DISC" ? null : scoreText(candidate, logprob),
+      shares.length > 0 ? null : similarityText(candidate),
       method === "RETRIEVAL_METHOD_AUTO" && ranks !== null && !isInTree ? make("p", { class: "proposed" }, "from the shortlist alone") : null,
       isInTree ? showButton(candidate, onShow) : null,
     ),
@@ -64,6 +80,27 @@ function candidateItem(candidate, method, ranks, onShow) {
 function metadata(values) {
   const pairs = metadataPairs(values);
   return pairs.length === 0 ? null : definitions(pairs, { class: "metadata" });
+}
+
+/** [kind, share] pairs of what each kind of evidence adds to the score, the largest first. */
+function sharesOf(candidate) {
+  const pairs = Object.entries(candidate.shares ?? {}).map(([kind, share]) => [kind, number(share)]);
+  return pairs.sort(([, one], [, other]) => Math.abs(other) - Math.abs(one));
+}
+
+function sharesPart(candidate, shares) {
+  const most = Math.abs(shares[0][1]);
+  const rows = shares.map(([kind, share]) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row", title: KINDS[kind] }, kind),
+      make("td", {}, bar([[share < 0 ? "invalid" : "filled", Math.abs(share) / most]])),
+      make("td", {}, `${share < 0 ? "" : "+"}${logText(share)}`),
+    ),
+  );
+  const summary = make("summary", {}, `score ${logText(number(candidate.score))}, most by ${shares[0][0]}`);
+  return make("details", { class: "shares" }, summary, make("table", { "aria-label": "What the score is made of" }, make("tbody", {}, rows)));
 }
 
 function scoreText(candidate, logprob) {

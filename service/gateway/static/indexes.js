@@ -30,18 +30,19 @@ export function indexFacts(index, place, columnsPlace, filter) {
     count(number(index.num_entities) ?? 0, "entity", "entities"),
     count(number(index.num_rows) ?? 0, "surface form"),
     `${index.model} on ${index.device}`,
-    ...vectorFacts(index.vectors),
+    ...evidenceFacts(index),
   ];
   place.textContent = facts.join(" · ");
   const columns = [...COMMON_COLUMNS, ...(index.columns ?? [])];
   columnsPlace.replaceChildren(...columns.map((column) => columnButton(column, filter)));
 }
 
-function vectorFacts(vectors) {
-  if (vectors === undefined) {
-    return [];
-  }
-  return [vectors.usable ? `${vectors.method} vectors` : `vectors cannot be used: ${vectors.problem}`];
+function evidenceFacts(index) {
+  const evidence = index.evidence ?? [];
+  const problems = [...evidence, { kind: "ranking", ...index.ranking }].filter((one) => one.problem);
+  const usable = evidence.filter((one) => !one.problem).map((one) => one.kind);
+  const facts = usable.length > 0 ? [`evidence: ${usable.join(", ")}`] : [];
+  return [...facts, ...problems.map((one) => `${one.kind} cannot be used: ${one.problem}`)];
 }
 
 function columnButton(column, filter) {

@@ -10,7 +10,7 @@ const PHASES = [
 ];
 // Only where there was something to score.
 const SCORING_PHASES = [
-  ["shortlist", "shortlist_ms", "asking the vectors"],
+  ["shortlist", "shortlist_ms", "asking the evidence"],
   ["score", "score_ms", "scoring titles"],
 ];
 
@@ -56,6 +56,12 @@ function proof(reply) {
     lines.push(["certified", "Proven: these are the most probable entities of the catalogue, in this order."]);
   } else if (reply.certified === false) {
     lines.push(["uncertified", isOrderedBySimilarity(reply) ? UNPROVEN_SIMILARITY : UNPROVEN]);
+  }
+  if (reply.nothing_fits !== undefined) {
+    lines.push(["nothing-fits", `With probability ${percent(number(reply.nothing_fits))} nothing in the catalogue is meant.`]);
+  }
+  if ((reply.missing_evidence ?? []).length > 0) {
+    lines.push(["missing-evidence", `Answered without its ${reply.missing_evidence.join(", ")}, which cannot be used.`]);
   }
   if (reply.num_scored > 0) {
     const mass = number(reply.mass_lower_bound);

@@ -17,16 +17,16 @@ from index_builder.build import BuildSummary
 from index_builder.publish import publish
 from index_builder.rollback import roll_back
 from retrieval.errors import (
+    EvidenceMissingError,
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
-    EvidenceMissingError,
 )
 from retrieval.index.cli import inspect_command, verify_command
+from retrieval.index.evidence_summary import vector_facts, vector_lines
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
-from retrieval.index.evidence_summary import vector_facts, vector_lines
 from retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors
@@ -56,14 +56,15 @@ GOLDEN = """ "vectors": {
   "recall": 1.0,
   "recall_queries": 0,
   "seed": 0
- }
+ },
+ "evidence": null
 }
 """
 
 
 @pytest.fixture
 def summary(tmp_path: Path) -> BuildSummary:
-    return build(tmp_path, LINES, TOKENIZER)
+    return build(tmp_path, LINES, TOKENIZER, evidence=None)
 
 
 @pytest.fixture
@@ -79,11 +80,12 @@ def document(summary: BuildSummary) -> dict[str, Any]:
 
 def test_the_manifest_says_what_the_vectors_are(summary: BuildSummary) -> None:
     without = summary.manifest.to_bytes()
-    assert json.loads(without)["format_version"] == 5
-    assert without.endswith(b' "vectors": null\n}\n')
+    assert json.loads(without)["format_version"] == 6
+    none = b' "vectors": null,\n "evidence": null\n}\n'
+    assert without.endswith(none)
     manifest = replace(summary.manifest, vectors=replace(ENTRY, columns=("kind",)))
     data = manifest.to_bytes()
-    assert data == without.removesuffix(b' "vectors": null\n}\n') + GOLDEN.encode()
+    assert data == without.removesuffix(none) + GOLDEN.encode()
     assert Manifest.from_bytes(data) == manifest
     assert Manifest.from_bytes(without).vectors is None
 
@@ -102,7 +104,7 @@ def test_an_index_of_format_3_opens(summary: BuildSummary) -> None:
     assert verify(renamed).ok
     with Index.open(summary.index) as index:
         assert index.vectors is None
-        assert index.vectors_problem is None
+        assert not index.evidence_problems
         assert index.title_order is not None
 
 
@@ -147,12 +149,12 @@ def test_a_sound_version_with_vectors(folder: Path) -> None:
     for digests in (True, False):
         with Index.open(folder, verify_digests=digests) as index:
             assert index.vectors == ENTRY
-            assert index.vectors_problem is None
+            assert not index.evidence_problems
             for name, data in FILES.items():
-                assert index.open_vectors_file(name) == folder / name
+                assert index.evidence_path(name) == folder / name
                 assert (folder / name).read_bytes() == data
     with pytest.raises(IndexDirectoryError, match="was closed"):
-        index.open_vectors_file(VECTORS_FILE)
+        index.evidence_path(VECTORS_FILE)
 
 
 def test_a_version_without_vectors_says_how_to_get_them(summary: BuildSummary) -> None:
@@ -160,7 +162,7 @@ def test_a_version_without_vectors_says_how_to_get_them(summary: BuildSummary) -
         Index.open(summary.index) as index,
         pytest.raises(EvidenceMissingError, match=r"no vectors\.faiss; .*genret update INDEX --vectors"),
     ):
-        index.open_vectors_file(VECTORS_FILE)
+        index.evidence_path(VECTORS_FILE)
 
 
 def replace_by_directory(file: Path) -> None:
@@ -186,13 +188,14 @@ def test_a_damaged_file_is_remembered_and_the_index_opens(folder: Path, name: st
         with Index.open(folder, verify_digests=digests) as index:
             assert index.entity(0).title == "abc"
             if damage == "flipped" and not digests:  # sizes alone do not tell
-                assert index.vectors_problem is None
+                assert not index.evidence_problems
                 continue
-            assert isinstance(index.vectors_problem, IndexChecksumError)
-            assert index.vectors_problem.file == name
+            (problem,) = index.evidence_problems.values()
+            assert isinstance(problem, IndexChecksumError)
+            assert problem.file == name
             with pytest.raises(IndexChecksumError, match=rf"^{re.escape(name)}: "):
-                index.open_vectors_file(name)
-            assert index.open_vectors_file(other) == folder / other
+                index.evidence_path(name)
+            assert index.evidence_path(other) == folder / other
     report = verify(folder)
     assert [problem.file for problem in report.problems] == [name]
 
@@ -210,7 +213,7 @@ def test_a_file_that_goes_away_after_opening_is_named(folder: Path) -> None:
     with Index.open(folder) as index:
         shutil.rmtree(folder)
         with pytest.raises(IndexChecksumError, match=r"vectors\.faiss: cannot be read"):
-            index.open_vectors_file(VECTORS_FILE)
+            index.evidence_path(VECTORS_FILE)
 
 
 def test_files_and_the_field_must_fit(summary: BuildSummary) -> None:
@@ -255,7 +258,7 @@ def test_a_version_whose_vectors_are_damaged_is_published_anew(folder: Path, tmp
         manifest = damaged.manifest
     assert publish(folder.parent.parent, staged, manifest) == folder.name
     with Index.open(folder) as index:
-        assert index.vectors_problem is None
+        assert not index.evidence_problems
 
 
 def test_inspect_says_what_the_vectors_are(folder: Path) -> None:
@@ -276,7 +279,7 @@ def test_inspect_says_what_the_vectors_are(folder: Path) -> None:
     (folder / VECTORS_FILE).write_bytes(b"")
     damaged = CliRunner().invoke(inspect_command, [str(folder)])
     assert damaged.exit_code == 0
-    assert "DAMAGED: vectors.faiss: the manifest says 25 bytes, got 0" in damaged.stdout
+    assert "vectors.faiss: UNUSABLE: the manifest says 25 bytes, got 0" in damaged.stdout
 
 
 def test_one_text_is_one_text(folder: Path) -> None:

@@ -25,7 +25,7 @@ LINES = ["title\tkind\tpopulation\tshare", "abc\tx\t12\t0.5", "bcd\ty\t\t0.0", "
 
 @pytest.fixture
 def summary(tmp_path: Path) -> BuildSummary:
-    return build(tmp_path, LINES, TOKENIZER)
+    return build(tmp_path, LINES, TOKENIZER, evidence=None)
 
 
 def weighted(summary: BuildSummary, column: str | None, format_version: int = 5) -> Path:
@@ -59,7 +59,7 @@ def test_an_index_without_weights_has_none(summary: BuildSummary) -> None:
 def test_weights_of_several_batches_and_integers_that_no_float_holds(tmp_path: Path) -> None:
     titles = range(ENTITY_BATCH_ROWS + 2)
     lines = ["title\tpopulation", f"0\t{2**63 - 1}", *(f"{n}\t{n % 7}" for n in titles[1:])]
-    weighted(build(tmp_path, lines, TOKENIZER), "population")
+    weighted(build(tmp_path, lines, TOKENIZER, evidence=None), "population")
     with Index.open(tmp_path / "it.index") as index:
         expected = [float(2**63) if title == "0" else int(title) % 7 for title in titles_of(index)]
         assert index.weights is not None
@@ -124,7 +124,7 @@ def test_an_index_whose_manifest_names_a_column_of_text_does_not_open(summary: B
 
 def test_verify_finds_what_can_be_no_weight(tmp_path: Path) -> None:
     lines = ["title\tdelta", "abc\t0.5", "bcd\t", "c\t-0.5"]
-    folder = weighted(build(tmp_path, lines, TOKENIZER), "delta")
+    folder = weighted(build(tmp_path, lines, TOKENIZER, evidence=None), "delta")
     (problem,) = verify(folder).problems
     assert (problem.file, problem.message) == (
         "entities.arrow",

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
     encoder = make_checkpoint(tmp_path_factory.mktemp("encoder"))
     wish = VectorWish(VectorMethod("encoder", str(encoder)))
-    return make_index(tmp_path_factory.mktemp("index"), tokenizer, vectors=wish)
+    return make_index(tmp_path_factory.mktemp("index"), tokenizer, vectors=wish, evidence=None)
 
 
 def in_a_thread_with_three(ask: object) -> int:

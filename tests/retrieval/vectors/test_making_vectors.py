@@ -55,7 +55,7 @@ TOKENIZER = character_tokenizer("".join(ROWS) + "abcdefghijklmnopqrstuvwxyz")
 
 def plain(folder: Path, lines: list[str]) -> Index:
     folder.mkdir(parents=True, exist_ok=True)
-    return Index.open(build(folder, [HEAD, *lines], TOKENIZER).index)
+    return Index.open(build(folder, [HEAD, *lines], TOKENIZER, evidence=None).index)
 
 
 def published(
@@ -63,7 +63,7 @@ def published(
 ) -> Index:
     """Build an index and put the vectors beside it that `make` writes."""
     folder.mkdir(parents=True)
-    summary = build(folder, [HEAD, *lines], TOKENIZER)
+    summary = build(folder, [HEAD, *lines], TOKENIZER, evidence=None)
     made = folder / "made"
     made.mkdir()
     with Index.open(summary.index) as index:
@@ -250,7 +250,7 @@ def restamped(
     assert index.vectors is not None
     vectors, entry = change(open_vectors(index, mapped=False), index.vectors)
     folder.mkdir()
-    summary = build(folder, [HEAD, *ROWS], TOKENIZER)
+    summary = build(folder, [HEAD, *ROWS], TOKENIZER, evidence=None)
     files = {
         VECTORS_FILE: vectors if isinstance(vectors, bytes) else faiss.serialize_index(vectors).tobytes(),
     }

@@ -23,7 +23,9 @@ from tests.checkpoints import END, make_index, train_tokenizer
 def shortlister(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> Shortlister:
     tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
     wish = VectorWish(trigrams)
-    return Shortlister.open(Index.open(make_index(tmp_path_factory.mktemp("i"), tokenizer, vectors=wish)))
+    return Shortlister.open(
+        Index.open(make_index(tmp_path_factory.mktemp("i"), tokenizer, vectors=wish, evidence=None))
+    )
 
 
 @pytest.mark.parametrize("query", ["\u0301", "\u200b\u200d", " \t ", "\x00"])

@@ -109,7 +109,7 @@ def test_an_update_of_an_old_version_chooses_the_effort_anew(
 
 
 def test_lexical_vectors_are_read_and_not_opened(tmp_path: Path) -> None:
-    summary = build(tmp_path, [HEAD, *ROWS[:9]], TOKENIZER)
+    summary = build(tmp_path, [HEAD, *ROWS[:9]], TOKENIZER, evidence=None)
     lexical = replace(ENTRY, method="lexical", source="")
     index = Index.open(with_vectors(summary, lexical))
     assert index.vectors == lexical

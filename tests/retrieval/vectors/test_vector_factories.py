@@ -84,7 +84,7 @@ def test_what_takes_no_filter_says_so_empty_and_full(wish: str) -> None:
         ("PQ8", "cannot search 'PQ8' under a filter: "),
         ("IDMap,IVF4,Flat", "cannot search 'IDMap,IVF4,Flat' under a filter: "),
         ("PQ8x10", "cannot train it on "),
-        ("PCA64,Flat", "cannot train it on "),
+        ("PCA128,Flat", "cannot train it on "),
     ],
 )
 def test_a_build_refuses_what_could_not_be_asked(tmp_path: Any, wish: str, reason: str) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgenret/v1/index_service.proto\x12\tgenret.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa3\x02\n\x05Index\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x10\n\x08num_rows\x18\x04 \x01(\x04\x12\x14\n\x0cnum_entities\x18\x05 \x01(\x04\x12\r\n\x05model\x18\x06 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x12\n\nis_default\x18\x08 \x01(\x08\x12-\n\tloaded_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x07\x63olumns\x18\n \x03(\x0b\x32\x11.genret.v1.Column\x12\x18\n\x10max_title_tokens\x18\x0b \x01(\r\x12#\n\x07vectors\x18\x0c \x01(\x0b\x32\x12.genret.v1.Vectors\"\x9a\x01\n\x07Vectors\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\ndimensions\x18\x03 \x01(\r\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x13\n\x06recall\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06usable\x18\x07 \x01(\x08\x12\x0f\n\x07problem\x18\x08 \x01(\tB\t\n\x07_recall\"$\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\"\x14\n\x12ListIndexesRequest\"8\n\x13ListIndexesResponse\x12!\n\x07indexes\x18\x01 \x03(\x0b\x32\x10.genret.v1.Index\"\x1f\n\x0fGetIndexRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"3\n\x10GetIndexResponse\x12\x1f\n\x05index\x18\x01 \x01(\x0b\x32\x10.genret.v1.Index\"1\n\x12ReloadIndexRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x87\x01\n\x13ReloadIndexResponse\x12\x1f\n\x05index\x18\x01 \x01(\x0b\x32\x10.genret.v1.Index\x12\x18\n\x10previous_version\x18\x02 \x01(\t\x12\x10\n\x08reloaded\x18\x03 \x01(\x08\x12\x0f\n\x07open_ms\x18\x04 \x01(\x01\x12\x12\n\nwarm_up_ms\x18\x05 \x01(\x01\x32\xef\x01\n\x0cIndexService\x12L\n\x0bListIndexes\x12\x1d.genret.v1.ListIndexesRequest\x1a\x1e.genret.v1.ListIndexesResponse\x12\x43\n\x08GetIndex\x12\x1a.genret.v1.GetIndexRequest\x1a\x1b.genret.v1.GetIndexResponse\x12L\n\x0bReloadIndex\x12\x1d.genret.v1.ReloadIndexRequest\x1a\x1e.genret.v1.ReloadIndexResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgenret/v1/index_service.proto\x12\tgenret.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x02\n\x05Index\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x10\n\x08num_rows\x18\x04 \x01(\x04\x12\x14\n\x0cnum_entities\x18\x05 \x01(\x04\x12\r\n\x05model\x18\x06 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x07 \x01(\t\x12\x12\n\nis_default\x18\x08 \x01(\x08\x12-\n\tloaded_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x07\x63olumns\x18\n \x03(\x0b\x32\x11.genret.v1.Column\x12\x18\n\x10max_title_tokens\x18\x0b \x01(\r\x12#\n\x07vectors\x18\x0c \x01(\x0b\x32\x12.genret.v1.Vectors\x12%\n\x08\x65vidence\x18\r \x03(\x0b\x32\x13.genret.v1.Evidence\x12#\n\x07ranking\x18\x0e \x01(\x0b\x32\x12.genret.v1.Ranking\"G\n\x08\x45vidence\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0f\n\x07problem\x18\x04 \x01(\t\"k\n\x07Ranking\x12\x0e\n\x06\x66itted\x18\x01 \x01(\x08\x12\x19\n\x11\x66itted_with_model\x18\x02 \x01(\x08\x12\x0f\n\x07queries\x18\x03 \x01(\t\x12\x13\n\x0bnum_queries\x18\x04 \x01(\x04\x12\x0f\n\x07problem\x18\x05 \x01(\t\"\x9a\x01\n\x07Vectors\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\ndimensions\x18\x03 \x01(\r\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x13\n\x06recall\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06usable\x18\x07 \x01(\x08\x12\x0f\n\x07problem\x18\x08 \x01(\tB\t\n\x07_recall\"$\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\"\x14\n\x12ListIndexesRequest\"8\n\x13ListIndexesResponse\x12!\n\x07indexes\x18\x01 \x03(\x0b\x32\x10.genret.v1.Index\"\x1f\n\x0fGetIndexRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"3\n\x10GetIndexResponse\x12\x1f\n\x05index\x18\x01 \x01(\x0b\x32\x10.genret.v1.Index\"1\n\x12ReloadIndexRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x87\x01\n\x13ReloadIndexResponse\x12\x1f\n\x05index\x18\x01 \x01(\x0b\x32\x10.genret.v1.Index\x12\x18\n\x10previous_version\x18\x02 \x01(\t\x12\x10\n\x08reloaded\x18\x03 \x01(\x08\x12\x0f\n\x07open_ms\x18\x04 \x01(\x01\x12\x12\n\nwarm_up_ms\x18\x05 \x01(\x01\x32\xef\x01\n\x0cIndexService\x12L\n\x0bListIndexes\x12\x1d.genret.v1.ListIndexesRequest\x1a\x1e.genret.v1.ListIndexesResponse\x12\x43\n\x08GetIndex\x12\x1a.genret.v1.GetIndexRequest\x1a\x1b.genret.v1.GetIndexResponse\x12L\n\x0bReloadIndex\x12\x1d.genret.v1.ReloadIndexRequest\x1a\x1e.genret.v1.ReloadIndexResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,23 +33,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'genret.v1.index_service_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INDEX']._serialized_start=78
-  _globals['_INDEX']._serialized_end=369
-  _globals['_VECTORS']._serialized_start=372
-  _globals['_VECTORS']._serialized_end=526
-  _globals['_COLUMN']._serialized_start=528
-  _globals['_COLUMN']._serialized_end=564
-  _globals['_LISTINDEXESREQUEST']._serialized_start=566
-  _globals['_LISTINDEXESREQUEST']._serialized_end=586
-  _globals['_LISTINDEXESRESPONSE']._serialized_start=588
-  _globals['_LISTINDEXESRESPONSE']._serialized_end=644
-  _globals['_GETINDEXREQUEST']._serialized_start=646
-  _globals['_GETINDEXREQUEST']._serialized_end=677
-  _globals['_GETINDEXRESPONSE']._serialized_start=679
-  _globals['_GETINDEXRESPONSE']._serialized_end=730
-  _globals['_RELOADINDEXREQUEST']._serialized_start=732
-  _globals['_RELOADINDEXREQUEST']._serialized_end=781
-  _globals['_RELOADINDEXRESPONSE']._serialized_start=784
-  _globals['_RELOADINDEXRESPONSE']._serialized_end=919
-  _globals['_INDEXSERVICE']._serialized_start=922
-  _globals['_INDEXSERVICE']._serialized_end=1161
+  _globals['_INDEX']._serialized_end=445
+  _globals['_EVIDENCE']._serialized_start=447
+  _globals['_EVIDENCE']._serialized_end=518
+  _globals['_RANKING']._serialized_start=520
+  _globals['_RANKING']._serialized_end=627
+  _globals['_VECTORS']._serialized_start=630
+  _globals['_VECTORS']._serialized_end=784
+  _globals['_COLUMN']._serialized_start=786
+  _globals['_COLUMN']._serialized_end=822
+  _globals['_LISTINDEXESREQUEST']._serialized_start=824
+  _globals['_LISTINDEXESREQUEST']._serialized_end=844
+  _globals['_LISTINDEXESRESPONSE']._serialized_start=846
+  _globals['_LISTINDEXESRESPONSE']._serialized_end=902
+  _globals['_GETINDEXREQUEST']._serialized_start=904
+  _globals['_GETINDEXREQUEST']._serialized_end=935
+  _globals['_GETINDEXRESPONSE']._serialized_start=937
+  _globals['_GETINDEXRESPONSE']._serialized_end=988
+  _globals['_RELOADINDEXREQUEST']._serialized_start=990
+  _globals['_RELOADINDEXREQUEST']._serialized_end=1039
+  _globals['_RELOADINDEXRESPONSE']._serialized_start=1042
+  _globals['_RELOADINDEXRESPONSE']._serialized_end=1177
+  _globals['_INDEXSERVICE']._serialized_start=1180
+  _globals['_INDEXSERVICE']._serialized_end=1419
 # @@protoc_insertion_point(module_scope)

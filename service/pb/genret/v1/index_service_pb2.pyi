@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Index(_message.Message):
-    __slots__ = ("name", "version", "digest", "num_rows", "num_entities", "model", "device", "is_default", "loaded_at", "columns", "max_title_tokens", "vectors")
+    __slots__ = ("name", "version", "digest", "num_rows", "num_entities", "model", "device", "is_default", "loaded_at", "columns", "max_title_tokens", "vectors", "evidence", "ranking")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,8 @@ class Index(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     MAX_TITLE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    RANKING_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     digest: str
@@ -35,7 +37,35 @@ class Index(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     max_title_tokens: int
     vectors: Vectors
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., num_rows: _Optional[int] = ..., num_entities: _Optional[int] = ..., model: _Optional[str] = ..., device: _Optional[str] = ..., is_default: bool = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., max_title_tokens: _Optional[int] = ..., vectors: _Optional[_Union[Vectors, _Mapping]] = ...) -> None: ...
+    evidence: _containers.RepeatedCompositeFieldContainer[Evidence]
+    ranking: Ranking
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., num_rows: _Optional[int] = ..., num_entities: _Optional[int] = ..., model: _Optional[str] = ..., device: _Optional[str] = ..., is_default: bool = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., max_title_tokens: _Optional[int] = ..., vectors: _Optional[_Union[Vectors, _Mapping]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., ranking: _Optional[_Union[Ranking, _Mapping]] = ...) -> None: ...
+
+class Evidence(_message.Message):
+    __slots__ = ("kind", "count", "bytes", "problem")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    count: int
+    bytes: int
+    problem: str
+    def __init__(self, kind: _Optional[str] = ..., count: _Optional[int] = ..., bytes: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class Ranking(_message.Message):
+    __slots__ = ("fitted", "fitted_with_model", "queries", "num_queries", "problem")
+    FITTED_FIELD_NUMBER: _ClassVar[int]
+    FITTED_WITH_MODEL_FIELD_NUMBER: _ClassVar[int]
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    NUM_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    fitted: bool
+    fitted_with_model: bool
+    queries: str
+    num_queries: int
+    problem: str
+    def __init__(self, fitted: bool = ..., fitted_with_model: bool = ..., queries: _Optional[str] = ..., num_queries: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Vectors(_message.Message):
     __slots__ = ("method", "kind", "dimensions", "count", "bytes", "recall", "usable", "problem")

@@ -178,7 +178,7 @@ class MetadataValue(_message.Message):
     def __init__(self, string_value: _Optional[str] = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bool_value: bool = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("rank", "entity_id", "title", "surface", "logprob", "probability", "metadata", "score", "similarity")
+    __slots__ = ("rank", "entity_id", "title", "surface", "logprob", "probability", "metadata", "score", "similarity", "shares")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +186,13 @@ class Candidate(_message.Message):
         key: str
         value: MetadataValue
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[MetadataValue, _Mapping]] = ...) -> None: ...
+    class SharesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     RANK_FIELD_NUMBER: _ClassVar[int]
     ENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +202,7 @@ class Candidate(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     SIMILARITY_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     entity_id: str
     title: str
@@ -204,7 +212,8 @@ class Candidate(_message.Message):
     metadata: _containers.MessageMap[str, MetadataValue]
     score: float
     similarity: float
-    def __init__(self, rank: _Optional[int] = ..., entity_id: _Optional[str] = ..., title: _Optional[str] = ..., surface: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ..., score: _Optional[float] = ..., similarity: _Optional[float] = ...) -> None: ...
+    shares: _containers.ScalarMap[str, float]
+    def __init__(self, rank: _Optional[int] = ..., entity_id: _Optional[str] = ..., title: _Optional[str] = ..., surface: _Optional[str] = ..., logprob: _Optional[float] = ..., probability: _Optional[float] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ..., score: _Optional[float] = ..., similarity: _Optional[float] = ..., shares: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_ms", "prefill_ms", "decode_ms", "total_ms", "shortlist_ms", "score_ms")
@@ -247,7 +256,7 @@ class IndexRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained", "kv_usage", "num_exact_nodes", "explanation", "num_scored", "shortlist_size")
+    __slots__ = ("candidates", "finish_reason", "method", "certified", "mass", "mass_stderr", "num_draws", "num_accepted", "num_steps", "seed", "timings", "index", "mass_lower_bound", "mass_upper_bound", "num_nodes", "abstained", "kv_usage", "num_exact_nodes", "explanation", "num_scored", "shortlist_size", "nothing_fits", "missing_evidence")
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +278,8 @@ class RetrieveResponse(_message.Message):
     EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     NUM_SCORED_FIELD_NUMBER: _ClassVar[int]
     SHORTLIST_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NOTHING_FITS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     finish_reason: FinishReason
     method: RetrievalMethod
@@ -290,7 +301,9 @@ class RetrieveResponse(_message.Message):
     explanation: Explanation
     num_scored: int
     shortlist_size: int
-    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ..., num_exact_nodes: _Optional[int] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ..., num_scored: _Optional[int] = ..., shortlist_size: _Optional[int] = ...) -> None: ...
+    nothing_fits: float
+    missing_evidence: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., method: _Optional[_Union[RetrievalMethod, str]] = ..., certified: bool = ..., mass: _Optional[float] = ..., mass_stderr: _Optional[float] = ..., num_draws: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_steps: _Optional[int] = ..., seed: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., index: _Optional[_Union[IndexRef, _Mapping]] = ..., mass_lower_bound: _Optional[float] = ..., mass_upper_bound: _Optional[float] = ..., num_nodes: _Optional[int] = ..., abstained: bool = ..., kv_usage: _Optional[_Union[KvUsage, _Mapping]] = ..., num_exact_nodes: _Optional[int] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ..., num_scored: _Optional[int] = ..., shortlist_size: _Optional[int] = ..., nothing_fits: _Optional[float] = ..., missing_evidence: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Explanation(_message.Message):
     __slots__ = ("nodes", "draws", "truncated")

@@ -1,0 +1,453 @@
+"""Builds and updates with evidence by words and letters: what is made, kept in step, dropped and told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from index_builder.build import BuildSummary, build_index
+from index_builder.cli import build_command
+from index_builder.config import BuildOptions
+from index_builder.evidence_wish import EvidenceChange, EvidenceWish, VectorChange, VectorWish
+from index_builder.past_queries import QueryFile
+from index_builder.rollback import roll_back
+from index_builder.update import UpdateRequest, UpdateSummary, update_index
+from index_builder.update_cli import update_command
+from retrieval.errors import IndexChecksumError, InputError
+from retrieval.evidence import field
+from retrieval.evidence.evidence import NAMES, TEXTS
+from retrieval.evidence.opening import open_evidence, open_field
+from retrieval.evidence.terms import Characters, fold_all
+from retrieval.index.cli import inspect_command, verify_command
+from retrieval.index.digests import digest_bytes
+from retrieval.index.layout import (
+    EVIDENCE_FILES,
+    NAMES_FILE,
+    QUERIES_FILE,
+    RANKING_FILE,
+    TEXTS_FILE,
+    VECTORS_FILE,
+)
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.ranking.rankings import NO_MODEL, Rankings
+from retrieval.vectors.embedder import VectorMethod
+from tests.index_builder.test_past_queries import stored
+from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
+from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors
+
+TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
+HEADER = "entity_id\ttitle\taliases\tdescription\tkind"
+LINES = [
+    HEADER,
+    "1\tabc\tcab|bad\tfirst one\tx",
+    "2\tabc\t\t\ty",
+    "3\tc\ta\tthird\t",
+    "4\tbcd\t\t\tz",
+]
+QUERY_LINES = ["query\tentity_id\tcount", "what is abc\t1\t3", "abc\t1\t1", "abc\t2\t2", "sea\t4\t1"]
+WORDS = ("river", "harbour", "mountain", "castle", "bridge", "garden", "museum", "station", "tower", "island")
+MANY = [
+    HEADER,
+    *(
+        f"n{i}\t{a} {b}\t\tof the {b} kind\t{a}"
+        for i, (a, b) in enumerate((a, b) for a in WORDS for b in WORDS if a != b)
+    ),
+]
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    return write_titles(tmp_path / "queries.tsv", QUERY_LINES)
+
+
+def wish(*files: Path, columns: tuple[str, ...] | None = None) -> EvidenceWish:
+    return EvidenceWish(columns, tuple(QueryFile(file) for file in files))
+
+
+def update(index: Path, lines: Sequence[str] = (), **request: Any) -> UpdateSummary:
+    add = (write_titles(index.with_name("more.tsv"), [HEADER, *lines]),) if lines else ()
+    return update_index(UpdateRequest(add=add, **request), TOKENIZER, BuildOptions(out=index))
+
+
+def files_of(index: Path, version: str) -> dict[str, bytes]:
+    folder = index / "versions" / version
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != "manifest.json"
+    }
+
+
+def ranking(index: Path) -> Rankings:
+    with Index.open(index) as opened:
+        return Rankings.read(opened)
+
+
+def test_a_build_makes_evidence_of_names_and_descriptions(tmp_path: Path) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER)
+    evidence = summary.manifest.evidence
+    assert evidence is not None
+    assert (evidence.names, evidence.columns, evidence.texts, evidence.queries) == (7, ("description",), 2, 0)
+    plain = build(tmp_path, LINES, TOKENIZER, name="plain.index", evidence=None)
+    without, files = version_files(plain), version_files(summary)
+    assert set(files) - set(without) == {NAMES_FILE, TEXTS_FILE}
+    assert all(files[name] == data for name, data in without.items() if name != "manifest.json")
+    assert plain.manifest.evidence is None
+    assert plain.manifest.history[-1].options["evidence"] == "none"
+    assert "evidence" not in summary.manifest.history[-1].options
+    facts = summary.to_json()["evidence"]
+    assert facts["columns"] == ["description"]
+    assert facts["kinds"]["names"] == {
+        "count": 7,
+        "bytes": len(files[NAMES_FILE]),
+        "bytes_per_title": len(files[NAMES_FILE]) / 4,
+    }
+    assert verify(summary.index).ok
+
+
+def test_how_many_characters_are_looked_at_at_once_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build(tmp_path, LINES, TOKENIZER)
+    monkeypatch.setattr(field, "_CHARACTERS", 5)
+    assert build(tmp_path, LINES, TOKENIZER, name="parts.index").version == whole.version
+
+
+def test_the_columns_asked_for_and_none(tmp_path: Path) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER, evidence=wish(columns=("kind", "description")))
+    assert summary.manifest.evidence is not None
+    evidence = summary.manifest.evidence
+    assert (evidence.columns, evidence.texts) == (("kind", "description"), 4)
+    bare = build(tmp_path, LINES, TOKENIZER, evidence=wish(columns=()))
+    assert bare.manifest.file(TEXTS_FILE) is None
+    with pytest.raises(InputError, match=r"evidence_columns: 'colour': there is no such column; .*'kind'"):
+        build(tmp_path, LINES, TOKENIZER, evidence=wish(columns=("colour",)))
+
+
+def test_the_fields_hold_the_words_of_all_names(tmp_path: Path) -> None:
+    """The postings against the terms of each name, taken one by one."""
+    summary = build(tmp_path, MANY, TOKENIZER)
+    with Index.open(summary.index) as index:
+        for kind, text_of in ((NAMES, lambda e: e.title), (TEXTS, lambda e: e.metadata["description"])):
+            opened = open_field(index, kind)
+            for number in range(0, index.num_entities, 7):
+                characters = Characters(fold_all([text_of(index.entity(number))]))
+                lookups = opened.look_up(characters.words().term, characters.letters().term)
+                assert number in opened.propose(lookups, 20, None)
+                assert opened.scores_of(lookups, opened.propose(lookups, 20, None)).min() > 0
+
+
+def test_a_ranking_is_fitted_to_the_catalogue_the_same_every_time(tmp_path: Path, queries: Path) -> None:
+    asked = write_titles(tmp_path / "asked.tsv", ["query\tentity_id", "old river\tn1", "the tower\tn9"])
+    one, other = (
+        build(tmp_path, MANY, TOKENIZER, name=name, evidence=wish(asked)) for name in ("a.index", "b.index")
+    )
+    assert one.version == other.version
+    assert version_files(one) == version_files(other)
+    fitted = ranking(one.index).fitted[NO_MODEL]
+    told = fitted.provenance
+    assert told is not None
+    assert (told.queries, told.kinds) == ("made from the catalogue", ("names", "texts", "queries"))
+    assert set(told.metrics) == {"hits@1 before", "hits@1 after"}
+    assert verify(one.index).ok
+
+
+def test_a_tiny_catalogue_goes_without_a_ranking(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", LINES)
+    TOKENIZER._markup.save(str(tmp_path / "tokenizer.json"))
+    arguments = [str(source), "--tokenizer", str(tmp_path / "tokenizer.json"), "--end-token", "</s>"]
+    result = CliRunner().invoke(build_command, arguments)
+    assert result.exit_code == 0, result.output
+    assert "4 entities are too few to fit a ranking to" in result.stderr
+    assert "evidence    7 names: " in result.stdout
+    assert ranking(tmp_path / "titles.index").fitted == {}
+
+
+def fresh(folder: Path, lines: Sequence[str], **options: Any) -> BuildSummary:
+    return build(folder, lines, TOKENIZER, name="fresh.index", **options)
+
+
+def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER, evidence=wish(queries))
+    assert stored(summary.index) == {
+        "1": [("what is abc", 3), ("abc", 1)],
+        "2": [("abc", 2)],
+        "4": [("sea", 1)],
+    }
+    more = write_titles(tmp_path / "asked.tsv", ["query\ttitle", "cc\tcc", "abc\tzz"])
+    updated = update(
+        summary.index,
+        ["1\tzz\tcab\tanother\tx", "5\tcc\t\t\tx"],
+        remove_ids=("2",),
+        evidence=EvidenceChange(queries=(QueryFile(more),)),
+    )
+    assert updated.fates.evidence == "made"
+    assert stored(summary.index) == {
+        "4": [("sea", 1)],
+        "5": [("cc", 1)],
+        "1": [("what is abc", 3), ("abc", 2)],
+    }
+    assert verify(summary.index).ok
+    after = write_titles(
+        tmp_path / "after.tsv",
+        ["query\tentity_id\tcount", "sea\t4\t1", "cc\t5\t1", "abc\t1\t2", "what is abc\t1\t3"],
+    )
+    lines = [HEADER, *LINES[3:], "1\tzz\tcab\tanother\tx", "5\tcc\t\t\tx"]
+    again = fresh(tmp_path, lines, evidence=wish(after))
+    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert updated.manifest.history[-1].options["queries"] == ["asked.tsv"]
+    assert "asked.tsv" in {source.name for source in updated.manifest.history[-1].sources}
+    roll_back(summary.index)
+    assert stored(summary.index)["2"] == [("abc", 2)]
+
+
+@given(data=st.data())
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_any_update_gives_the_evidence_of_a_fresh_build(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    title = st.sampled_from(["a", "ab", "abc", "b", "ba", "c"])
+    rows = st.dictionaries(st.sampled_from("123456789"), title, min_size=1, max_size=8)
+    before, more = data.draw(rows), data.draw(rows)
+    gone = data.draw(st.sets(st.sampled_from("123456789"))) - set(more)
+    asked = data.draw(st.dictionaries(st.sampled_from(sorted(before)), st.integers(1, 9)))
+
+    def lines(entities: dict[str, str]) -> list[str]:
+        return [f"{entity_id}\t{name}\t\t{name} {entity_id}\tx" for entity_id, name in entities.items()]
+
+    def asked_for(ids: set[str], name: str) -> EvidenceWish:
+        kept = [f"find {key}\t{key}\t{count}" for key, count in asked.items() if key in ids]
+        file = write_titles(folder / name, ["query\tentity_id\tcount", *kept])
+        return wish(file)
+
+    first = asked_for(set(before), "before.tsv")
+    summary = build(folder, [HEADER, *lines(before)], TOKENIZER, evidence=first)
+    updated = update(summary.index, lines(more), remove_ids=tuple(sorted(gone)), ignore_missing=True)
+    after = {key: name for key, name in {**before, **more}.items() if key not in gone}
+    again = fresh(folder, [HEADER, *lines(after)], evidence=asked_for(set(after), "after.tsv"))
+    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert verify(summary.index).ok
+
+
+def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
+    tmp_path: Path, queries: Path
+) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER, evidence=None)
+    plain = files_of(summary.index, summary.version)
+    absent = update(summary.index, remove_ids=("absent",), ignore_missing=True)
+    assert (absent.fates.evidence, absent.version) == ("absent", summary.version)
+    for change in (EvidenceChange(queries=(QueryFile(queries),)), EvidenceChange(drop_queries=True)):
+        with pytest.raises(InputError, match=r"queries: .* has no evidence; --evidence all makes it"):
+            update(summary.index, evidence=change)
+    added = update(summary.index, evidence=EvidenceChange(wish(queries)))
+    assert added.fates.evidence == "made"
+    with_it = files_of(summary.index, added.version)
+    assert {name: with_it[name] for name in plain} == plain
+    assert set(with_it) - set(plain) == {NAMES_FILE, TEXTS_FILE, QUERIES_FILE}
+    other = update(summary.index, evidence=EvidenceChange(wish(columns=("kind",))))
+    assert other.manifest.evidence is not None
+    assert (other.manifest.evidence.columns, other.manifest.evidence.queries) == (("kind",), 4)
+    anew = update(summary.index, evidence=EvidenceChange(wish(), drop_queries=True))
+    assert anew.manifest.evidence is not None
+    assert (anew.manifest.evidence.columns, anew.manifest.evidence.queries) == (("kind",), 0)
+    assert anew.manifest.file(QUERIES_FILE) is None
+    dropped = update(summary.index, evidence=EvidenceChange(drop=True))
+    assert (dropped.fates.evidence, dropped.manifest.evidence) == ("dropped", None)
+    assert files_of(summary.index, dropped.version) == plain
+    again = update(summary.index, evidence=EvidenceChange(drop=True))
+    assert (again.fates.evidence, again.version) == ("absent", dropped.version)
+
+
+def test_an_index_of_an_older_format_gets_evidence(tmp_path: Path) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER, evidence=None)
+    folder = summary.index / "versions" / summary.version
+    rename(summary.index, folder, replace(summary.manifest, format_version=5))
+    updated = update(summary.index, evidence=EvidenceChange(wish()))
+    assert (updated.manifest.format_version, updated.fates.evidence) == (6, "made")
+    again = fresh(tmp_path, LINES)
+    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+
+
+def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
+    summary = build(tmp_path, MANY, TOKENIZER)
+    fitted = ranking(summary.index)
+    tuned = fitted.with_one("some model", fitted.fitted[NO_MODEL])
+    folder = summary.index / "versions" / summary.version
+    put(summary, folder, RANKING_FILE, tuned.to_bytes())
+    kept = update(summary.index, ["x\tgrand hall\t\tof the hall kind\ty"], remove_ids=("n3",))
+    assert kept.fates.evidence == "carried over"
+    assert ranking(summary.index).to_bytes() == tuned.to_bytes()
+    arguments = [str(summary.index), "--evidence", "all", "--evidence-columns", ""]
+    result = CliRunner().invoke(update_command, arguments)
+    assert result.exit_code == 0, result.output
+    assert "models must be weighed again, with genret tune" in result.stderr
+    anew = ranking(summary.index)
+    assert set(anew.fitted) == {NO_MODEL}
+    assert anew.fitted[NO_MODEL].provenance is not None
+    assert anew.fitted[NO_MODEL].provenance.kinds == ("names",)
+    dropped = update(summary.index, evidence=EvidenceChange(drop=True))
+    assert dropped.manifest.file(RANKING_FILE) is None
+
+
+def put(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path:
+    """Put another file into a version, under a manifest that fits; return its directory."""
+    (folder / name).write_bytes(data)
+    files = tuple(
+        replace(entry, bytes=len(data), xxh3_128=digest_bytes(data)) if entry.name == name else entry
+        for entry in summary.manifest.files
+    )
+    return rename(summary.index, folder, replace(summary.manifest, files=files))
+
+
+def test_verify_finds_a_field_that_does_not_fit(tmp_path: Path, queries: Path) -> None:
+    lines = [line.replace("abc", "abd").replace("first", "other") for line in LINES]
+    more = write_titles(tmp_path / "more.tsv", ["query\tentity_id", *(f"q{i}\t1" for i in range(4))])
+    other = version_files(build(tmp_path, lines, TOKENIZER, name="other.index", evidence=wish(more)))
+    for name, message in (
+        (NAMES_FILE, "block 0 is not what the names of the entities give"),
+        (TEXTS_FILE, "block 0 is not what the texts of the entities give"),
+        (QUERIES_FILE, None),  # any queries will do: they are kept nowhere else
+    ):
+        copy = build(tmp_path, LINES, TOKENIZER, name=f"{name}.index", evidence=wish(queries))
+        changed = put(copy, copy.index / "versions" / copy.version, name, other[name])
+        found = [(problem.file, problem.message) for problem in verify(changed).problems]
+        assert found == ([] if message is None else [(name, message)])
+
+
+def test_verify_finds_what_is_no_ranking(tmp_path: Path) -> None:
+    summary = build(tmp_path, MANY, TOKENIZER)
+    folder = summary.index / "versions" / summary.version
+    broken = put(summary, folder, RANKING_FILE, b'{"format_version": 1, "rankings": {"": {}}}')
+    (problem,) = verify(broken).problems
+    assert problem.file == RANKING_FILE
+    result = CliRunner().invoke(verify_command, [str(summary.index)])
+    assert "a ranking is fitted with: genret tune INDEX" in result.stderr
+    facts = json.loads(CliRunner().invoke(inspect_command, [str(summary.index), "--json"]).stdout)
+    assert "problem" in facts["ranking"][0]
+
+
+@pytest.mark.parametrize("name", [NAMES_FILE, TEXTS_FILE, QUERIES_FILE, RANKING_FILE])
+def test_a_damaged_file_costs_that_evidence_alone(tmp_path: Path, name: str) -> None:
+    asked = write_titles(tmp_path / "asked.tsv", ["query\tentity_id", "river\tn1", "tower\tn2"])
+    summary = build(tmp_path, MANY, TOKENIZER, evidence=wish(asked))
+    file = summary.index / "versions" / summary.version / name
+    sound = file.read_bytes()
+    random = Random(0)
+    for at in [0, len(sound) - 1, *(random.randrange(len(sound)) for _ in range(5))]:
+        file.write_bytes(sound[:at] + bytes([sound[at] ^ 0x41]) + sound[at + 1 :])
+        assert [problem.file for problem in verify(summary.index).problems] == [name]
+    with Index.open(summary.index) as index:
+        assert set(index.evidence_problems) == {name}
+        evidence = open_evidence(index)
+        kinds = {"names", "texts", "queries"} - {name.removesuffix(".arrow")}
+        assert set(evidence.kinds) == kinds
+        (asked_one,) = evidence.ask(["river castle"])
+        assert len(evidence.propose(asked_one, 5))
+    text = CliRunner().invoke(inspect_command, [str(summary.index)]).stdout
+    assert name in text
+    if name == QUERIES_FILE:
+        with pytest.raises(IndexChecksumError, match=r"queries\.arrow: .*--queries none drops them"):
+            update(summary.index, remove_ids=("n1",))
+        change = EvidenceChange(drop_queries=True)
+        assert update(summary.index, remove_ids=("n1",), evidence=change).manifest.file(name) is None
+    else:
+        update(summary.index, remove_ids=("n1",))
+    assert verify(summary.index).ok
+
+
+def test_what_inspect_says(tmp_path: Path, queries: Path) -> None:
+    asked = write_titles(tmp_path / "asked.tsv", ["query\tentity_id", "river\tn1", "tower\tn2"])
+    summary = build(tmp_path, MANY, TOKENIZER, evidence=wish(asked))
+    text = CliRunner().invoke(inspect_command, [str(summary.index)]).stdout
+    assert "  evidence    90 names: " in text
+    assert "              90 entities with texts of description: " in text
+    assert "              2 past queries: " in text
+    assert "  ranking     without a model: " in text
+    assert "hits@1 before" in text
+    facts = json.loads(CliRunner().invoke(inspect_command, [str(summary.index), "--json"]).stdout)
+    (told,) = facts["ranking"]
+    assert told["model"] == ""
+    assert told["provenance"]["num_queries"] > 0
+    assert "words" in told["weights"]["names"]
+    assert facts["evidence"]["kinds"]["queries"]["count"] == 2
+    plain = build(tmp_path, LINES, TOKENIZER, name="plain.index", evidence=None)
+    facts = json.loads(CliRunner().invoke(inspect_command, [str(plain.index), "--json"]).stdout)
+    assert (facts["evidence"], facts["ranking"]) == (None, None)
+    assert "evidence" not in CliRunner().invoke(inspect_command, [str(plain.index)]).stdout
+
+
+def test_a_dry_run_of_an_update_says_what_would_become_of_it(tmp_path: Path) -> None:
+    index = build(tmp_path, LINES, TOKENIZER).index
+    for change, lines, fate in (
+        (EvidenceChange(), ["5\tcc\t\t\tx"], "carried over"),
+        (EvidenceChange(wish()), [], "made"),
+        (EvidenceChange(drop=True), [], "dropped"),
+    ):
+        planned = update(index, lines, evidence=change, dry_run=True)
+        assert (planned.fates.evidence, planned.version) == (fate, planned.parent)
+    result = CliRunner().invoke(update_command, [str(index), "--evidence", "none", "--dry-run"])
+    assert "evidence would be dropped" in result.stdout
+
+
+def test_a_change_is_one_thing_or_the_other(queries: Path) -> None:
+    for change in ({"wish": wish()}, {"queries": (QueryFile(queries),)}):
+        with pytest.raises(InputError, match="evidence: expected evidence to make or to keep, or none"):
+            EvidenceChange(drop=True, **change)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"nothing to do: .*evidence"):
+        UpdateRequest(evidence=EvidenceChange())
+
+
+def test_vectors_by_a_method_of_before_are_dropped_and_told(tmp_path: Path) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER)
+    folder = with_vectors(summary, ENTRY, FILES)
+    assert ENTRY.method == "lexical"
+    report = verify(folder)
+    assert report.ok
+    assert "made by lexical, which this version no longer has" in report.notes[0]
+    text = CliRunner().invoke(inspect_command, [str(summary.index)]).stdout
+    assert "made by lexical, which this version no longer has; make new ones with: genret update" in text
+    result = CliRunner().invoke(update_command, [str(summary.index), "--remove-id", "2"])
+    assert result.exit_code == 0, result.output
+    assert "the vectors are dropped: made by lexical" in result.stderr
+    with Index.open(summary.index) as index:
+        assert index.vectors is None
+        assert index.manifest.file(VECTORS_FILE) is None
+        assert {file.name for file in index.manifest.files} & set(EVIDENCE_FILES) == {NAMES_FILE, TEXTS_FILE}
+
+
+def test_vectors_are_weighed_too(tmp_path: Path, trigrams: VectorMethod) -> None:
+    pytest.importorskip("faiss", reason="needs the extra vectors")
+    summary = build(tmp_path, MANY, TOKENIZER)
+    before = ranking(summary.index).fitted[NO_MODEL]
+    update(summary.index, vectors=VectorChange(VectorWish(trigrams)))
+    after = ranking(summary.index).fitted[NO_MODEL]
+    assert before.provenance is not None
+    assert after.provenance is not None
+    assert before.provenance.kinds == ("names", "texts")
+    assert after.provenance.kinds == ("names", "texts", "vectors")
+    built = fresh(tmp_path, MANY, vectors=VectorWish(trigrams))
+    assert ranking(built.index).to_bytes() == ranking(summary.index).to_bytes()
+
+
+def test_a_file_of_queries_that_changes_nothing_else_is_merged(tmp_path: Path, queries: Path) -> None:
+    summary = build(tmp_path, LINES, TOKENIZER, evidence=wish(queries))
+    update(summary.index, evidence=EvidenceChange(queries=(QueryFile(queries),)))
+    assert stored(summary.index)["1"] == [("what is abc", 6), ("abc", 2)]
+    source = write_titles(tmp_path / "titles.tsv", LINES)
+    once = build_index(source, TOKENIZER, BuildOptions(tmp_path / "b.index", evidence=wish(queries, queries)))
+    assert stored(once.index) == stored(summary.index)

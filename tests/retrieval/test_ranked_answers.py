@@ -1,0 +1,592 @@
+"""`auto` by the ranking of an index, against its parts: evidence, decoder, P(e | q) enumerated, ranking."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.cancellation import CancelToken
+from decoding.errors import DecodingCancelledError
+from index_builder.evidence_wish import EvidenceWish, VectorWish
+from index_builder.past_queries import QueryFile
+from retrieval import RetrievalResult, Retriever, RetrieveRequest
+from retrieval.decoded import Decoded
+from retrieval.errors import IndexChecksumError, ModelError
+from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, Asked
+from retrieval.filters.entity_filter import EntityFilter
+from retrieval.index.manifest import Manifest
+from retrieval.index.reader import Index
+from retrieval.ranking.model import MODEL_LOGPROB, Ranked
+from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.rankings import NO_MODEL, Rankings
+from retrieval.sources.columns import ColumnMapping
+from retrieval.text import TextTokenizer
+from retrieval.types import KvShare, Timings
+from retrieval.vectors.embedder import VectorMethod
+from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_index, train_tokenizer
+from tests.entity_oracle import EntityOracle
+from tests.fakes import TableModel, likely_titles
+from tests.trigram_encoder import TrigramEncoder
+from tests.vector_fixtures import rename
+
+CONFIG = checkpoint_config()
+WORDS = [
+    "Nile",
+    "Paris",
+    "Ham",
+    "Mercury",
+    "Amazon",
+    "river",
+    "of",
+    "Light",
+    "Texas",
+    "planet",
+    "Curie",
+    "Hill",
+]
+NUM_ENTITIES = 120  # more than are scored without being proposed
+QUESTIONS = ("nile river", "mercury planett", "who wrote Light of Paris", "texas", "zzz", "ham of light hill")
+FILES = {
+    "names": "names.arrow",
+    "texts": "texts.arrow",
+    "queries": "queries.arrow",
+    "vectors": "vectors.faiss",
+    "ranking": "ranking.json",
+}
+
+
+def catalogue(seed: int = 0) -> str:
+    draw = random.Random(seed)
+
+    def text(least: int, most: int) -> str:
+        return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
+
+    lines = ["entity_id\ttitle\taliases\tdescription\tkind\tfame"]
+    for number in range(NUM_ENTITIES):
+        aliases = "|".join(text(1, 3) for _ in range(draw.randint(0, 2)))
+        fame = draw.choice([1, 3, 20, 100])
+        lines.append(
+            f"E{number}\t{text(1, 3)} {number % 17}\t{aliases}\t{text(2, 7)}\t{'ab'[number % 2]}\t{fame}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+TEXT = catalogue()
+TOKENIZER = TextTokenizer(train_tokenizer([TEXT, CATALOGUE]), END, "tiny")
+PAST = (
+    "query\tentity_id\tcount\n"
+    "nile river\tE3\t5\nthe nile\tE3\t1\ntexas\tE9\t2\ntexas\tE40\t6\nlight on a hill\tE77\t1\n"
+)
+
+
+class Setting:
+    """A retriever over an index with evidence, with the parts of its answers.
+
+    Args:
+        folder: The index.
+        has_fit: Whether its own ranking is used, rather than the library's weights.
+    """
+
+    def __init__(self, folder: Path, has_fit: bool = True) -> None:
+        self.folder = folder
+        self.index = Index.open(folder)
+        self.model: TableModel = likely_titles(self.index, seed=3, boost=4.0)
+        self.ranker = Ranker.open(self.index, fingerprint=lambda: "never weighed")
+        if not has_fit:
+            ranking, alone = (Rankings().of(name)[0] for name in ("never weighed", NO_MODEL))
+            self.ranker = Ranker(self.ranker.evidence, ranking, alone)
+        self.retriever = Retriever(
+            self.index, self.model, TOKENIZER, CONFIG, ranker=self.ranker, is_named=False
+        )
+        self.rows = lru_cache(self._rows)
+
+    def _rows(self, query: str) -> dict[int, float]:
+        prompt = CONFIG.prompt(None).encode(TOKENIZER, query)
+        return {
+            r: self.model.logprob(prompt, self.index.row_token_ids(r)) for r in range(self.index.num_rows)
+        }
+
+    def allowed(self, request: RetrieveRequest) -> EntityFilter | None:
+        return self.retriever.filters._maker.make(request.restriction)
+
+    def oracle(self, request: RetrieveRequest) -> EntityOracle:
+        made = self.allowed(request)
+        numbers = None if made is None else set(np.flatnonzero(made.allowed).tolist())
+        return EntityOracle(self.index, self.rows(request.query), numbers)
+
+    def asked(self, request: RetrieveRequest) -> Asked:
+        (asked,) = self.ranker.evidence.ask([request.evidence_text])
+        return asked
+
+    def found(self, request: RetrieveRequest) -> list[int]:
+        """Return what any evidence proposes, or all entities that are allowed where they are few."""
+        made = self.allowed(request)
+        allowed = np.ones(NUM_ENTITIES, np.bool_) if made is None else made.allowed
+        if allowed.sum() <= (request.shortlist_size or 100):
+            return np.flatnonzero(allowed).tolist()
+        found: list[int] = self.ranker.evidence.propose(
+            self.asked(request), max(request.proposals, 50), allowed
+        ).tolist()
+        return found
+
+    def features(self, request: RetrieveRequest, entities: Sequence[int]) -> np.ndarray[Any, Any]:
+        """Return features; shares in past queries are those among all that the evidence finds."""
+        asked, known = self.asked(request), self.found(request)
+        others = [number for number in entities if number not in known]
+        rows: dict[int, np.ndarray[Any, Any]] = {}
+        for part in (known, others):
+            table = self.ranker.evidence.features(asked, np.array(part, np.int64))
+            rows.update(zip(part, table.astype(np.float64), strict=True))
+        return np.array([rows[number] for number in entities]).reshape(len(entities), -1)
+
+    def proposed(self, request: RetrieveRequest) -> list[int]:
+        """Return the best entities by evidence alone, of all that any of it proposes."""
+        found = self.found(request)
+        scores = dict(
+            zip(found, (self.features(request, found) @ self.ranker.alone.weights).tolist(), strict=True)
+        )
+        return sorted(scores, key=lambda number: (-scores[number], number))[: request.proposals]
+
+    def scored(self, request: RetrieveRequest, decoded: Decoded) -> list[int]:
+        """Return the entities proposed and decoded that are best by evidence and what the decoder found."""
+        every = list(dict.fromkeys([*self.proposed(request), *decoded.entities]))
+        worst = min(decoded.logprobs.values())
+        found = [max(decoded.logprobs.get(entity, worst), -40.0) for entity in every]
+        weights = self.ranker.ranking.weights
+        scores = self.features(request, every) @ weights + weights[MODEL_LOGPROB] * np.array(found)
+        order = sorted(range(len(every)), key=lambda i: -scores[i])
+        return [every[i] for i in order[: max(request.k, request.shortlist_size or 12)]]
+
+    def ranked(self, request: RetrieveRequest, entities: Sequence[int]) -> Ranked:
+        """Return what the ranking says of entities, given log P(e | q) from an enumeration of their forms."""
+        oracle = self.oracle(request)
+        features = self.features(request, entities)
+        return self.ranker.ranking.rank(features, [oracle.logprob(number) for number in entities])
+
+    def answer(self, *requests: RetrieveRequest) -> list[RetrievalResult]:
+        replies = self.retriever.retrieve_batch(requests)
+        assert all(isinstance(reply, RetrievalResult) for reply in replies), replies
+        return [reply for reply in replies if isinstance(reply, RetrievalResult)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> Path:
+    place = tmp_path_factory.mktemp("ranked")
+    (place / "past.tsv").write_text(PAST, encoding="utf-8")
+    return make_index(
+        place,
+        TOKENIZER,
+        TEXT,
+        rendering=CONFIG.rendering,
+        mapping=ColumnMapping(weight="fame"),
+        evidence=EvidenceWish(queries=(QueryFile(place / "past.tsv"),)),
+        vectors=VectorWish(trigrams),
+    )
+
+
+@pytest.fixture(scope="module")
+def setting(folder: Path) -> Setting:
+    return Setting(folder)
+
+
+@pytest.fixture(scope="module")
+def decoded() -> Iterator[list[Decoded]]:
+    """What decoders found, of every query since the list was cleared."""
+    found: list[Decoded] = []
+
+    def recording(decode: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        def run(*args: Any) -> list[Any]:
+            outcomes = decode(*args)
+            found.extend(outcome for outcome in outcomes if isinstance(outcome, Decoded))
+            return outcomes
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("decode_by_beam", "decode_by_disc"):
+            place = f"retrieval.batch_answerer.{name}"
+            patch.setattr(
+                place, recording(getattr(__import__("retrieval.batch_answerer").batch_answerer, name))
+            )
+        yield found
+
+
+def without_costs(result: RetrievalResult) -> RetrievalResult:
+    return replace(result, timings=Timings(), kv=KvShare(), num_steps=0)
+
+
+def check_ranked(
+    setting: Setting, request: RetrieveRequest, result: RetrievalResult, entities: Sequence[int]
+) -> None:
+    """Fail unless an answer lists the best of some entities as the ranking says."""
+    oracle = setting.oracle(request)
+    possible = [number for number in entities if oracle.logprob(number) > -math.inf]
+    ranked = setting.ranked(request, possible)
+    place = {number: i for i, number in enumerate(possible)}
+    listed = oracle.numbers(result.candidates)
+    assert len(listed) == len(set(listed)) == min(request.k, len(possible))
+    assert result.nothing_fits == pytest.approx(ranked.nothing, abs=1e-3)
+    for number, found in zip(listed, result.candidates, strict=True):
+        at = place[number]
+        assert found.logprob == pytest.approx(oracle.logprob(number), abs=1e-4)
+        assert found.surface == oracle.surface(number)
+        assert found.score == pytest.approx(ranked.scores[at], abs=1e-3)
+        assert found.probability == pytest.approx(ranked.probabilities[at], rel=2e-3, abs=1e-9)
+        told = dict(zip(KINDS, ranked.shares[at].tolist(), strict=True))
+        assert found.shares == pytest.approx({k: share for k, share in told.items() if share}, abs=1e-3)
+        assert sum(found.shares.values()) == pytest.approx(found.score, abs=1e-6)
+        sizes = [abs(share) for share in found.shares.values()]
+        assert sizes == sorted(sizes, reverse=True)
+        assert all(sizes)
+    scores = [found.score for found in result.candidates]
+    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx(sorted(ranked.scores, reverse=True)[: request.k], abs=1e-3)
+    if request.k >= len(possible):
+        total = sum(found.probability or 0.0 for found in result.candidates)
+        assert total + (result.nothing_fits or 0.0) == pytest.approx(1.0)
+    assert result.num_scored == len({rank for number in entities for rank in oracle.forms(number)})
+    assert (result.method, result.certified) == ("auto", None)
+
+
+ALLOWED = st.none() | st.sampled_from(
+    [(), ("E3",), tuple(f"E{n}" for n in range(0, NUM_ENTITIES, 7)), tuple(f"E{n}" for n in range(110))]
+)
+REQUESTS: dict[str, Any] = {
+    "query": st.sampled_from(QUESTIONS),
+    "k": st.integers(1, 200),
+    "shortlist_size": st.none() | st.integers(1, 150),
+    "shortlist_query": st.none() | st.sampled_from(QUESTIONS),
+    "beam_size": st.none() | st.integers(1, 12),
+    "decoder": st.none() | st.sampled_from(["beam", "disc"]),
+    "filter": st.none() | st.sampled_from(["kind = 'a'", "fame > 50"]),
+    "allow_ids": ALLOWED,
+    "deny_ids": st.sampled_from([(), ("E3", "E9", "E40")]),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(fields=st.fixed_dictionaries(REQUESTS))
+def test_candidates_are_the_evidences_best_and_the_decoders_in_the_order_of_the_ranking(
+    setting: Setting, decoded: list[Decoded], fields: dict[str, Any]
+) -> None:
+    request = RetrieveRequest(**fields, seed=5, num_samples=8)
+    allowed = setting.oracle(request).entities
+    decoded.clear()
+    (result,) = setting.answer(request)
+    assert result.missing_evidence == ()
+    if not allowed:
+        assert (result.candidates, result.num_scored) == ((), 0)
+        return
+    if len(allowed) <= (request.shortlist_size or 100):
+        entities = allowed
+        assert not decoded
+        assert result.shortlist_size == len(allowed)
+    else:
+        entities = setting.scored(request, decoded[0])
+        assert result.shortlist_size == len(setting.proposed(request))
+    check_ranked(setting, request, result, entities)
+    (whole,) = setting.answer(
+        replace(request, method="shortlist", decoder=None, k=1000, shortlist_size=2000, beam_size=None)
+    )
+    exact = {c.entity_id: c for c in whole.candidates}
+    for candidate in result.candidates:
+        same = exact[candidate.entity_id]
+        assert candidate.logprob == pytest.approx(same.logprob, abs=1e-5)
+        assert candidate.similarity == pytest.approx(same.similarity, abs=1e-6)
+        assert (candidate.title, candidate.surface, candidate.metadata) == (
+            same.title,
+            same.surface,
+            same.metadata,
+        )
+    assert len(exact) == len(allowed)
+
+
+def test_the_share_in_past_queries_is_that_among_all_that_the_evidence_finds(
+    folder: Path, decoded: list[Decoded]
+) -> None:
+    setting = Setting(folder, has_fit=False)
+    ids = dict(zip(("E9", "E40"), setting.index.entities.numbers(["E9", "E40"]).tolist(), strict=True))
+    decoded.clear()
+    places = [setting.proposed(RetrieveRequest("texas", shortlist_size=99)).index(n) for n in ids.values()]
+    # One of the two is proposed, and the other one is left to the decoder.
+    request = RetrieveRequest("texas", k=200, shortlist_size=max(places), beam_size=400)
+    (result,) = setting.answer(request)
+    assert set(ids.values()) <= {*setting.proposed(request), *decoded[0].entities}
+    same = setting.features(request, list(ids.values()))[:, FEATURE_NUMBER["queries.same"]]
+    assert same.tolist() == [0.25, 0.75]
+    check_ranked(setting, request, result, setting.scored(request, decoded[0]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(query=st.sampled_from(QUESTIONS), size=st.integers(1, 119), k=st.integers(1, 130))
+def test_a_shortlist_is_the_evidences_best_by_log_probability(
+    setting: Setting, query: str, size: int, k: int
+) -> None:
+    request = RetrieveRequest(query, k=k, method="shortlist", shortlist_size=size)
+    (result,) = setting.answer(request)
+    oracle = setting.oracle(request)
+    proposed = setting.proposed(request)
+    best = sorted(proposed, key=lambda number: -oracle.logprob(number))[:k]
+    found = oracle.numbers(result.candidates)
+    assert [oracle.logprob(n) for n in found] == pytest.approx([oracle.logprob(n) for n in best], abs=1e-4)
+    assert set(found) <= set(proposed)
+    assert all(c.score == c.logprob and not c.shares for c in result.candidates)
+    assert (result.nothing_fits, result.certified, result.shortlist_size) == (None, None, len(proposed))
+    mass = oracle.mass({rank for number in proposed for rank in oracle.forms(number)})
+    for candidate in result.candidates:
+        assert candidate.probability == pytest.approx(math.exp(candidate.logprob) / mass, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [4, 200])
+@pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"adaptive": True}, {"min_mass": 1.0}])
+def test_the_order_changes_nothing_of_what_disc_says(
+    setting: Setting, options: dict[str, Any], size: int
+) -> None:
+    request = RetrieveRequest(
+        "texas", k=130, decoder="disc", seed=7, num_samples=8, shortlist_size=size, **options
+    )
+    ranked, ordered = setting.answer(request, replace(request, vector_weight=0.0))
+    assert ranked.abstained == (options.get("min_mass") == 1.0) == (not ranked.candidates)
+    own = {"candidates": (), "certified": None, "nothing_fits": None}
+    assert replace(without_costs(ranked), **own) == replace(without_costs(ordered), **own)
+    assert {c.entity_id for c in ranked.candidates} == {c.entity_id for c in ordered.candidates}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"exact": True},
+        {"aggregate": "sum"},
+        {"aggregate": "max"},
+        {"length_penalty": 0.7},
+        {"vector_weight": 0.0},
+        {"vector_weight": 4.0},
+    ],
+)
+@pytest.mark.parametrize("size", [5, 200])
+def test_a_request_with_an_order_of_its_own_gets_that(
+    setting: Setting, options: dict[str, Any], size: int
+) -> None:
+    request = RetrieveRequest("nile river", k=30, shortlist_size=size, beam_size=400, **options)
+    (result,) = setting.answer(request)
+    oracle, told = setting.oracle(request), setting.oracle(request).numbers(result.candidates)
+    weight = options.get("vector_weight", 0.0)
+    if size == 200 or not weight:
+        assert result.certified is True
+    else:
+        assert result.certified is False
+    if not weight:
+        order = {"aggregate": request.aggregation, "length_penalty": request.length_penalty}
+        oracle.assert_is_ranking(told, 30, **order, tolerance=1e-4)
+    else:
+        for candidate in result.candidates:
+            assert candidate.similarity is not None
+            assert candidate.score == pytest.approx(
+                candidate.logprob + weight * candidate.similarity, abs=1e-5
+            )
+    assert result.nothing_fits is None
+    assert not any(candidate.shares for candidate in result.candidates)
+
+
+@pytest.mark.parametrize("decoder", ["beam", "disc"])
+@pytest.mark.parametrize("size", [3, 200])
+def test_an_explanation_has_the_ranks_of_the_ranked_list(setting: Setting, decoder: str, size: int) -> None:
+    request = RetrieveRequest("mercury planett", decoder=decoder, seed=1, num_samples=4, shortlist_size=size)
+    plain, explained = setting.answer(request, replace(request, explain=True))
+    assert explained.explanation is not None
+    assert replace(
+        without_costs(explained), explanation=None, num_nodes=plain.num_nodes, num_draws=0
+    ) == replace(without_costs(plain), num_draws=0)
+    ranks = {n.candidate_rank for n in explained.explanation.nodes if n.candidate_rank is not None}
+    assert ranks
+    assert ranks <= set(range(1, len(explained.candidates) + 1))
+    texts = {}
+    for node in explained.explanation.nodes:
+        texts[len(texts)] = "" if node.parent is None else texts[node.parent] + node.text
+        if node.candidate_rank is not None:
+            named = explained.candidates[node.candidate_rank - 1]
+            entity = setting.index.entity_by_id(named.entity_id)
+            assert entity is not None
+            assert texts[len(texts) - 1].removesuffix(END).strip() in (entity.title, *entity.aliases)
+
+
+def mixed_requests() -> list[RetrieveRequest]:
+    options: list[dict[str, Any]] = [
+        {},
+        {"method": "shortlist", "shortlist_size": 3},
+        {"shortlist_size": 4, "k": 3},
+        {"method": "beam"},
+        {"method": "disc", "seed": 3},
+        {"decoder": "disc", "seed": 3, "shortlist_size": 2},
+        {"exact": True},
+        {"vector_weight": 2.0, "shortlist_size": 2},
+        {"filter": "kind = 'a'"},
+        {"shortlist_size": 5, "filter": "fame > 50"},
+        {"allow_ids": ()},
+        {"shortlist_query": "texas", "prompt": "mention"},
+        {"explain": True},
+    ]
+    return [RetrieveRequest(QUESTIONS[n % 6], **fields) for n, fields in enumerate(options)]
+
+
+def test_a_mixed_batch_answers_each_as_if_alone(setting: Setting) -> None:
+    requests = mixed_requests()
+    together = setting.answer(*requests)
+    for request, reply in zip(requests, together, strict=True):
+        (alone,) = setting.answer(request)
+        assert without_costs(alone) == without_costs(reply)
+
+
+def test_who_has_left_gets_no_answer_and_the_others_do(setting: Setting) -> None:
+    requests = [RetrieveRequest(query) for query in QUESTIONS[:3]]
+    token = CancelToken()
+    token.cancel()
+    replies = setting.retriever.retrieve_batch(requests, [None, token, None])
+    assert isinstance(replies[1], DecodingCancelledError)
+    for place in (0, 2):
+        reply = replies[place]
+        assert isinstance(reply, RetrievalResult)
+        assert without_costs(reply) == without_costs(setting.answer(requests[place])[0])
+
+
+def damaged(folder: Path, place: Path, kinds: Sequence[str]) -> Path:
+    """Return a copy of an index in which the files of some evidence differ from the manifest."""
+    copy = place / "damaged"
+    shutil.copytree(folder, copy)
+    for kind in kinds:
+        (file,) = (copy / "versions").glob(f"*/{FILES[kind]}")
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 255
+        file.chmod(0o644)
+        file.write_bytes(content)
+    return copy
+
+
+@pytest.mark.parametrize(
+    "kinds", [["names"], ["texts"], ["queries"], ["vectors"], ["ranking"], ["names", "ranking", "vectors"]]
+)
+def test_an_answer_goes_without_evidence_that_is_damaged(
+    folder: Path, tmp_path: Path, decoded: list[Decoded], kinds: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting(damaged(folder, tmp_path, kinds))
+    assert sorted(setting.ranker.problems) == sorted(kinds)
+    assert len(caplog.records) == len(kinds)
+    for problem in setting.ranker.problems.values():
+        assert isinstance(problem, IndexChecksumError)
+    request = RetrieveRequest("texas", k=200)
+    decoded.clear()
+    (result,) = setting.answer(request)
+    assert result.missing_evidence == tuple(sorted(kinds))
+    for candidate in result.candidates:
+        assert not set(candidate.shares) & set(kinds)
+        assert (candidate.similarity is None) == ("vectors" in kinds)
+    check_ranked(setting, request, result, setting.scored(request, decoded[0]))
+    (listed,) = setting.answer(replace(request, method="shortlist", shortlist_size=9))
+    assert listed.missing_evidence == tuple(sorted(kinds))
+    assert len(listed.candidates) == 9
+
+
+def test_without_any_evidence_left_auto_is_its_decoder(
+    setting: Setting, folder: Path, tmp_path: Path
+) -> None:
+    broken = Setting(damaged(folder, tmp_path, ["names", "texts", "queries", "vectors"]))
+    asked = [RetrieveRequest("texas", k=4), RetrieveRequest("texas", k=4, decoder="disc", seed=2)]
+    missing = ("names", "queries", "texts", "vectors")
+    for request, result in zip(asked, broken.answer(*asked), strict=True):
+        (alone,) = setting.answer(replace(request, method=request.decoding, decoder=None))
+        assert replace(without_costs(result), missing_evidence=()) == without_costs(alone)
+        assert result.missing_evidence == missing
+    (few,) = broken.answer(RetrieveRequest("texas", filter="fame > 50"))
+    assert (few.method, few.certified, few.nothing_fits, few.missing_evidence) == (
+        "auto",
+        True,
+        None,
+        missing,
+    )
+    with pytest.raises(IndexChecksumError):
+        broken.retriever.retrieve("texas", method="shortlist")
+    (beam,) = broken.answer(RetrieveRequest("texas", method="beam"))
+    assert beam.missing_evidence == ()
+
+
+def test_a_query_that_the_encoder_fails_for_is_answered_by_the_other_evidence(
+    setting: Setting,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    decoded: list[Decoded],
+) -> None:
+    sound = [RetrieveRequest("nile river", k=200), RetrieveRequest("mercury planett", method="shortlist")]
+    broken = [RetrieveRequest("texas", k=200), RetrieveRequest("texas", method="shortlist", k=5)]
+    expected = setting.answer(*sound)
+    embed = TrigramEncoder.embed_queries
+
+    def failing(self: TrigramEncoder, texts: Sequence[str]) -> Any:
+        if "texas" in texts:
+            raise ModelError("models/odd: the encoder gives vectors that are not finite")
+        return embed(self, texts)
+
+    retriever = Retriever(
+        setting.index,
+        setting.model,
+        TOKENIZER,
+        CONFIG,
+        ranker=Ranker.open(setting.index, fingerprint=lambda: "never weighed"),
+        is_named=False,
+    )
+    monkeypatch.setattr(TrigramEncoder, "embed_queries", failing)
+    decoded.clear()
+    replies = retriever.retrieve_batch([sound[0], broken[0], broken[1], sound[1]])
+    found = [reply for reply in replies if isinstance(reply, RetrievalResult)]
+    assert len(found) == 4
+    assert [without_costs(found[0]), without_costs(found[3])] == [without_costs(r) for r in expected]
+    assert [reply.missing_evidence for reply in found] == [(), ("vectors",), ("vectors",), ()]
+    assert all(
+        c.similarity is None and "vectors" not in c.shares
+        for c in (*found[1].candidates, *found[2].candidates)
+    )
+    monkeypatch.setattr(
+        setting, "asked", lambda request: setting.ranker.evidence.ask(["texas"], with_vectors=False)[0]
+    )
+    check_ranked(setting, broken[0], found[1], setting.scored(broken[0], decoded[1]))
+    retriever.retrieve_batch(broken)
+    assert ["the encoder gives" in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("decoder", ["beam", "disc"])
+def test_an_index_of_an_older_format_without_evidence_is_answered_by_the_decoder(
+    setting: Setting, folder: Path, tmp_path: Path, decoder: str
+) -> None:
+    place = make_index(
+        tmp_path,
+        TOKENIZER,
+        TEXT,
+        rendering=CONFIG.rendering,
+        mapping=ColumnMapping(weight="fame"),
+        evidence=None,
+    )
+    version = next((place / "versions").iterdir())
+    manifest = Manifest.from_bytes((version / "manifest.json").read_bytes())
+    rename(place, version, replace(manifest, format_version=5))
+    old = Setting(place)
+    assert old.index.manifest.format_version == 5
+    request = RetrieveRequest("texas", k=5, decoder=decoder, seed=4)
+    (result,) = old.answer(request)
+    (alone,) = setting.answer(replace(request, method=decoder, decoder=None))
+    assert without_costs(result) == without_costs(alone)
+    assert result.method == decoder
+    few = RetrieveRequest("texas", k=5, filter="fame > 50")
+    (scored,) = old.answer(few)
+    (same,) = setting.answer(replace(few, vector_weight=0.0))
+    assert [replace(c, similarity=None) for c in same.candidates] == list(scored.candidates)
+    assert (scored.certified, scored.nothing_fits, scored.missing_evidence) == (True, None, ())
