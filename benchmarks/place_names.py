@@ -4,9 +4,9 @@
 
 The catalogue is the shared data's places, "City, State, Country", with the name alone as an alias. The
 queries are the names that the most people live under, of those that several places have and no title is:
-nothing in them says which place is meant. The model was not taught these places, so the queries are asked a
-second time with a large weight of the vectors' similarity. The same catalogue without weights stands beside
-it, and both indexes' sizes.
+nothing in them says which place is meant. The model was not taught these places, so the queries are asked
+of beam search, and of `auto` with the ranking that is fitted to the catalogue. The same catalogue without
+weights stands beside it, and both indexes' sizes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from retrieval import Retriever
 from retrieval.defaults import default_model_dir
 from retrieval.linking import Document, LinkOptions, Span, link_documents
 
-# A weight of similarity that no opinion of the model outweighs.
-_SURE = 100.0
 _BUILD = "from index_builder.cli import build_command; build_command()"
 
 
@@ -47,7 +45,7 @@ _BUILD = "from index_builder.cli import build_command; build_command()"
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
 def main(model: str | None, shared: Path, num_names: int, work: Path, json_file: Path | None) -> None:
     """Ask for shared names, with and without weights."""
-    machine = environment("generative-retrieval", "torch", "transformers", "faiss-cpu")
+    machine = environment("generative-retrieval", "torch", "transformers")
     announce(machine)
     work.mkdir(parents=True, exist_ok=True)
     source = work / "places.parquet"
@@ -58,12 +56,12 @@ def main(model: str | None, shared: Path, num_names: int, work: Path, json_file:
     for kind, options in (("without", []), ("with", ["--weight-column", "population"])):
         index = work / f"places-{kind}.index"
         if not index.exists():
-            arguments = [str(source), "--out", str(index), "--tokenizer", place, "--vectors", "lexical"]
+            arguments = [str(source), "--out", str(index), "--tokenizer", place]
             subprocess.run([sys.executable, "-c", _BUILD, *arguments, "--quiet", *options], check=True)
         with Retriever.open(index, place, num_threads=1) as retriever:
             found = {
-                "retrieve": _retrieved(retriever, asked, places, None),
-                f"retrieve, vector_weight {_SURE:g}": _retrieved(retriever, asked, places, _SURE),
+                "beam": _retrieved(retriever, asked, places, "beam"),
+                "auto": _retrieved(retriever, asked, places, "auto"),
                 "link": _linked(retriever, asked),
             }
             size = retriever.index.manifest.num_bytes
@@ -77,11 +75,11 @@ def main(model: str | None, shared: Path, num_names: int, work: Path, json_file:
 
 
 def _retrieved(
-    retriever: Retriever, asked: dict[str, str], places: dict[str, tuple[str, float]], weight: float | None
+    retriever: Retriever, asked: dict[str, str], places: dict[str, tuple[str, float]], method: str
 ) -> dict[str, int]:
     """Ask for every name as a query; of each list look at the first, and at the first place of that name."""
     counts = {"the greatest is first": 0, "first of its name": 0, "a place of the name is listed": 0}
-    for answer in retriever.retrieve(list(asked), k=10, vector_weight=weight):
+    for answer in retriever.retrieve(list(asked), k=10, method=method):
         greatest = asked[answer.query]
         namesakes = [c.title for c in answer.candidates if places[c.title][0] == answer.query]
         counts["the greatest is first"] += answer.candidates[0].title == greatest

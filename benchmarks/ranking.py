@@ -378,7 +378,7 @@ def _examples(retriever: Retriever, queries: Sequence[Labelled]) -> list[Any]:
         entities = np.array([number[candidate.entity_id] for candidate in answer.candidates], np.int64)
         logprobs = np.array([candidate.logprob for candidate in answer.candidates])
         pair = (entities, logprobs)
-        examples.append(example_of(query, retriever.ranker.evidence, lambda text, proposed, pair=pair: pair))
+        examples.append(example_of(query, retriever.ranker.evidence, pair))
     return examples
 
 

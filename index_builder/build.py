@@ -11,7 +11,7 @@ from typing import Any
 
 from index_builder.config import BuildOptions
 from index_builder.entity_survey import check_weights
-from index_builder.evidence import EvidenceMaker
+from index_builder.evidence import EvidenceMaker, read_rankings
 from index_builder.evidence_wish import check_method
 from index_builder.memory import MemoryBudget
 from index_builder.merge import write_version
@@ -156,7 +156,8 @@ def _add_evidence(
     if vectors is not None:
         manifest = maker.make_vectors(manifest, vectors)
     if evidence is not None:
-        manifest = maker.make_ranking(manifest, "cpu" if vectors is None else vectors.options.device)
+        device = "cpu" if vectors is None else vectors.options.device
+        manifest = maker.make_ranking(manifest, device, evidence.ranking)
     return manifest
 
 
@@ -170,6 +171,8 @@ def check_evidence(options: BuildOptions) -> None:
     """
     if options.evidence is not None:
         check_query_files(options.evidence.queries)
+        if options.evidence.ranking is not None:
+            read_rankings(options.evidence.ranking)
     if options.vectors is not None:
         check_method(options.vectors.method, options.vectors.options.device)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from index_builder.memory import MemoryBudget
 from index_builder.past_queries import PastQueries, QueryFile, read_queries
 from index_builder.progress import BuildProgress
 from index_builder.workplace import library_versions, spill_folder, vector_work
-from retrieval.errors import IndexDirectoryError, SourceError
+from retrieval.errors import IndexDirectoryError, InputError, SourceError
 from retrieval.index.digests import digest_file
 from retrieval.index.layout import (
     EVIDENCE_FILES,
@@ -36,6 +37,9 @@ from retrieval.rejects import Rejects
 from retrieval.vectors.carrying import carry_over_vectors
 from retrieval.vectors.embedder import absolute_place
 from retrieval.vectors.making import VectorOptions, make_vectors
+
+if TYPE_CHECKING:
+    from retrieval.ranking.rankings import Rankings
 
 _LIBRARIES = ("faiss-cpu",)
 # Past queries of the version before that are taken over at once.
@@ -170,14 +174,16 @@ class EvidenceMaker:
             )
         return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
 
-    def make_ranking(self, manifest: Manifest, device: str) -> Manifest:
-        """Fit a ranking to queries made from the catalogue; a tiny one goes without.
+    def make_ranking(self, manifest: Manifest, device: str, given: Path | None = None) -> Manifest:
+        """Take the rankings of a file, or fit one to queries made from the catalogue; tiny ones go without.
 
         Args:
             manifest: Of the staged files, their evidence among them.
             device: Where the encoder of the vectors runs.
+            given: The file; None: one is fitted.
 
         Raises:
+            InputError: the file cannot be read, or is none of rankings.
             ModelError: the encoder of the vectors fails.
             IndexDirectoryError: the file cannot be written.
             OSError: the disk is full, or worse.
@@ -186,6 +192,9 @@ class EvidenceMaker:
         from retrieval.ranking.catalogue_fit import fit_made_queries
         from retrieval.ranking.rankings import NO_MODEL, Rankings
 
+        if given is not None:
+            write_synced(self._folder / RANKING_FILE, read_rankings(given).to_bytes())
+            return self._added(manifest, (RANKING_FILE,))
         self._progress.phase("fitting the ranking")
         with self._opened(manifest) as index:
             evidence = open_evidence(index, device=device)
@@ -218,6 +227,22 @@ class EvidenceMaker:
         files = sorted((*manifest.files, *made), key=lambda file: file.name)
         built_with = {**manifest.built_with, **library_versions(libraries)}
         return replace(manifest, files=tuple(files), built_with=built_with)
+
+
+def read_rankings(file: Path) -> Rankings:
+    """Read a file of rankings.
+
+    Raises:
+        InputError: it cannot be read, or is none of rankings.
+    """
+    from retrieval.ranking.rankings import Rankings
+
+    try:
+        return Rankings.from_bytes(file.read_bytes())
+    except OSError as error:
+        raise InputError("ranking", f"{file}: cannot be read: {error.strerror}") from error
+    except IndexDirectoryError as error:
+        raise InputError("ranking", f"{file}: {str(error).removeprefix(f'{RANKING_FILE}: ')}") from error
 
 
 def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bool) -> Manifest:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -74,7 +75,15 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         "help": "Make vectors of titles and aliases, which propose candidates too; needs the extra "
         "`vectors`. encoder: the mean of the states of a Hugging Face encoder.",
     }
-    return _decorator(prefix, _options(evidence, queries, method), _wishes)
+    ranking: _Option = (
+        ("--ranking",),
+        {
+            "type": click.Path(path_type=Path, dir_okay=False),
+            "show_default": "one is fitted to queries made from the catalogue",
+            "help": "Rankings fitted to such a catalogue before, as `genret tune --out` writes them.",
+        },
+    )
+    return _decorator(prefix, [*_options(evidence, queries, method), ranking], _wishes)
 
 
 def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
@@ -141,6 +150,7 @@ def _wishes(
     vector_index: str | None,
     vector_sample: int | None,
     vector_device: str | None,
+    ranking: Path | None,
 ) -> EvidenceWishes:
     given = {
         "--vector-index": vector_index,
@@ -149,12 +159,12 @@ def _wishes(
     }
     columns = _columns(evidence_columns)
     if kinds == NONE:
-        _refuse({"--queries": queries or None}, f"goes without --evidence {NONE}")
+        _refuse({"--queries": queries or None, "--ranking": ranking}, f"goes without --evidence {NONE}")
         if method == NONE:
             _refuse({"--evidence-columns": evidence_columns}, f"goes without --evidence {NONE}")
     files = tuple(map(QueryFile.parse, queries))
     return EvidenceWishes(
-        None if kinds == NONE else EvidenceWish(columns, files),
+        None if kinds == NONE else EvidenceWish(columns, files, ranking),
         _vector_wish(method, columns, given),
     )
 

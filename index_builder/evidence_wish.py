@@ -39,15 +39,19 @@ class EvidenceWish:
         columns: Metadata columns whose values are texts of an entity; None: `description` where there is such
             a column of strings, or for an update the columns that the evidence had.
         queries: Files of past queries.
+        ranking: A file of rankings that were fitted to such a catalogue before, as `genret tune --out` writes
+            them; None: one is fitted to queries made from the catalogue.
     """
 
     columns: tuple[str, ...] | None = None
     queries: tuple[QueryFile, ...] = ()
+    ranking: Path | None = None
 
     def shaping(self) -> dict[str, Any]:
         """Return what decides which evidence is made, as JSON; what was left to the rule is left out."""
         told: dict[str, Any] = {} if self.columns is None else {"columns": list(self.columns)}
-        return told | ({"queries": [str(file) for file in self.queries]} if self.queries else {})
+        told |= {"queries": [str(file) for file in self.queries]} if self.queries else {}
+        return told | ({} if self.ranking is None else {"ranking": str(self.ranking)})
 
 
 @dataclass(frozen=True, slots=True)

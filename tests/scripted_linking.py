@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from retrieval.errors import EvidenceMissingError, GenretError, InputError, ModelError
-from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
 from retrieval.linking.linker import DocumentLinker
@@ -22,11 +21,10 @@ DIGEST = "digest of the index"
 
 
 class ScriptedIndex:
-    """Knows its digest and some entities; it has no vectors."""
+    """Knows its digest and some entities."""
 
     path = "scripted.index"
     digest = DIGEST
-    vectors: VectorsEntry | None = None
     num_entities = 1000
     weights = None
 
@@ -47,13 +45,35 @@ class ScriptedIndex:
         return self._entities[number]
 
 
+class ScriptedRanker:
+    """Evidence that nothing is asked of.
+
+    Attributes:
+        problem: Why evidence that the index has cannot be used.
+        can_propose: Whether any evidence can be used.
+    """
+
+    def __init__(self) -> None:
+        self.problem: GenretError | None = None
+        self.can_propose = False
+
+    def require_all(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+    def require(self, index: ScriptedIndex) -> None:
+        if not self.can_propose:
+            self.require_all()
+            raise EvidenceMissingError(f"{index.path} has no evidence that proposes entities")
+
+
 class ScriptedRetriever:
     """Links "name-3" to the entity "Ename" with log-probability -3, the next candidate one below.
 
     Where ids are allowed, the candidates are these, in their order.
     The mention "nothing" has no candidates, "withheld" is abstained from, "vague" is not proven where that
     was asked for, and "broken" fails. A prompt has one token per character of the query. `auto` answers by
-    its decoder, as there are no vectors.
+    its decoder, as there is no evidence.
     """
 
     def __init__(self, max_tokens: int | None = None, entities: Mapping[str, Entity] | None = None) -> None:
@@ -63,7 +83,7 @@ class ScriptedRetriever:
         self.index = ScriptedIndex(entities)
         self.max_tokens = max_tokens
         self.batches: list[list[RetrieveRequest]] = []
-        self.vectors_problem: GenretError | None = EvidenceMissingError("scripted.index has no vectors")
+        self.ranker = ScriptedRanker()
 
     @property
     def queries(self) -> list[str]:

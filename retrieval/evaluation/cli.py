@@ -48,9 +48,10 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     metavar="METHOD",
     envvar="GENRET_EVALUATE_METHOD",
     help="A method, may be given several times: unconstrained[:BEAMS], trie, "
-    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, vectors[:N], "
+    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, evidence[:N], vectors[:N], "
     "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
-    show_default=f"{_DEFAULT_METHODS}; with vectors in the index also vectors shortlist auto",
+    show_default=f"{_DEFAULT_METHODS}; with evidence in the index also evidence shortlist auto, and with "
+    "vectors also vectors",
     show_envvar=True,
 )
 @click.option(
@@ -220,12 +221,22 @@ def _run(
 
 
 def _default_methods(index_path: str) -> tuple[str, ...]:
-    """Return the methods that go with an index: those with vectors where it has any."""
-    from retrieval.evaluation.methods.spec import DEFAULT_METHODS, DEFAULT_VECTOR_METHODS
+    """Return the methods that go with an index: those by evidence where it has any."""
+    from retrieval.evaluation.methods.spec import (
+        DEFAULT_EVIDENCE_METHODS,
+        DEFAULT_METHODS,
+        DEFAULT_VECTOR_METHODS,
+    )
+    from retrieval.index.manifest_entries import OLD_VECTOR_METHODS
     from retrieval.index.reader import Index
 
     with Index.open(index_path, verify_digests=False) as index:
-        return DEFAULT_METHODS if index.vectors is None else (*DEFAULT_METHODS, *DEFAULT_VECTOR_METHODS)
+        has_vectors = index.vectors is not None and index.vectors.method not in OLD_VECTOR_METHODS
+        return (
+            *DEFAULT_METHODS,
+            *(DEFAULT_EVIDENCE_METHODS if index.evidence is not None or has_vectors else ()),
+            *(DEFAULT_VECTOR_METHODS if has_vectors else ()),
+        )
 
 
 def _command(

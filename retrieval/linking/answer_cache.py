@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from retrieval.linking.answers import LinkAnswer
 
-# What the model is asked, the name it chooses among, "" for all, what vectors are asked, "" for none, and of
+# What the model is asked, the name it chooses among, "" for all, what evidence is asked, "" for none, and of
 # the entities of that name those that the text around the mention speaks for.
 Question = tuple[str, str, str, frozenset[str]]
 

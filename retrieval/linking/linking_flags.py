@@ -104,26 +104,27 @@ linking_flags = flag_group(
             type=click.Choice(METHODS),
             default="auto",
             help="beam: the k most probable titles; disc: samples and their shares; shortlist: entities that "
-            "the index's vectors propose, all of them scored; auto: what beam or disc finds and a shortlist, "
-            "all scored; without vectors just beam or disc.",
+            "the index's evidence proposes, all of them scored; auto: what beam or disc finds and a shortlist, "
+            "in the order of the index's ranking; without evidence just beam or disc.",
         ),
         flag(
             "--decoder",
             type=click.Choice(DECODERS),
-            help="auto: what finds entities beside the vectors.",
+            help="auto: what finds entities beside the evidence.",
             show_default="beam",
         ),
         flag(
             "--shortlist-size",
             type=int,
-            help="shortlist, auto: entities that the vectors propose, at most 2000.",
-            show_default="100",
+            help="shortlist, auto: entities that the evidence proposes, at most 2000.",
+            show_default="shortlist: 100; auto: 24",
         ),
         flag(
             "--vector-weight",
             type=float,
-            help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000.",
-            show_default="shortlist: 0; auto: the library's",
+            help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000; auto: in "
+            "place of the ranking.",
+            show_default="shortlist: 0; auto: the ranking makes the order",
         ),
         flag(
             "--title-weight",

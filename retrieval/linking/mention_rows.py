@@ -127,6 +127,9 @@ class MentionRows:
             named = names.ids(mention.mention)
             # All of them are listed, so that their probabilities add up.
             request = replace(request, allow_ids=named, k=min(max(request.k, len(named)), MAX_K))
+            if request.is_ranked:
+                # To evidence, which sees the mention alone, those named so are alike: `NamedEntities` orders.
+                request = replace(request, vector_weight=0.0)
         return OpenQuestion(key, mention, request, named, key[-1], [place])
 
     def _rows_of(

@@ -27,14 +27,15 @@ class LinkOptions:
         candidates: What a mention may be linked to: "all" entities, or with "named" those alone that have
             the mention's text as a title or alias (in any letter case); one that nobody is called so is NIL.
             "auto": "named" for mentions that are found, which are names to begin with, else "all".
-        method: "auto", "beam", "disc" or "shortlist"; see `RetrieveRequest`. The vectors are asked with the
+        method: "auto", "beam", "disc" or "shortlist"; see `RetrieveRequest`. The evidence is asked with the
             mention alone. Where a mention may be linked to few entities, as where `candidates` are named,
-            `auto` and `shortlist` score all of them, and the list is proven.
+            `auto` and `shortlist` score all of them. The index's ranking makes the order of `auto`, but for
+            named candidates, which are alike to it: these are put in order by name, text and model.
         k: Candidates kept per mention.
         beam_size: Live prefixes per step of `beam`, prefixes per draw of `disc`.
         decoder: Of `auto`: "beam" or "disc", whose options are valid then; None: "beam".
-        shortlist_size: Entities that the vectors propose to `auto` and `shortlist`; None: the default.
-        vector_weight: What a similarity of 1 adds to the score there; None: the method's default.
+        shortlist_size: Entities that the evidence proposes to `auto` and `shortlist`; None: the default.
+        vector_weight: What a similarity of 1 adds to the score there, in place of the ranking; None: nothing.
         title_weight: How much more a title counts than an alias; None: the checkpoint's.
         seed: Seed of `disc`.
         prompt: Name of the template that puts a mention to the model; None: the checkpoint's for mentions.
@@ -42,9 +43,10 @@ class LinkOptions:
             the template's.
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         min_probability: The same for its probability, in [0, 1]. Of named candidates: that it is the one of
-            them that is meant. Of any entities: with `disc` the share of the samples, with `shortlist` and
-            `auto` the share of what was scored, with `beam` the share among the candidates listed, which
-            needs a k of at least 2; `auto` needs it too, as it is its decoder where there are no vectors.
+            them that is meant. Of any entities: with `auto` the calibrated probability of the ranking, with
+            `disc` the share of the samples, with `shortlist` the share of what was scored, with `beam` the
+            share among the candidates listed, which needs a k of at least 2; `auto` needs it too, as it is
+            its decoder where there is no evidence.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
         adaptive: Whether the second phase of `disc` learns from the first.
         exact: Whether `beam` goes on until the candidates are proven.

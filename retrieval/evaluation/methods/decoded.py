@@ -100,7 +100,7 @@ def _request(spec: MethodSpec, k: int) -> RetrieveRequest:
             _ANY_TEXT,
             k=k,
             method=spec.family,
-            shortlist_size=spec.size,
+            shortlist_size=spec.size or None,
             vector_weight=spec.weight,
             decoder=spec.decoder,
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from retrieval.errors import InputError
+from retrieval.errors import GenretError, InputError
 from retrieval.evaluation.methods.spec import METHOD_FORMS, MethodSpec
 from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE
 
 if TYPE_CHECKING:
     from retrieval.evaluation.catalogue import IndexTitles
@@ -64,7 +65,7 @@ class MethodMaker:
         from retrieval.evaluation.methods.external import RunFileMethod
         from retrieval.evaluation.methods.generated import GeneratingMethod
         from retrieval.evaluation.methods.lexical import LexicalMethod, check_bm25s
-        from retrieval.evaluation.methods.nearest import NearestMethod
+        from retrieval.evaluation.methods.nearest import EvidenceMethod, NearestMethod
 
         spec = MethodSpec.parse(text)
         if spec.family in ("bm25", "bm25-shortlist"):
@@ -72,9 +73,13 @@ class MethodMaker:
         if spec.family == "vectors":
             vectors, index = self._vectors(spec), self._retriever.index
             return NearestMethod(spec.name, index, vectors, spec.size, self._k, self._batch_size)
-        if spec.family in ("shortlist", "auto") and self._retriever.index.num_entities > spec.size:
-            # Without vectors `auto` is its decoder: a report must not show that under another name.
-            self._vectors(spec)
+        if spec.family == "evidence":
+            self._check_evidence(spec)
+            return EvidenceMethod(spec.name, self._retriever, spec.size, self._k, self._batch_size)
+        few = spec.size or DEFAULT_SHORTLIST_SIZE
+        if spec.family in ("shortlist", "auto") and self._retriever.index.num_entities > few:
+            # Without evidence `auto` is its decoder: a report must not show that under another name.
+            self._check_evidence(spec)
         if spec.family == "bm25":
             return LexicalMethod(spec.name, self._lexical_index, self._k, self._batch_size)
         if spec.file is not None:
@@ -89,6 +94,19 @@ class MethodMaker:
         if self._lexical is None:
             self._lexical = LexicalIndex(self._retriever.index)
         return self._lexical
+
+    def _check_evidence(self, spec: MethodSpec) -> None:
+        """Refuse a method that needs evidence, or that would go without some that the index has.
+
+        Raises:
+            InputError: the index has none, or some of it cannot be used.
+        """
+        ranker = self._retriever.ranker
+        try:
+            ranker.require_all()
+            ranker.require(self._retriever.index)
+        except GenretError as error:
+            raise InputError("method", f"{spec.name!r} needs evidence: {error}") from error
 
     def _vectors(self, spec: MethodSpec) -> Shortlister:
         """Return what proposes entities.
@@ -106,7 +124,7 @@ def make_method(text: str, retriever: Retriever, k: int, batch_size: int) -> Eva
     """Return the method that the command line calls `text`, one of `METHOD_FORMS`.
 
     Raises:
-        InputError: there is no such method, its setting is out of range, or it needs vectors that the
+        InputError: there is no such method, its setting is out of range, or it needs evidence that the
             index lacks or that cannot be used.
         MissingExtraError: its library is not installed; names the extra.
         SourceError: its run file cannot be read.

@@ -20,8 +20,9 @@ DEFAULT_METHODS = (
     "bm25-shortlist",
     "bm25",
 )
-# Those that are added where an index has vectors.
-DEFAULT_VECTOR_METHODS = ("vectors", "shortlist", "auto")
+# Those that are added where an index has evidence, and where that has vectors.
+DEFAULT_EVIDENCE_METHODS = ("evidence", "shortlist", "auto")
+DEFAULT_VECTOR_METHODS = ("vectors",)
 DEFAULT_BM25_SHORTLIST = 50
 MAX_BM25_SHORTLIST = 10_000
 METHOD_FORMS = (
@@ -30,6 +31,7 @@ METHOD_FORMS = (
     "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M]",
     "beam[:BEAMS]",
     "exact",
+    "evidence[:N]",
     "vectors[:N]",
     "shortlist[:N][+weight:W]",
     "auto[:N][+weight:W][+disc]",
@@ -41,7 +43,7 @@ METHOD_FORMS = (
 _DISC = re.compile(r"disc:(\d+)(?:x(\d+))?(?:/(\d+))?((?:\+(?:adaptive|top:\d+))*)")
 _BEAMS = re.compile(r"(unconstrained|beam)(?::(\d+))?")
 _LISTED = re.compile(
-    r"(vectors|shortlist|auto|bm25-shortlist)(?::(\d+))?((?:\+(?:disc|weight:\d+(?:\.\d+)?))*)"
+    r"(evidence|vectors|shortlist|auto|bm25-shortlist)(?::(\d+))?((?:\+(?:disc|weight:\d+(?:\.\d+)?))*)"
 )
 # Which of them take which settings behind their number.
 _SWITCHES = {"shortlist": ("weight",), "auto": ("weight", "disc")}
@@ -53,7 +55,7 @@ class MethodSpec:
 
     Attributes:
         name: As it was given.
-        family: "unconstrained", "trie", "disc", "beam", "exact", "vectors", "shortlist", "auto",
+        family: "unconstrained", "trie", "disc", "beam", "exact", "evidence", "vectors", "shortlist", "auto",
             "bm25-shortlist", "bm25" or "run".
         beams: Beams of `unconstrained` (0: one sample instead) and `beam` (None: the larger of k and 10);
             prefixes per draw of `disc`.
@@ -61,8 +63,10 @@ class MethodSpec:
         samples: `disc`: N.
         adaptive: `disc`: see `RetrieveRequest`.
         top_m: `disc`: likewise.
-        size: `vectors`, `shortlist`, `auto`, `bm25-shortlist`: entities proposed; 0 of other methods.
-        weight: `shortlist`, `auto`: weight of the similarity beside the log-probability; None: the library's.
+        size: `evidence`, `vectors`, `shortlist`, `auto`, `bm25-shortlist`: entities proposed; 0 with other
+            methods, and with `auto` where the name has none: the library's.
+        weight: `shortlist`, `auto`: weight of the similarity beside the log-probability; None: none, and with
+            `auto` the order is the ranking's.
         decoder: `auto`: "disc"; None: the library's, which is beam search.
         file: `run`: its path.
     """
@@ -131,7 +135,7 @@ class MethodSpec:
                 raise InputError("method", f"{text!r}: {family} takes no {name}")
         if len(names) != len(set(names)):
             raise InputError("method", f"{text!r} says the same twice")
-        default, most = DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
+        default, most = 0 if family == "auto" else DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
         if family == "bm25-shortlist":
             default, most = DEFAULT_BM25_SHORTLIST, MAX_BM25_SHORTLIST
         weights = [float(word.removeprefix("weight:")) for word in words if word.startswith("weight:")]

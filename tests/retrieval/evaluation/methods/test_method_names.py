@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError
-from retrieval.evaluation.methods.spec import DEFAULT_METHODS, DEFAULT_VECTOR_METHODS, MethodSpec
+from retrieval.evaluation.methods.spec import (
+    DEFAULT_EVIDENCE_METHODS,
+    DEFAULT_METHODS,
+    DEFAULT_VECTOR_METHODS,
+    MethodSpec,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,12 +34,15 @@ from retrieval.evaluation.methods.spec import DEFAULT_METHODS, DEFAULT_VECTOR_ME
         ("beam", MethodSpec("beam", "beam")),
         ("beam:20", MethodSpec("beam:20", "beam", beams=20)),
         ("exact", MethodSpec("exact", "exact")),
+        ("evidence", MethodSpec("evidence", "evidence", size=100)),
+        ("evidence:7", MethodSpec("evidence:7", "evidence", size=7)),
         ("vectors", MethodSpec("vectors", "vectors", size=100)),
         ("vectors:7", MethodSpec("vectors:7", "vectors", size=7)),
         ("shortlist", MethodSpec("shortlist", "shortlist", size=100)),
         ("shortlist:2000+weight:0", MethodSpec("shortlist:2000+weight:0", "shortlist", size=2000, weight=0)),
-        ("auto", MethodSpec("auto", "auto", size=100)),
-        ("auto+disc", MethodSpec("auto+disc", "auto", size=100, decoder="disc")),
+        ("auto", MethodSpec("auto", "auto")),
+        ("auto:100", MethodSpec("auto:100", "auto", size=100)),
+        ("auto+disc", MethodSpec("auto+disc", "auto", decoder="disc")),
         (
             "auto:50+disc+weight:2.5",
             MethodSpec("auto:50+disc+weight:2.5", "auto", size=50, weight=2.5, decoder="disc"),
@@ -51,7 +59,7 @@ def test_what_a_name_means(text: str, expected: MethodSpec) -> None:
 
 
 def test_default_methods_are_methods() -> None:
-    names = [*DEFAULT_METHODS, *DEFAULT_VECTOR_METHODS]
+    names = [*DEFAULT_METHODS, *DEFAULT_EVIDENCE_METHODS, *DEFAULT_VECTOR_METHODS]
     assert [MethodSpec.parse(name).name for name in names] == names
 
 
@@ -71,6 +79,8 @@ def test_default_methods_are_methods() -> None:
         ("beam:1001", r"BEAMS must be in \[1, 1,000\], got 1001"),
         ("bm25-shortlist:0", r"N must be in \[1, 10,000\], got 0"),
         ("bm25-shortlist+weight:1", "bm25-shortlist takes no weight"),
+        ("evidence:0", r"N must be in \[1, 2,000\], got 0"),
+        ("evidence+weight:1", "evidence takes no weight"),
         ("vectors:0", r"N must be in \[1, 2,000\], got 0"),
         ("vectors+weight:1", "vectors takes no weight"),
         ("shortlist:2001", r"N must be in \[1, 2,000\], got 2001"),
@@ -123,7 +133,7 @@ def test_every_setting_of_a_shortlist_is_read_back(
     text += "" if size is None else f":{size}"
     text += "" if weight is None else f"+weight:{weight}"
     spec = MethodSpec.parse(text)
-    assert (spec.family, spec.size) == (family, size or 100)
+    assert (spec.family, spec.size) == (family, size or {"shortlist": 100, "auto": 0}[family])
     assert spec.weight == (None if weight is None else float(weight))
 
 

@@ -10,15 +10,14 @@ import pyarrow as pa
 import pytest
 
 from retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError
-from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.document import BadDocument, Document, Span
 from retrieval.linking.linker import DocumentLinker
 from retrieval.linking.options import LinkOptions, WorkerOptions
 from retrieval.linking.rows import NIL_REASONS, SCHEMA
+from retrieval.types import Entity
 from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
 
-VECTORS = VectorsEntry("lexical", "", "f", (), 8, 1000, "flat", "IDMap,Flat", 0, 0, 1.0, 0, 0)
 # 🦁 is four bytes and two UTF-16 units, é here two code points (e, combining acute) and three bytes.
 EMOJI = "A 🦁 lion\r\nin Cafe\u0301 Nile"
 
@@ -337,9 +336,9 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_read(
 @pytest.mark.parametrize(
     ("method", "asked"), [("auto", ["a", "b"]), ("shortlist", ["a", "b"]), ("beam", [None])]
 )
-def test_vectors_are_asked_with_the_mention_alone(method: str, asked: list[str | None]) -> None:
+def test_evidence_is_asked_with_the_mention_alone(method: str, asked: list[str | None]) -> None:
     retriever = ScriptedRetriever()
-    retriever.vectors_problem = None
+    retriever.ranker.can_propose = True
     # Markup in the text: both are put to the model as "[a] [b]".
     documents = document("a [b]", "a"), document("[a] b", "b", row=2)
     run = LinkRun(*documents, retriever=retriever, method=method)
@@ -356,10 +355,11 @@ def test_options_of_a_shortlist_are_asked_for() -> None:
     assert request.method == "auto"
 
 
-def test_vectors_that_cannot_be_used_are_refused_before_anything_is_read() -> None:
+@pytest.mark.parametrize("can_propose", [False, True])
+def test_evidence_that_cannot_be_used_is_refused_before_anything_is_read(can_propose: bool) -> None:
     retriever = ScriptedRetriever()
-    retriever.vectors_problem = IndexChecksumError("vectors.faiss", "differs")
-    retriever.index.vectors = VECTORS
+    retriever.ranker.problem = IndexChecksumError("vectors.faiss", "differs")
+    retriever.ranker.can_propose = can_propose  # by what is left: rows must not depend on a worker
     LinkRun(document("m", "m"), retriever=retriever, method="beam")
     for method in ("auto", "shortlist"):
         with pytest.raises(IndexChecksumError, match=r"vectors\.faiss: differs"):
@@ -367,7 +367,7 @@ def test_vectors_that_cannot_be_used_are_refused_before_anything_is_read() -> No
     assert len(retriever.batches) == 1
 
 
-def test_a_shortlist_needs_vectors_unless_few_may_be_meant() -> None:
+def test_a_shortlist_needs_evidence_unless_few_may_be_meant() -> None:
     with pytest.raises(EvidenceMissingError):
         LinkRun(document("m", "m"), method="shortlist")
     few = ScriptedRetriever()
@@ -376,3 +376,25 @@ def test_a_shortlist_needs_vectors_unless_few_may_be_meant() -> None:
     LinkRun(document("m", "m"), finder=Names({"m": ["Em"]}), candidates="named", method="shortlist")
     with pytest.raises(EvidenceMissingError):
         LinkRun(document("m", "m"), retriever=few, method="shortlist", shortlist_size=99)
+
+
+def test_named_candidates_have_an_order_of_their_own_and_any_entities_that_of_the_ranking() -> None:
+    names = Names({"m": ["Em", "En"]})
+    entities = {one: Entity(one, "m") for one in ("Em", "En")}
+    (named,), (given,), (drawn,), (weighed,) = (
+        LinkRun(
+            document("m", "m"), finder=names, retriever=ScriptedRetriever(entities=entities), **options
+        ).retriever.batches[0]
+        for options in (
+            {"candidates": "named"},
+            {"candidates": "all"},
+            {"candidates": "all", "decoder": "disc"},
+            {"candidates": "named", "vector_weight": 2.0},
+        )
+    )
+    assert [r.is_ranked for r in (named, given, drawn, weighed)] == [False, True, True, False]
+    assert [r.similarity_weight for r in (named, weighed)] == [0.0, 2.0]
+    retriever = ScriptedRetriever(entities=entities)
+    LinkRun(document("m", "m"), finder=names, retriever=retriever, candidates="named", method="beam")
+    ((beam,),) = retriever.batches
+    assert beam.vector_weight is None

@@ -223,6 +223,27 @@ def test_few_candidates_are_all_scored_and_proven(retriever: Retriever) -> None:
         assert all(0 < c["probability"] <= 1 for c in ours["candidates"])
 
 
+def test_any_entity_is_linked_in_the_order_and_with_the_probability_of_the_ranking(
+    retriever: Retriever,
+) -> None:
+    text = "They found Mercurry in the river"
+    documents = [Document("f", 1, "d", text, (Span(11, 19),))]
+    ((row,), _) = linked(retriever, documents, k=4)
+    (reply,) = retriever.link(Mention("Mercurry", text[:11], text[19:]), k=4)
+    assert reply.nothing_fits is not None
+    assert (row["method"], row["certified"], row["nil_reason"]) == ("auto", None, None)
+    for told, candidate in zip(row["candidates"], reply.candidates, strict=True):
+        assert told["entity_id"] == candidate.entity_id
+        for name in ("logprob", "score", "probability"):
+            assert told[name] == pytest.approx(getattr(candidate, name), abs=1e-5)
+    assert row["candidates"][0]["entity_id"] in ("Q10", "Q11")
+    probability = row["probability"]
+    assert probability == row["candidates"][0]["probability"] < 1 - reply.nothing_fits + 1e-6
+    for least, reason in ((probability - 1e-4, None), (probability + 1e-4, "min_probability")):
+        ((judged,), _) = linked(retriever, documents, k=4, min_probability=least)
+        assert judged["nil_reason"] == reason
+
+
 def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fails(
     retriever: Retriever,
 ) -> None:
