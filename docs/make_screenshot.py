@@ -3,7 +3,7 @@
     python -m docs.make_screenshot docs/images
 
 Needs chromium, chromedriver and Pillow (the extra `plots` brings it). Writes explorer.png (auto, with
-vectors) and explorer-disc.png.
+past queries) and explorer-disc.png.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 from PIL import Image
 
 from benchmarks.harness.served_process import serving
-from retrieval.defaults import sample_catalogue
+from retrieval.defaults import sample_catalogue, sample_queries
 from tests.e2e.headless_browser import Page, headless_page
 
 _NUM_COLOURS = 128
@@ -113,7 +113,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="genret-pictures-") as folder:
         index, port = Path(folder) / "sample.index", free_port()
         build = [sys.executable, "-m", "service", "build", str(sample_catalogue()), "--out", str(index)]
-        build += ["--vectors", "lexical"]
+        build += ["--queries", f"{sample_queries()}#train"]
         subprocess.run(build, check=True)
         with (
             serving(index, "--http-port", str(port)),

@@ -100,7 +100,7 @@ def test_the_example_of_generate_prints_titles(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_example_of_the_library_prints_an_answer_a_mass_and_shares(folder: Path) -> None:
     answer, mass, shares = run(example("retriever.retrieve("), folder).splitlines()
-    assert re.fullmatch(r"Munich -0\.\d+ (True|False)", answer)
+    assert re.fullmatch(r"Munich -0\.\d+ 0\.\d+ \{'\w+': .*'model': -0\.\d+.*\} 0\.\d+", answer)
     assert re.fullmatch(r"0\.\d+ \+/- 0\.\d+", mass)
     assert re.match(r"\[\('\w[^']*', 0\.\d+\), ", shares)
 
