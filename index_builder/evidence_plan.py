@@ -21,7 +21,7 @@ from retrieval.rejects import Rejects
 from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
 
 # Bytes of a field for every text, and for every byte of it: measured on titles and on descriptions.
-_PER_TEXT, _PER_BYTE = 9, 2.4
+_PER_TEXT, _PER_BYTE = 9, 2.1
 # Beside what is found, past queries are stored themselves.
 _PER_QUERY = 8
 # Bytes of a number and of an id.

@@ -8,18 +8,27 @@ import pytest
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from retrieval.defaults import default_model_dir, sample_catalogue
+from index_builder.evidence_wish import EvidenceWish
+from index_builder.past_queries import QueryFile
+from retrieval.defaults import default_model_dir, sample_catalogue, sample_queries
 from retrieval.errors import ModelError
 from retrieval.text import Rendering, TextTokenizer
 
 
-def build_sample_index(out: Path) -> Path:
-    """Build it, or skip where the shipped model is not."""
+def build_sample_index(out: Path, with_queries: bool = False) -> Path:
+    """Build it, or skip where the shipped model is not.
+
+    Args:
+        out: Where.
+        with_queries: Whether it knows the past queries that the pages build it with.
+    """
     try:
         model = default_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
     rendering = Rendering.of_checkpoint(model)
     assert rendering is not None
-    build_index(sample_catalogue(), TextTokenizer.load(model), BuildOptions(out=out, rendering=rendering))
+    queries = (QueryFile(sample_queries(), "train"),) if with_queries else ()
+    options = BuildOptions(out=out, rendering=rendering, evidence=EvidenceWish(queries=queries))
+    build_index(sample_catalogue(), TextTokenizer.load(model), options)
     return out

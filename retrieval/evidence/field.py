@@ -19,12 +19,14 @@ import pyarrow.compute as pc
 from retrieval.durable import writing
 from retrieval.errors import IndexFormatError
 from retrieval.evidence.postings import BLOCK_TEXTS, Block, FloatArray, IntArray, Lookup, Mask, Postings
-from retrieval.evidence.terms import Characters, fold_all
+from retrieval.evidence.terms import MAX_TEXT, Characters, Terms, fold_all
 
 WORDS, LETTERS = "words", "letters"
 _LISTS = {"term": pa.uint32(), "begin": pa.uint32(), "text": pa.uint16(), "length": pa.uint8()}
 _OWNER, _QUERIES, _COUNTS = "owner", "queries", "counts"
 
+# Characters whose terms are found at once.
+_CHARACTERS = 1 << 19
 # Entities read at once.
 _READ = 16_384
 
@@ -104,9 +106,8 @@ def write_blocks(path: Path, blocks: Iterable[pa.RecordBatch], has_queries: bool
 
 def _block_row(owner: IntArray, texts: Sequence[str], done: int) -> list[pa.Array]:
     """Return the columns of a block, which `done` texts come before."""
-    characters = Characters(fold_all(texts))
     row: list[pa.Array] = []
-    for terms in (characters.words(), characters.letters()):
+    for terms in _terms_of(texts):
         block = Block.of(terms, len(texts))
         row += [_one_list(pa.array(getattr(block, name))) for name in _LISTS]
     # Where text n is of entity n, for all of a block, its owners need no room.
@@ -114,6 +115,24 @@ def _block_row(owner: IntArray, texts: Sequence[str], done: int) -> list[pa.Arra
     owners = _one_list(pa.array(owner.astype(np.int32)))
     row.append(pa.nulls(1, owners.type) if is_plain else owners)
     return row
+
+
+def _terms_of(texts: Sequence[str]) -> Iterator[Terms]:
+    """Yield words, then letters of texts, found some characters at a time: each takes a hundred bytes."""
+    found: list[list[Terms]] = [[], []]
+    lengths = np.cumsum([min(len(text), MAX_TEXT) for text in texts])
+    begin = 0
+    while begin < len(texts):
+        done = int(lengths[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(lengths, done + _CHARACTERS, side="right")), begin + 1)
+        characters = Characters(fold_all(texts[begin:end]))
+        for kind, terms in zip(found, (characters.words(), characters.letters()), strict=True):
+            kind.append(Terms(terms.term, terms.text + begin))
+        begin = end
+    for kind in found:
+        joined = [np.concatenate([getattr(terms, name) for terms in kind]) for name in ("term", "text")]
+        kind.clear()
+        yield Terms(*joined)
 
 
 _Text = TypeVar("_Text")

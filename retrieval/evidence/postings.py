@@ -52,7 +52,10 @@ class Block:
     @classmethod
     def of(cls, terms: Terms, num_texts: int) -> Block:
         """Make the lists of at most 65,536 texts."""
-        pairs = np.sort((terms.term.astype(np.uint64) << np.uint64(16)) | terms.text.astype(np.uint64))
+        pairs = terms.term.astype(np.uint64)
+        pairs <<= np.uint64(16)
+        pairs |= terms.text.astype(np.uint64)
+        pairs.sort()
         each = (pairs >> np.uint64(16)).astype(np.uint32)
         first = np.flatnonzero(np.diff(each, prepend=each[:1] ^ 1) != 0) if len(each) else each
         length = np.bincount(terms.text, minlength=num_texts)

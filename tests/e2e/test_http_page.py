@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from retrieval.text import Rendering, TextTokenizer
+from tests.sample_index import build_sample_index
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
@@ -29,11 +27,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
-    checkpoint = ROOT / "data" / "default-model"
-    rendering = Rendering.of_checkpoint(checkpoint)
-    assert rendering is not None
-    options = BuildOptions(out=folder / "sample.index", rendering=rendering)
-    build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)
+    build_sample_index(folder / "sample.index", with_queries=True)
     return folder
 
 

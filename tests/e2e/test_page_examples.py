@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from retrieval.text import Rendering, TextTokenizer
+from tests.sample_index import build_sample_index
 from tests.service.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,11 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader stands: the sample index, and the data that came with the code."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "data").symlink_to(ROOT / "data")
-    checkpoint = ROOT / "data" / "default-model"
-    rendering = Rendering.of_checkpoint(checkpoint)
-    assert rendering is not None
-    options = BuildOptions(out=folder / "sample.index", rendering=rendering)
-    build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)
+    build_sample_index(folder / "sample.index", with_queries=True)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Shortlists, auto and scores over the wire, from real indexes with and without vectors that can be used."""
+"""Shortlists, auto and scores over the wire, from real indexes with and without evidence that can be used."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from index_builder.evidence_wish import VectorWish
+from index_builder.ranking import publish_rankings
+from retrieval.ranking.model import Provenance, Ranking
+from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
 from retrieval.types import Mention, RetrieveRequest
 from retrieval.vectors.embedder import VectorMethod
 from service.client import AsyncRetrievalClient, CallError
@@ -42,8 +45,15 @@ def index(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
 
 
 @pytest.fixture
+def named(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
+    """With evidence of names alone."""
+    return ChangingIndex(tmp_path / "named", checkpoint, TITLES)
+
+
+@pytest.fixture
 def plain(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
-    return ChangingIndex(tmp_path / "plain", checkpoint, TITLES)
+    """Without evidence."""
+    return ChangingIndex(tmp_path / "plain", checkpoint, TITLES, evidence=None)
 
 
 @asynccontextmanager
@@ -71,6 +81,16 @@ async def check_auto_only_decodes(client: AsyncRetrievalClient) -> None:
     assert (result.method, result.num_scored, result.shortlist_size) == ("beam", 0, 0)
     assert len(result.candidates) == 3
     assert {c.similarity for c in result.candidates} == {None}
+    assert result.nothing_fits is None
+
+
+async def check_names_answer(client: AsyncRetrievalClient) -> None:
+    """Both methods go on without the vectors and say so."""
+    for method in ("auto", "shortlist"):
+        result = (await client.retrieve(RetrieveRequest("hamlett", method=method, **SHORT))).result
+        assert (result.method, result.missing_evidence) == (method, ("vectors",))
+        assert "Hamlet" in {c.title for c in result.candidates}
+        assert {c.similarity for c in result.candidates} == {None}
 
 
 @asynchronous
@@ -98,6 +118,55 @@ async def test_a_shortlist_is_proposed_scored_and_merged(index: ChangingIndex) -
 
 
 @asynchronous
+async def test_a_ranked_answer_says_what_its_scores_are_made_of(named: ChangingIndex) -> None:
+    async with served(named) as (_, client):
+        result = (await client.retrieve(RetrieveRequest("hamlett", **SHORT))).result
+        assert (result.method, result.certified, result.missing_evidence) == ("auto", None, ())
+        first, *others = result.candidates
+        assert first.title == "Hamlet"
+        assert next(iter(first.shares)) == "names"
+        for candidate in (first, *others):
+            assert sum(candidate.shares.values()) == pytest.approx(candidate.score)
+        assert result.nothing_fits is not None
+        assert sum(c.probability or 0 for c in result.candidates) + result.nothing_fits <= 1 + 1e-9
+        info = await client.get_index()
+        assert [(one.kind, one.count, one.problem) for one in info.evidence] == [("names", len(TITLES), "")]
+        assert info.evidence[0].bytes == (named.live / "names.arrow").stat().st_size
+        assert info.ranking is not None
+        assert (info.ranking.fitted, info.ranking.fitted_with_model, info.ranking.problem) == (
+            False,
+            False,
+            "",
+        )
+        assert info.vectors is None
+
+
+@asynchronous
+async def test_a_damaged_ranking_is_told_and_another_used(
+    named: ChangingIndex, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    fitted = Ranking(
+        DEFAULT_RANKING.weights, DEFAULT_RANKING.nothing, Provenance("asked.tsv", 90, ("names",))
+    )
+    rankings = Rankings({NO_MODEL: fitted}).to_bytes()
+    publish_rankings(named.path, named.versions[-1], rankings, (), {}, num_queries=90, keep_versions=1)
+    async with served(named) as (_, client):
+        ranking = (await client.get_index()).ranking
+        assert ranking is not None
+        assert (ranking.fitted, ranking.queries, ranking.num_queries) == (True, "asked.tsv", 90)
+        named.damage("ranking.json")
+        ranking = (await client.reload_index(force=True)).index.ranking
+        assert ranking is not None
+        assert (ranking.fitted, ranking.fitted_with_model) == (False, False)
+        assert "ranking.json" in ranking.problem
+        assert str(named.path) not in ranking.problem
+        result = (await client.retrieve(RetrieveRequest("hamlett", **SHORT))).result
+        assert result.missing_evidence == ("ranking",)
+        assert result.candidates[0].title == "Hamlet"
+
+
+@asynchronous
 async def test_every_entity_is_scored_where_there_are_few(plain: ChangingIndex) -> None:
     async with served(plain) as (_, client):
         for method in ("auto", "shortlist"):
@@ -110,12 +179,12 @@ async def test_every_entity_is_scored_where_there_are_few(plain: ChangingIndex) 
 
 
 @asynchronous
-async def test_without_vectors_a_shortlist_is_refused_and_auto_decodes(plain: ChangingIndex) -> None:
+async def test_without_evidence_a_shortlist_is_refused_and_auto_decodes(plain: ChangingIndex) -> None:
     async with served(plain) as (_, client):
         request = RetrieveRequest("hamlett", method="shortlist", **SHORT)
         refused = await error_of(client.retrieve(request))
         assert refused.code == "FAILED_PRECONDITION"
-        assert "no vectors" in str(refused)
+        assert "no evidence" in str(refused)
         good, bad = await client.retrieve_batch([RetrieveRequest("x"), request])
         assert not isinstance(good, CallError)
         assert isinstance(bad, CallError)
@@ -124,7 +193,8 @@ async def test_without_vectors_a_shortlist_is_refused_and_auto_decodes(plain: Ch
         assert isinstance(linked, CallError)
         assert linked.code == "FAILED_PRECONDITION"
         await check_auto_only_decodes(client)
-        assert (await client.get_index()).vectors is None
+        info = await client.get_index()
+        assert (info.vectors, info.evidence, info.ranking) == (None, (), None)
 
 
 @asynchronous
@@ -142,12 +212,17 @@ async def test_damaged_vectors_are_taken_into_service_and_told(
         assert "vectors.faiss" in vectors.problem
         assert str(index.path) not in vectors.problem
         assert server.readiness.state is State.READY
+        names, described = reloaded.index.evidence
+        assert (names.kind, names.problem) == ("names", "")
+        assert (described.kind, described.problem) == ("vectors", vectors.problem)
         (warning,) = [record for record in caplog.records if "cannot be used" in record.getMessage()]
-        assert (warning.name, warning.levelname) == ("retrieval.index_vectors", "WARNING")
+        assert (warning.name, warning.levelname) == ("retrieval.evidence.opening", "WARNING")
         assert str(index.path) in warning.getMessage()
+        await check_names_answer(client)
+        index.damage("names.arrow")
+        await client.reload_index(force=True)
         refused = await error_of(client.retrieve(RetrieveRequest("hamlett", method="shortlist", **SHORT)))
         assert (refused.code, refused.reason) == ("DATA_LOSS", "INDEX_CORRUPT")
-        assert "vectors.faiss" in str(refused)
         await check_auto_only_decodes(client)
         damaged.write_bytes(sound)
         again = await client.reload_index(force=True)
@@ -190,10 +265,7 @@ async def test_a_library_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     async with served(index) as (_, client):
-        refused = await error_of(client.retrieve(RetrieveRequest("hamlett", method="shortlist", **SHORT)))
-        assert refused.code == "FAILED_PRECONDITION"
-        assert "generative-retrieval[vectors]" in str(refused)
-        await check_auto_only_decodes(client)
+        await check_names_answer(client)
         info = await client.get_index()
         assert info.vectors is not None
         assert "'faiss'" in info.vectors.problem

@@ -23,6 +23,7 @@ from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
 from retrieval.errors import IndexChecksumError, InputError
+from retrieval.evidence import field
 from retrieval.evidence.evidence import NAMES, TEXTS
 from retrieval.evidence.opening import open_evidence, open_field
 from retrieval.evidence.terms import Characters, fold_all
@@ -114,6 +115,14 @@ def test_a_build_makes_evidence_of_names_and_descriptions(tmp_path: Path) -> Non
     assert verify(summary.index).ok
 
 
+def test_how_many_characters_are_looked_at_at_once_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build(tmp_path, LINES, TOKENIZER)
+    monkeypatch.setattr(field, "_CHARACTERS", 5)
+    assert build(tmp_path, LINES, TOKENIZER, name="parts.index").version == whole.version
+
+
 def test_the_columns_asked_for_and_none(tmp_path: Path) -> None:
     summary = build(tmp_path, LINES, TOKENIZER, evidence=wish(columns=("kind", "description")))
     assert summary.manifest.evidence is not None
@@ -130,12 +139,12 @@ def test_the_fields_hold_the_words_of_all_names(tmp_path: Path) -> None:
     summary = build(tmp_path, MANY, TOKENIZER)
     with Index.open(summary.index) as index:
         for kind, text_of in ((NAMES, lambda e: e.title), (TEXTS, lambda e: e.metadata["description"])):
-            field = open_field(index, kind)
+            opened = open_field(index, kind)
             for number in range(0, index.num_entities, 7):
                 characters = Characters(fold_all([text_of(index.entity(number))]))
-                lookups = field.look_up(characters.words().term, characters.letters().term)
-                assert number in field.propose(lookups, 20, None)
-                assert field.scores_of(lookups, field.propose(lookups, 20, None)).min() > 0
+                lookups = opened.look_up(characters.words().term, characters.letters().term)
+                assert number in opened.propose(lookups, 20, None)
+                assert opened.scores_of(lookups, opened.propose(lookups, 20, None)).min() > 0
 
 
 def test_a_ranking_is_fitted_to_the_catalogue_the_same_every_time(tmp_path: Path, queries: Path) -> None:
@@ -374,7 +383,7 @@ def test_what_inspect_says(tmp_path: Path, queries: Path) -> None:
     (told,) = facts["ranking"]
     assert told["model"] == ""
     assert told["provenance"]["num_queries"] > 0
-    assert "likeness" in told["weights"]["names"]
+    assert "words" in told["weights"]["names"]
     assert facts["evidence"]["kinds"]["queries"]["count"] == 2
     plain = build(tmp_path, LINES, TOKENIZER, name="plain.index", evidence=None)
     facts = json.loads(CliRunner().invoke(inspect_command, [str(plain.index), "--json"]).stdout)

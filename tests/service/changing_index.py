@@ -7,7 +7,7 @@ from pathlib import Path
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from index_builder.evidence_wish import VectorWish
+from index_builder.evidence_wish import EvidenceWish, VectorWish
 from index_builder.update import UpdateRequest, update_index
 from retrieval.text import TextTokenizer
 
@@ -22,6 +22,7 @@ class ChangingIndex:
         titles: Its first titles; the id of each is its own text.
         kind: What the column `kind` says of them; None: there is no such column.
         vectors: What its first version's are made by; None: it has none.
+        evidence: Evidence by words and letters of its first version; None: it has none.
     """
 
     folder: Path
@@ -29,13 +30,14 @@ class ChangingIndex:
     titles: tuple[str, ...] = ("Hamlet", "Macbeth", "Paris", "Nile")
     kind: str | None = None
     vectors: VectorWish | None = None
+    evidence: EvidenceWish | None = field(default_factory=EvidenceWish)
     versions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "changing"
         source = self._write("first.tsv", self.titles)
-        options = BuildOptions(out=self.path, vectors=self.vectors)
+        options = BuildOptions(out=self.path, vectors=self.vectors, evidence=self.evidence)
         built = build_index(source, TextTokenizer.load(self.checkpoint), options)
         self.versions.append(built.version)
 

@@ -1,0 +1,165 @@
+"""`genret ask`: an index answers without a server, with a model and by its evidence alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from index_builder.build import build_index
+from index_builder.config import BuildOptions
+from retrieval.errors import EvidenceMissingError
+from retrieval.ranking.search import EvidenceSearch
+from retrieval.text import TextTokenizer
+from retrieval.types import RetrieveRequest
+from service.main import cli
+from tests.service.changing_index import ChangingIndex
+from tests.service.tiny_assets import CATALOGUE, make_checkpoint, make_index
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("ask") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def index(checkpoint: Path) -> Path:
+    return make_index(checkpoint.parent / "index", checkpoint)
+
+
+@pytest.fixture(scope="module")
+def bare(checkpoint: Path) -> Path:
+    """The same entities without evidence."""
+    source = checkpoint.parent / "bare.tsv"
+    source.write_text(CATALOGUE, encoding="utf-8")
+    out = checkpoint.parent / "bare"
+    build_index(source, TextTokenizer.load(checkpoint), BuildOptions(out=out, evidence=None))
+    return out
+
+
+def genret(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["ask", *arguments], input=stdin)
+
+
+def titles(result: Result) -> list[str]:
+    return [line.split("\t")[3] for line in result.stdout.splitlines()]
+
+
+def test_an_index_answers_by_a_model_as_a_server_would(index: Path, checkpoint: Path) -> None:
+    asked = (str(index), "hamlett", "metal", "--model", str(checkpoint), "--device", "cpu")
+    done = genret(*asked, "-k", "2", "--json")
+    assert done.exit_code == 0, done.output
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["query"], second["query"], first["method"]) == ("hamlett", "metal", "auto")
+    assert first["candidates"][0]["title"] == "Hamlet"
+    assert first["candidates"][0]["logprob"] < 0
+    assert "model" in first["candidates"][0]["shares"]
+    assert 0 <= first["nothing_fits"] <= 1
+    assert first["index"]["name"] == index.name
+    assert first["index"]["version"] == (index / "CURRENT").read_text().strip()
+    disc = genret(*asked[:2], *asked[3:], "--method", "disc", "--seed", "3", "--json")
+    assert json.loads(disc.stdout)["seed"] == 3
+
+
+def test_evidence_alone_answers_without_a_log_probability(index: Path) -> None:
+    done = genret(str(index), "hamlett", "--no-model", "-k", "2", "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    best = document["candidates"][0]
+    assert (best["title"], best["logprob"]) == ("Hamlet", None)
+    assert sum(best["shares"].values()) == pytest.approx(best["score"])
+    total = sum(c["probability"] for c in document["candidates"]) + document["nothing_fits"]
+    assert 0 < total <= 1 + 1e-9
+    assert (document["num_scored"], document["num_nodes"]) == (0, 0)
+
+
+def test_evidence_alone_loads_no_torch(index: Path) -> None:
+    code = (
+        "import sys; from service.main import cli\n"
+        f"cli(['ask', {str(index)!r}, 'hamlett', '--no-model', '-k', '1'], standalone_mode=False)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\t")[3] == "Hamlet"
+
+
+def test_filters_ids_and_k_are_honoured(index: Path, tmp_path: Path) -> None:
+    asked = (str(index), "the amazon in paris", "--no-model")
+    every = titles(genret(*asked))
+    assert {"Amazon", "Paris"} <= set(every)
+    cities = titles(genret(*asked, "--filter", "kind = 'city'"))
+    assert (cities[0], set(cities) - {"Paris", "Paris, Texas", "Berlin"}) == ("Paris", set())
+    assert titles(genret(*asked, "-k", "1")) == every[:1]
+    done = genret(*asked, "--json")
+    first, second, *_ = json.loads(done.stdout)["candidates"]
+    ids = tmp_path / "ids.txt"
+    ids.write_text(first["entity_id"] + "\n")
+    denied = genret(*asked, "--deny-ids", str(ids))
+    assert titles(denied)[0] == second["title"]
+    allowed = genret(*asked, "--allow-ids", str(ids))
+    assert titles(allowed) == [first["title"]]
+
+
+def test_queries_come_from_standard_input(index: Path) -> None:
+    done = genret(str(index), "-", "--no-model", "-k", "1", stdin="hamlett\n\nmacbet\n")
+    assert titles(done) == ["Hamlet", "Macbeth"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("x", "--no-model", "--method", "beam"), "--method: must be auto without a model, got 'beam'"),
+        (("x", "--no-model", "--exact"), "--exact: needs a model"),
+        (("x", "--no-model", "--explain"), "--explain: needs a model"),
+        (("x", "-k", "0"), "-k: "),
+        ((), 'what is the query? genret ask INDEX "author of hamlet"'),
+        ((" ",), "query: must not be empty"),
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_is_loaded(options: tuple[str, ...], said: str) -> None:
+    done = genret("nowhere", *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_what_cannot_be_asked_is_told_in_a_line(index: Path, bare: Path, tmp_path: Path) -> None:
+    lost = genret(str(tmp_path / "none"), "x", "--no-model")
+    assert (lost.exit_code, lost.stderr) == (1, f"Error: {tmp_path / 'none'}: no such directory\n")
+    plain = genret(str(bare), "x", "--no-model")
+    assert plain.exit_code == 1
+    assert plain.stderr.endswith("add some with: genret update INDEX --evidence all\n")
+    odd = genret(str(index), "hamlett", "--no-model", "--filter", "knd = 'city'", "--json")
+    assert odd.exit_code == 1
+    assert json.loads(odd.stdout)["error"]["code"] == "INVALID_ARGUMENT"
+    assert "unknown column 'knd'" in odd.stderr
+    assert "Traceback" not in lost.output + plain.output + odd.output
+
+
+def test_damaged_evidence_is_named(checkpoint: Path) -> None:
+    index = ChangingIndex(checkpoint.parent / "damaged", checkpoint)
+    index.damage("names.arrow")
+    done = genret(str(index.path), "hamlett", "--no-model")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "names.arrow" in done.stderr.splitlines()[-1]
+
+
+def test_the_library_searches_evidence_as_the_command_does(index: Path, bare: Path) -> None:
+    with EvidenceSearch.open(index) as search:
+        (result,) = search.retrieve_batch([RetrieveRequest("hamlett", k=1)])
+        assert not isinstance(result, Exception)
+        assert result.candidates[0].title == "Hamlet"
+        assert math.isnan(result.candidates[0].logprob)
+        (refused,) = search.retrieve_batch([RetrieveRequest("hamlett", method="beam")])
+        assert isinstance(refused, Exception)
+    with pytest.raises(EvidenceMissingError):
+        EvidenceSearch.open(bare)
+
+
+def test_the_command_is_listed() -> None:
+    assert "Ask an index, without a server." in CliRunner().invoke(cli, ["--help"]).stdout
