@@ -32,9 +32,9 @@ class LinkCandidate:
         score: What the list is ordered by; None where no model was asked.
         probability: That it is the one meant, of the entities that are called so (`named_entities`). Where
             any entity may be meant, and with `disc`: that of the reply. `auto` by the index's ranking: the
-            calibrated probability that it is meant; `disc`: its share of the samples; `beam`: its share of the
-            probability of the candidates listed, which is at least its share among all titles; `shortlist`,
-            and `auto` without a ranking: of that of all that was scored, which is so too.
+            calibrated probability that it is meant; `disc`: its share of the samples; `beam`: its share of
+            the probability of the candidates listed, which is at least its share among all titles;
+            `shortlist`, and `auto` without a ranking: of that of all that was scored, which is so too.
     """
 
     entity_id: str

@@ -104,8 +104,8 @@ linking_flags = flag_group(
             type=click.Choice(METHODS),
             default="auto",
             help="beam: the k most probable titles; disc: samples and their shares; shortlist: entities that "
-            "the index's evidence proposes, all of them scored; auto: what beam or disc finds and a shortlist, "
-            "in the order of the index's ranking; without evidence just beam or disc.",
+            "the index's evidence proposes, all of them scored; auto: what beam or disc finds and a "
+            "shortlist, in the order of the index's ranking; without evidence just beam or disc.",
         ),
         flag(
             "--decoder",
@@ -122,8 +122,8 @@ linking_flags = flag_group(
         flag(
             "--vector-weight",
             type=float,
-            help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000; auto: in "
-            "place of the ranking.",
+            help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000; auto: "
+            "in place of the ranking.",
             show_default="shortlist: 0; auto: the ranking makes the order",
         ),
         flag(

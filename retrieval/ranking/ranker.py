@@ -34,8 +34,8 @@ class Proposals:
     Attributes:
         asked: The query.
         entities: The numbers of all that any evidence found, best first by the evidence alone. Shape: (n,).
-        features: What they are like. Of one that a decoder finds, too, they are taken from here: some say what
-            share an entity has in what was found. Shape: (n, number of features).
+        features: What they are like. Those of an entity that a decoder finds, too, are taken from here, as
+            some are shares among all that was found. Shape: (n, number of features).
         size: So many are proposed, the first ones.
     """
 

@@ -1,4 +1,4 @@
-"""Vectors that a retriever opens with its index, asks, or does without, beside evidence by words, end to end."""
+"""Vectors that a retriever opens with its index, asks, or does without: by an encoder, end to end."""
 
 from __future__ import annotations
 

@@ -104,18 +104,22 @@ def test_beam_equals_enumeration(retriever: Retriever, plain: Any, query: str) -
 
 
 @pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("method", ["auto", "shortlist"])
+@pytest.mark.parametrize("options", [{"method": "auto", "vector_weight": 0.0}, {"method": "shortlist"}])
 def test_a_small_catalogue_is_scored_as_a_whole(
-    retriever: Retriever, plain: Any, query: str, method: str
+    retriever: Retriever, plain: Any, query: str, options: dict[str, Any]
 ) -> None:
-    (result,) = retriever.retrieve(query, k=12, method=method)
+    (result,) = retriever.retrieve(query, k=12, **options)
     oracle = enumerate_entities(retriever, plain, query)
-    assert (result.method, result.certified) == (method, True)
+    assert (result.method, result.certified) == (options["method"], True)
     assert_are_all(result, oracle)
     mass = oracle.mass()
     assert result.mass_lower == pytest.approx(mass, rel=1e-3)
     for candidate in result.candidates:
         assert candidate.probability == pytest.approx(math.exp(candidate.logprob) / mass, rel=1e-3)
+    (ranked,) = retriever.retrieve(query, k=12)  # by the ranking: the same entities in another order
+    assert (ranked.method, ranked.certified, ranked.mass_lower) == ("auto", None, result.mass_lower)
+    logprobs = {c.entity_id: c.logprob for c in ranked.candidates}
+    assert logprobs == {c.entity_id: pytest.approx(c.logprob, abs=1e-5) for c in result.candidates}
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -293,7 +297,8 @@ def test_link_uses_the_mention_template(retriever: Retriever) -> None:
     mention = Mention("Amazon", left="rain over the ", right=" basin")
     linked = retriever.link([mention, Mention("Nile")], k=2)
     assert [r.query for r in linked] == ["rain over the [Amazon] basin", "[Nile]"]
-    same(linked[0], retriever.retrieve("rain over the [Amazon] basin", k=2, prompt="mention")[0])
+    query = "rain over the [Amazon] basin"
+    same(linked[0], retriever.retrieve(query, k=2, prompt="mention", shortlist_query="Amazon")[0])
     same(linked[0], retriever.link(mention, k=2)[0])
     assert all(len(r.candidates) == 2 for r in linked)
 

@@ -56,7 +56,7 @@ def sharing(folders: tuple[Path, Path]) -> Iterator[Retriever]:
 def plain(sharing: Retriever) -> Retriever:
     """The same index and model, every prompt run as a whole."""
     parts = (sharing.index, sharing.model, sharing.tokenizer, sharing.config)
-    return Retriever(*parts, prefixes=Never(sharing.model))
+    return Retriever(*parts, prefixes=Never(sharing.model), ranker=sharing.ranker)
 
 
 def same(one: Any, other: Any) -> None:

@@ -169,7 +169,7 @@ def test_several_indexes(index: Index, tmp_path: Path) -> None:
 
 
 def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_path: Path) -> None:
-    summary = build(tmp_path, ["title\tkind", "a\tx", "b\ty"], TOKENIZER)
+    summary = build(tmp_path, ["title\tkind", "a\tx", "b\ty"], TOKENIZER, evidence=None)
     fresh = version_files(summary)
     folder = summary.index / "versions" / summary.version
     (folder / "title_order.arrow").unlink()
@@ -188,7 +188,7 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
         UpdateRequest(remove_ids=("absent",), ignore_missing=True), None, BuildOptions(out=summary.index)
     )
     assert updated.version != updated.parent
-    assert updated.manifest.format_version == 5
+    assert updated.manifest.format_version == 6
     assert verify(summary.index).ok
     new = summary.index / "versions" / updated.version
     for name, content in fresh.items():
