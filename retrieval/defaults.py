@@ -13,13 +13,26 @@ def default_model_dir() -> Path:
     Raises:
         ModelError: it is in neither place; the text names both.
     """
+    return _checkpoint("model")
+
+
+def default_encoder_dir() -> Path:
+    """Return the directory of the shipped encoder, which makes vectors of the sample.
+
+    Raises:
+        ModelError: it is in neither place; the text names both.
+    """
+    return _checkpoint("encoder")
+
+
+def _checkpoint(kind: str) -> Path:
     package = Path(__file__).resolve().parent
-    places = (package / "default_model", package.parent / "data" / "default-model")
+    places = (package / f"default_{kind}", package.parent / "data" / f"default-{kind}")
     for place in places:
         if (place / "tokenizer.json").is_file():
             return place
     raise ModelError(
-        "the shipped default model was not found; looked in "
+        f"the shipped default {kind} was not found; looked in "
         + " and ".join(str(place) for place in places)
         + "; name a checkpoint or a tokenizer explicitly"
     )
@@ -41,6 +54,15 @@ def sample_queries() -> Path:
         ModelError: it is in neither place; the text names both.
     """
     return _sample("queries.tsv")
+
+
+def sample_ranking() -> Path:
+    """Return the rankings of the sample with its evidence: for the shipped model, and without one.
+
+    Raises:
+        ModelError: it is in neither place; the text names both.
+    """
+    return _sample("ranking.json")
 
 
 def _sample(name: str) -> Path:

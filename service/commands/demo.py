@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.defaults import sample_catalogue, sample_queries
+from retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
 from retrieval.errors import GenretError
 
 if TYPE_CHECKING:
@@ -70,14 +71,21 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
 
     with _folder(folder) as place:
         index = place / "sample.index"
-        queries_file = f"{sample_queries()}#train"
-        _run("build", str(sample_catalogue()), "--out", str(index), "--queries", queries_file)
+        _run("build", str(sample_catalogue()), "--out", str(index), *_evidence())
         with _server(index) as address:
             click.echo(f"\nAsking {address}, each question in the default way and by DISC:\n")
             with RetrievalClient(address) as client:
                 _show(client, queries or QUERIES, k)
                 _show_json(client, queries[:2] or JSON_QUERIES)
     click.echo("\nThe server has stopped. Next: README.md, or `genret --help`.")
+
+
+def _evidence() -> list[str]:
+    """Return the options by which the sample gets all of its evidence; vectors need an extra."""
+    options = ["--queries", f"{sample_queries()}#train", "--ranking", str(sample_ranking())]
+    if find_spec("faiss") is not None:
+        options += ["--vectors", f"encoder:{default_encoder_dir()}"]
+    return options
 
 
 @contextmanager
