@@ -9,6 +9,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from index_builder.build import BuildSummary, build_index
 from index_builder.config import BuildOptions
+from retrieval.evidence.evidence import QUERIES
+from retrieval.evidence.opening import open_field
+from retrieval.index.layout import QUERIES_FILE
+from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 
 END = "</s>"
@@ -50,3 +54,12 @@ def version_files(summary: BuildSummary) -> dict[str, bytes]:
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
+
+
+def past_queries_of(index: Path) -> dict[str, list[tuple[str, int]]]:
+    """Return the past queries of an index, by entity id."""
+    with Index.open(index) as opened:
+        if opened.manifest.file(QUERIES_FILE) is None:
+            return {}
+        field = open_field(opened, QUERIES)
+        return {opened.entity(number).entity_id: mine for number, mine in field.all_queries()}

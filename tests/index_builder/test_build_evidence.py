@@ -41,8 +41,7 @@ from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.ranking.rankings import NO_MODEL, Rankings
 from retrieval.vectors.embedder import VectorMethod
-from tests.index_builder.test_past_queries import stored
-from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
+from tests.index_fixtures import build, character_tokenizer, past_queries_of, version_files, write_titles
 from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors
 
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
@@ -138,10 +137,12 @@ def test_the_fields_hold_the_words_of_all_names(tmp_path: Path) -> None:
     """The postings against the terms of each name, taken one by one."""
     summary = build(tmp_path, MANY, TOKENIZER)
     with Index.open(summary.index) as index:
-        for kind, text_of in ((NAMES, lambda e: e.title), (TEXTS, lambda e: e.metadata["description"])):
+        for kind in (NAMES, TEXTS):
             opened = open_field(index, kind)
             for number in range(0, index.num_entities, 7):
-                characters = Characters(fold_all([text_of(index.entity(number))]))
+                entity = index.entity(number)
+                text = entity.title if kind == NAMES else str(entity.metadata["description"])
+                characters = Characters(fold_all([text]))
                 lookups = opened.look_up(characters.words().term, characters.letters().term)
                 assert number in opened.propose(lookups, 20, None)
                 assert opened.scores_of(lookups, opened.propose(lookups, 20, None)).min() > 0
@@ -179,7 +180,7 @@ def fresh(folder: Path, lines: Sequence[str], **options: Any) -> BuildSummary:
 
 def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None:
     summary = build(tmp_path, LINES, TOKENIZER, evidence=wish(queries))
-    assert stored(summary.index) == {
+    assert past_queries_of(summary.index) == {
         "1": [("what is abc", 3), ("abc", 1)],
         "2": [("abc", 2)],
         "4": [("sea", 1)],
@@ -192,7 +193,7 @@ def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None
         evidence=EvidenceChange(queries=(QueryFile(more),)),
     )
     assert updated.fates.evidence == "made"
-    assert stored(summary.index) == {
+    assert past_queries_of(summary.index) == {
         "4": [("sea", 1)],
         "5": [("cc", 1)],
         "1": [("what is abc", 3), ("abc", 2)],
@@ -208,7 +209,7 @@ def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None
     assert updated.manifest.history[-1].options["queries"] == ["asked.tsv"]
     assert "asked.tsv" in {source.name for source in updated.manifest.history[-1].sources}
     roll_back(summary.index)
-    assert stored(summary.index)["2"] == [("abc", 2)]
+    assert past_queries_of(summary.index)["2"] == [("abc", 2)]
 
 
 @given(data=st.data())
@@ -298,8 +299,9 @@ def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
     assert "models must be weighed again, with genret tune" in result.stderr
     anew = ranking(summary.index)
     assert set(anew.fitted) == {NO_MODEL}
-    assert anew.fitted[NO_MODEL].provenance is not None
-    assert anew.fitted[NO_MODEL].provenance.kinds == ("names",)
+    told = anew.fitted[NO_MODEL].provenance
+    assert told is not None
+    assert told.kinds == ("names",)
     dropped = update(summary.index, evidence=EvidenceChange(drop=True))
     assert dropped.manifest.file(RANKING_FILE) is None
 
@@ -405,9 +407,9 @@ def test_a_dry_run_of_an_update_says_what_would_become_of_it(tmp_path: Path) -> 
 
 
 def test_a_change_is_one_thing_or_the_other(queries: Path) -> None:
-    for change in ({"wish": wish()}, {"queries": (QueryFile(queries),)}):
+    for asked, more in ((wish(), ()), (None, (QueryFile(queries),))):
         with pytest.raises(InputError, match="evidence: expected evidence to make or to keep, or none"):
-            EvidenceChange(drop=True, **change)  # type: ignore[arg-type]
+            EvidenceChange(asked, drop=True, queries=more)
     with pytest.raises(InputError, match=r"nothing to do: .*evidence"):
         UpdateRequest(evidence=EvidenceChange())
 
@@ -447,7 +449,7 @@ def test_vectors_are_weighed_too(tmp_path: Path, trigrams: VectorMethod) -> None
 def test_a_file_of_queries_that_changes_nothing_else_is_merged(tmp_path: Path, queries: Path) -> None:
     summary = build(tmp_path, LINES, TOKENIZER, evidence=wish(queries))
     update(summary.index, evidence=EvidenceChange(queries=(QueryFile(queries),)))
-    assert stored(summary.index)["1"] == [("what is abc", 6), ("abc", 2)]
+    assert past_queries_of(summary.index)["1"] == [("what is abc", 6), ("abc", 2)]
     source = write_titles(tmp_path / "titles.tsv", LINES)
     once = build_index(source, TOKENIZER, BuildOptions(tmp_path / "b.index", evidence=wish(queries, queries)))
-    assert stored(once.index) == stored(summary.index)
+    assert past_queries_of(once.index) == past_queries_of(summary.index)

@@ -20,15 +20,10 @@ from index_builder.config import BuildOptions
 from index_builder.evidence_wish import EvidenceWish
 from index_builder.past_queries import PastQueries, QueryFile
 from retrieval.errors import SourceError
-from retrieval.evidence.evidence import QUERIES
-from retrieval.evidence.opening import open_field
-from retrieval.index.layout import QUERIES_FILE
-from retrieval.index.reader import Index
-from tests.index_fixtures import character_tokenizer, write_titles
+from tests.index_fixtures import character_tokenizer, past_queries_of, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh xyz")
 TITLES = ["entity_id\ttitle\taliases", "1\tabc\tcab|bad", "2\tabc\t", "3\tc\ta", "4\tbcd\t"]
-Stored = dict[str, list[tuple[str, int]]]
 
 
 def build(folder: Path, *files: QueryFile | Path, **options: object) -> BuildSummary:
@@ -36,15 +31,6 @@ def build(folder: Path, *files: QueryFile | Path, **options: object) -> BuildSum
     wish = EvidenceWish(queries=queries)
     titles = write_titles(folder / "titles.tsv", TITLES)
     return build_index(titles, TOKENIZER, BuildOptions(folder / "it.index", evidence=wish, **options))  # type: ignore[arg-type]
-
-
-def stored(index: Path) -> Stored:
-    """Return the past queries of an index, by entity id."""
-    with Index.open(index) as opened:
-        if opened.manifest.file(QUERIES_FILE) is None:
-            return {}
-        field = open_field(opened, QUERIES)
-        return {opened.entity(number).entity_id: mine for number, mine in field.all_queries()}
 
 
 def written(folder: Path, name: str, rows: Sequence[dict[str, object]]) -> Path:
@@ -69,20 +55,20 @@ def test_every_format_is_read(tmp_path: Path, name: str) -> None:
     ]
     file = written(tmp_path, name, rows)
     summary = build(tmp_path, QueryFile(file, "train"))
-    assert stored(summary.index) == {"1": [("another", 9), ("Some river", 5)]}
+    assert past_queries_of(summary.index) == {"1": [("another", 9), ("Some river", 5)]}
     assert summary.manifest.evidence is not None
     assert summary.manifest.evidence.queries == 2
     assert [source.name for source in summary.manifest.history[-1].sources] == ["titles.tsv", name]
     assert summary.manifest.history[-1].options["evidence"] == {"queries": [f"{name}#train"]}
     both = build(tmp_path, QueryFile(file, "train"), QueryFile(file, "dev"))
-    assert stored(both.index)["3"] == [("some town", 1)]
-    assert stored(build(tmp_path, file).index) == stored(both.index)
+    assert past_queries_of(both.index)["3"] == [("some town", 1)]
+    assert past_queries_of(build(tmp_path, file).index) == past_queries_of(both.index)
 
 
 def test_a_title_stands_for_all_who_have_it_and_an_alias_where_no_title_does(tmp_path: Path) -> None:
     file = write_titles(tmp_path / "q.tsv", ["query\ttitle", "one\tabc", "two\tcab", "", "three\t c "])
     summary = build(tmp_path, file)
-    assert stored(summary.index) == {
+    assert past_queries_of(summary.index) == {
         "1": [("one", 1), ("two", 1)],
         "2": [("one", 1)],
         "3": [("three", 1)],
@@ -124,7 +110,7 @@ def test_bad_lines_are_told_with_their_file_and_line_and_may_be_allowed(tmp_path
     ]
     summary = build(tmp_path, file, rejects=rejects, max_bad_rows=6)
     assert summary.resumed_shards == 1, "what was tokenised is taken up"
-    assert stored(summary.index) == {"1": [("ok", 1)]}
+    assert past_queries_of(summary.index) == {"1": [("ok", 1)]}
     assert summary.rejected["query for an unknown entity"] == 1
 
 
