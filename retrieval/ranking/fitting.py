@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from retrieval.errors import InputError
-from retrieval.evidence.evidence import FEATURES
+from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from retrieval.ranking.model import (
     MODEL_LOGPROB,
     NOTHING_FEATURES,
@@ -25,6 +25,10 @@ from retrieval.ranking.model import (
 MIN_QUERIES = 20
 # What the weights, of features with a spread of 1, are kept small by.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
+# Fits leave past queries out that are the same as the one asked, so that they cannot tell what such a query is
+# worth. It gets this weight: who was meant each time before is exp(4), some fifty times, as likely as others.
+SAME_WEIGHT = 4.0
+_SAME = FEATURE_NUMBER["queries.same"]
 # At least this share of queries is taken to be for nothing in the index.
 NOTHING_SHARE = 0.05
 # More of what such a feature measures never speaks against an entity.
@@ -97,6 +101,8 @@ def _fit_weights(examples: Sequence[Example]) -> FloatArray:
     spread = np.sqrt(np.add.reduceat(_centred(table, begins, query) ** 2, begins).sum(0) / len(table))
     used = np.flatnonzero(spread > 1e-6)
     weights: FloatArray = np.zeros(len(FEATURES))
+    if FEATURE_NUMBER["queries.nearest"] in used:
+        weights[_SAME] = SAME_WEIGHT
     if not len(used):
         return weights
     scaled = table[:, used] / spread[used]
