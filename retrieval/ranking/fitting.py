@@ -26,7 +26,7 @@ MIN_QUERIES = 20
 # What the weights, of features with a spread of 1, are kept small by.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
 # Fits leave past queries out that are the same as the one asked, so they cannot tell what such queries are
-# worth. They get this weight: who was meant each time before is exp(4), some fifty times, as likely as others.
+# worth. They get this weight: who was meant each time before is some fifty times as likely as others.
 SAME_WEIGHT = 4.0
 _SAME = FEATURE_NUMBER["queries.same"]
 # At least this share of queries is taken to be for nothing in the index.
