@@ -127,7 +127,7 @@ def build(data: Path, titles: Path | None, tokenizer: Path | None, limit: int | 
     source, path = folder / "titles.tsv", folder / "step.index"
     write_tsv(source, batches(titles_file(data, titles), limit))
     options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--out", str(path), "--quiet"]
-    measured([sys.executable, "-c", _BUILD, str(source), *options])
+    measured([sys.executable, "-c", _BUILD, str(source), "--evidence", "none", *options])
     return path
 
 

@@ -84,7 +84,7 @@ def main(
             source = Path(folder) / "titles.tsv"
             write_catalogue(source, batches(titles_file(data, titles), limit))
             options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--out", str(path), "--quiet"]
-            measured([sys.executable, "-c", _BUILD, str(source), *options])
+            measured([sys.executable, "-c", _BUILD, str(source), "--evidence", "none", *options])
         with Index.open(path, verify_digests=False) as opened:
             click.echo(f"{opened.num_rows:,} rows of {opened.num_entities:,} entities")
             figures = {

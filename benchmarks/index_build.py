@@ -21,7 +21,14 @@ from harness.processes import Usage, measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
 
-from retrieval.index.layout import ENTITIES_FILE, POSTINGS_FILE, ROWS_DIR, TITLE_ORDER_FILE, TRIE_FILE
+from retrieval.index.layout import (
+    ENTITIES_FILE,
+    NAMES_FILE,
+    POSTINGS_FILE,
+    ROWS_DIR,
+    TITLE_ORDER_FILE,
+    TRIE_FILE,
+)
 from retrieval.index.reader import Index
 from retrieval.text import Rendering, TextTokenizer
 
@@ -44,6 +51,7 @@ _PARTS = {
     "entities.arrow": ENTITIES_FILE,
     "postings.arrow": POSTINGS_FILE,
     "title_order.arrow": TITLE_ORDER_FILE,
+    "names.arrow, evidence": NAMES_FILE,
 }
 
 

@@ -6,7 +6,8 @@
 Entities have ids and a kind. A third of the share is added, a third removed, and a third gets new titles. The
 catalogue from before is built once; in every round a copy of its index is updated and the catalogue from
 afterwards is built anew, each in a process of its own. Fails unless the updated index verifies and has the
-bytes of the one that was built anew, apart from the manifest's history.
+bytes of the one that was built anew, apart from the manifest's history and from the ranking: an update keeps
+the one that there is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from harness.report import Spread, announce, command_line, environment, write_js
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
 from retrieval.index.digests import digest_file
-from retrieval.index.layout import MANIFEST_FILE
+from retrieval.index.layout import MANIFEST_FILE, RANKING_FILE
 from retrieval.index.versions import version_dir
 
 _GENRET = "from service.main import cli; cli()"
@@ -142,7 +143,7 @@ def genret(*arguments: object) -> Usage:
 
 
 def compare(updated: Path, fresh: Path) -> None:
-    """Fail unless both live versions have the same files, and manifests that differ in history alone."""
+    """Fail unless both live versions have the same files, but for history and ranking."""
     ours, theirs = _content(version_dir(updated)), _content(version_dir(fresh))
     differing = sorted(name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name))
     if differing:
@@ -152,10 +153,11 @@ def compare(updated: Path, fresh: Path) -> None:
 def _content(version: Path) -> dict[str, Any]:
     manifest = json.loads((version / MANIFEST_FILE).read_text())
     del manifest["history"]
+    manifest["files"] = [entry for entry in manifest["files"] if entry["name"] != RANKING_FILE]
     files = {
         str(file.relative_to(version)): digest_file(file)
         for file in version.rglob("*")
-        if file.is_file() and file.name != MANIFEST_FILE
+        if file.is_file() and file.name not in (MANIFEST_FILE, RANKING_FILE)
     }
     return {**files, MANIFEST_FILE: manifest}
 

@@ -134,6 +134,7 @@ def main(
             source = Path(folder) / "titles.tsv"
             write_tsv(source, batches(titles_file(data, titles), limit))
             options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--out", str(path), "--quiet"]
+            options += ["--evidence", "none"]
             usage = measured([sys.executable, "-c", _BUILD, str(source), "--vectors", vectors, *options])
             built = {"seconds": usage.seconds, "peak_bytes": usage.peak_bytes}
             click.echo(f"built in {usage.seconds:,.0f} s, peak {usage.peak_bytes / (1 << 20):,.0f} MiB")

@@ -18,7 +18,7 @@ DRAWS = (1, 2, 3, 4)
 
 def beams(retriever: Retriever, queries: Sequence[Query], seeds: int) -> dict[str, Any]:
     """Count right first answers for every beam size and K, and those of trie beam search."""
-    best = [result.candidates for result in retriever.retrieve([q.text for q in queries], k=1)]
+    best = [result.candidates for result in retriever.retrieve([q.text for q in queries], k=1, method="beam")]
     likeliest = _percent(queries, [c[0].entity_id if c else "" for c in best])
     click.echo(
         f"hits@1 of {len(queries)} queries, one result each, {seeds} seeds; "

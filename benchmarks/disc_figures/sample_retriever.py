@@ -36,7 +36,7 @@ def sample_retriever() -> Iterator[Retriever]:
         index = Path(folder) / "sample.index"
         tokenizer = ["--tokenizer", str(_DATA / "default-model")]
         command = [sys.executable, "-c", _BUILD, str(_DATA / "catalogue.tsv"), *tokenizer]
-        measured([*command, "--out", str(index), "--quiet"])
+        measured([*command, "--out", str(index), "--evidence", "none", "--quiet"])
         with Retriever.open(index, device="cpu") as retriever:
             yield retriever
 
