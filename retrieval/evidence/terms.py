@@ -82,7 +82,7 @@ class Characters:
 
     def __init__(self, folded: Sequence[str]) -> None:
         block = "\n" + "\n".join(folded) + "\n"
-        codes = np.frombuffer(block.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
+        codes = np.array([block]).view(np.uint32).astype(np.uint64)
         is_line = codes == _LINE
         self._inside = ~(is_line | (codes == _SPACE))
         self._codes = np.where(is_line, np.uint64(_SPACE), codes)
