@@ -17,6 +17,7 @@ from pathlib import Path
 from retrieval.errors import GenretError
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
+from retrieval.ranking.ranker import Ranker
 from tests.fuzz.damage import Damage, read_version, write_damaged
 
 # A healthy open or verify takes milliseconds; a hang is killed by the alarm.
@@ -42,7 +43,19 @@ def walk(index: Index) -> int:
         read += len(entity.title) + sum(map(len, entity.aliases))
     for name in index.metadata_columns:
         read += len(index.metadata_column(name).to_pylist())
-    return read + int(index.forms_per_entity.sum())
+    return read + int(index.forms_per_entity.sum()) + ask(index)
+
+
+def ask(index: Index) -> int:
+    """Ask the evidence of an index, and return how many candidates it found."""
+    ranker = Ranker.open(index)
+    if not ranker.can_propose:
+        return 0
+    found = 0
+    for query in ("a", index.entity(0).title):
+        (asked,) = ranker.evidence.ask([query])
+        found += len(ranker.propose(asked, 20).entities)
+    return found
 
 
 def outcome(action: Callable[[], str]) -> dict[str, str]:
@@ -56,7 +69,9 @@ def outcome(action: Callable[[], str]) -> dict[str, str]:
 
 
 def _opened(index: Path, digests: bool) -> str:
-    with Index.open(index, verify_digests=digests):
+    with Index.open(index, verify_digests=digests) as opened:
+        for problem in opened.evidence_problems.values():  # it costs that evidence alone
+            raise problem
         return "opened"
 
 
