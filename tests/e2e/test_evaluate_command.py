@@ -71,6 +71,9 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
         "beam:10",
         "bm25-shortlist",
         "bm25",
+        "evidence",
+        "shortlist",
+        "auto",
     ]
     for labelled in results["sets"]:
         assert [m["method"] for m in labelled["methods"]] == methods
@@ -78,9 +81,8 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
             assert method["is_constrained"] == (method["method"] != "unconstrained")
             if method["is_constrained"]:
                 assert method["rates"]["invalid"] == 0
-            assert len(method["seeds"]) == (
-                0 if method["method"] in ("beam:10", "bm25-shortlist", "bm25") else 2
-            )
+            is_drawn = method["method"] in ("unconstrained", "trie") or method["method"].startswith("disc")
+            assert len(method["seeds"]) == (2 if is_drawn else 0)
     on_disk = json.loads((out / "results.json").read_text())
     assert {**on_disk, "out": str(out)} == results
     assert "genret evaluate" in (out / "report.md").read_text()

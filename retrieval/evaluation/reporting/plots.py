@@ -26,6 +26,7 @@ _LOOKS = {
     "disc": ("#2f86d1", "o"),
     "beam": ("#2a9d74", "^"),
     "exact": ("#2a9d74", "v"),
+    "evidence": ("#b0577d", "<"),
     "vectors": ("#b0577d", "p"),
     "shortlist": ("#b0577d", "h"),
     "auto": ("#a86bc0", "d"),

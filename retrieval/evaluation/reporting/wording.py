@@ -152,6 +152,12 @@ def _describe(spec: MethodSpec) -> str:
                 "Beam search that goes on through what it dropped until the list of the best entities is "
                 "proven or its budget is spent."
             )
+        case "evidence":
+            return (
+                "No model: candidates by names, texts, past queries and vectors, as far as the index has "
+                "them, in the order of its ranking. Of a mention its own words are asked, without the text "
+                "around it."
+            )
         case "vectors":
             return (
                 "No model: the index's vectors of titles, aliases and descriptions, ranked by the cosine of "
@@ -160,16 +166,16 @@ def _describe(spec: MethodSpec) -> str:
             )
         case "shortlist":
             return (
-                f"The vectors propose {spec.size} entities by the query (of a mention, by its own words), "
+                f"The evidence proposes {spec.size} entities by the query (of a mention, by its own words), "
                 "and the model scores every title and alias of all of them, none left out. "
                 f"{_weighted(spec, 'by the log-probability alone')}"
             )
         case "auto":
             decoder = "DISC" if spec.decoder == "disc" else "Beam search"
             return (
-                f"{decoder} among all titles, and a shortlist of {spec.size} entities that the vectors "
-                "propose: the model scores every title and alias of all that either found. "
-                f"{_weighted(spec, 'with the weight of the similarity that the library has by default')}"
+                f"{decoder} among all titles, and a shortlist of {spec.size} entities that the evidence "
+                "proposes: the model scores every title and alias of the best that either found. "
+                f"{_weighted(spec, 'in the order of the ranking of the index')}"
             )
         case "bm25-shortlist":
             return (
