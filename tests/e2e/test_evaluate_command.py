@@ -92,7 +92,7 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
         "set-asked.svg",
         "set-marked.svg",
     ]
-    assert len(list((out / "runs" / "asked").glob("*.run"))) == 6 * 2 + 3
+    assert len(list((out / "runs" / "asked").glob("*.run"))) == 6 * 2 + 6
     assert "30/30 marked bm25: 4/4" in done.stderr
 
 

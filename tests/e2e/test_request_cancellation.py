@@ -26,8 +26,8 @@ from google.protobuf.message import Message
 
 from decoding.hf_session import TreeSession
 from index_builder.evidence_wish import VectorWish
+from retrieval.ranking.ranker import Ranker
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.shortlister import Shortlister
 from service.configuration.config import IndexSpec
 from service.configuration.sections import HttpConfig, ModelSpec
 from service.gateway import handlers
@@ -335,15 +335,15 @@ async def test_a_client_leaves_while_vectors_are_asked(
 ) -> None:
     async with serving(tiny, sessions) as api:
         late = lets_its_deadline_pass(TurnedClock(monkeypatch))
-        propose = Shortlister.propose
+        ask = Ranker.ask
         asked, go = threading.Event(), threading.Event()
 
         def held(*arguments: Any) -> Any:
             asked.set()
             assert go.wait(60)
-            return propose(*arguments)
+            return ask(*arguments)
 
-        monkeypatch.setattr(Shortlister, "propose", held)
+        monkeypatch.setattr(Ranker, "ask", held)
         for form in PROPOSED:
             for leave, deadline_s in ((gone, None), (late, DEADLINE_S)):
                 asked.clear()
