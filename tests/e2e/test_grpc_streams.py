@@ -242,12 +242,18 @@ async def test_the_deadline_of_the_stream_ends_it() -> None:
     async with running(fake) as api:
 
         def asked(seconds: float) -> Any:
-            call = api.stub.RetrieveStream(iter([item("a")]), timeout=seconds)
+            call = api.stub.RetrieveStream(never_ending(item("a")), timeout=seconds)
             return failure(refused_at_the_end(call))
 
         error, _ = await overtaken(asked, fake.running.is_set)
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         await until(lambda: in_flight(api) == 0)
+
+
+async def never_ending(first: Any) -> AsyncIterator[Any]:
+    """Send one request and keep the stream open: a server that has answered all must not end it first."""
+    yield first
+    await asyncio.Event().wait()
 
 
 async def refused_at_the_end(call: Any) -> None:
