@@ -93,7 +93,7 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
         "set-marked.svg",
     ]
     assert len(list((out / "runs" / "asked").glob("*.run"))) == 6 * 2 + 6
-    assert "30/30 marked bm25: 4/4" in done.stderr
+    assert "36/36 marked auto: 4/4" in done.stderr
 
 
 def test_what_was_done_is_gone_on_with(place: Path, tmp_path: Path) -> None:
