@@ -102,7 +102,7 @@ def entities_to_score(
     if not request.is_ranked or len(every) <= most:
         return tuple(every)
     worst = min(decoded.logprobs.values(), default=LEAST_LOGPROB)
-    scores = ranking.rank(table.of(every), [decoded.logprobs.get(entity, worst) for entity in every]).scores
+    scores = ranking.scores(table.of(every), [decoded.logprobs.get(entity, worst) for entity in every])
     return tuple(every[i] for i in np.argsort(-scores, kind="stable")[:most].tolist())
 
 

@@ -13,11 +13,11 @@ from scipy.special import expit
 from retrieval.errors import InputError
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from retrieval.ranking.model import (
-    MODEL_LOGPROB,
     NOTHING_FEATURES,
     FloatArray,
     Provenance,
     Ranking,
+    filled,
     nothing_features,
 )
 
@@ -59,10 +59,7 @@ class Example:
 
     def table(self) -> FloatArray:
         """Return the features, those of the model filled in."""
-        table = self.features.astype(np.float64)
-        if self.logprobs is not None:
-            table[:, MODEL_LOGPROB] = np.maximum(self.logprobs, -40.0)
-        return table
+        return filled(self.features, self.logprobs)
 
 
 def fit(examples: Sequence[Example], provenance: Provenance) -> Ranking:

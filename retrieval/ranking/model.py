@@ -106,9 +106,7 @@ class Ranking:
             features: As `Evidence.features` returns them. Shape: (n, number of features).
             logprobs: log P(e | q) of each; None where no model was asked.
         """
-        table = features.astype(np.float64)
-        if logprobs is not None:
-            table[:, MODEL_LOGPROB] = np.maximum(logprobs, LEAST_LOGPROB)
+        table = filled(features, logprobs)
         parts = table * self.weights
         scores = parts.sum(axis=1)
         nothing = 1.0
@@ -119,6 +117,13 @@ class Ranking:
             probabilities = (1 - nothing) * softmax(scores)
         shares = np.stack([parts[:, columns].sum(axis=1) for columns in _COLUMNS.values()], axis=1)
         return Ranked(scores, probabilities, nothing, shares)
+
+    def scores(
+        self, features: npt.NDArray[np.float32], logprobs: Sequence[float] | None = None
+    ) -> FloatArray:
+        """Return s(e) alone, as `rank` does, for whoever needs no more than an order. Shape: (n,)."""
+        scores: FloatArray = (filled(features, logprobs) * self.weights).sum(axis=1)
+        return scores
 
     def to_json(self) -> dict[str, Any]:
         """Return the ranking as JSON: weights by name, 0 left out."""
@@ -155,6 +160,14 @@ class Ranking:
 _COLUMNS = {
     kind: [number for number, feature in enumerate(FEATURES) if feature.kind == kind] for kind in KINDS
 }
+
+
+def filled(features: npt.NDArray[np.float32], logprobs: Sequence[float] | FloatArray | None) -> FloatArray:
+    """Return features with that of the model filled in, where one was asked; takes what `rank` takes."""
+    table = features.astype(np.float64)
+    if logprobs is not None:
+        table[:, MODEL_LOGPROB] = np.maximum(logprobs, LEAST_LOGPROB)
+    return table
 
 
 def softmax(scores: FloatArray) -> FloatArray:

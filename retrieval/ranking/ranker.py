@@ -181,7 +181,7 @@ class Ranker:
         """
         entities = self.evidence.propose(asked, max(size, PROPOSALS), allowed)
         features = self.evidence.features(asked, entities)
-        order = np.lexsort((entities, -self.alone.rank(features).scores))
+        order = np.lexsort((entities, -self.alone.scores(features)))
         return Proposals(asked, entities[order], features[order], size)
 
     def missing(self, asked: Asked | None) -> tuple[str, ...]:

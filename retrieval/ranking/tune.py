@@ -20,7 +20,6 @@ from retrieval.ranking.model import FloatArray, Provenance, Ranking
 from retrieval.ranking.query_sets import QuerySet
 from retrieval.ranking.tuning import Decode, Outcome, calibration_error, example_of, outcome_of
 
-MADE = "made from the catalogue"
 ALL = "all"
 METRICS = ("hits@1", "hits@10", "loss", "calibration error", "nothing AUC")
 _RESAMPLES = 1000

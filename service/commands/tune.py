@@ -285,9 +285,10 @@ def _decode(retriever: Retriever) -> Decode:
 
 def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tuned, list[Path], int]:
     """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
+    from retrieval.ranking.catalogue_fit import MADE_QUERIES
     from retrieval.ranking.made_queries import make_queries
     from retrieval.ranking.query_sets import QuerySet, read_query_sets
-    from retrieval.ranking.tune import MADE, tune
+    from retrieval.ranking.tune import tune
     from retrieval.ranking.tuning import labelled
 
     index, evidence = opened.index, opened.ranker.evidence
@@ -298,7 +299,7 @@ def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tune
     if wish.made:
         columns = () if index.evidence is None else index.evidence.columns
         made = make_queries(index, evidence, columns, wish.made, wish.seed)
-        sets.append(QuerySet(MADE, tuple(labelled(made))))
+        sets.append(QuerySet(MADE_QUERIES, tuple(labelled(made))))
     if not sets:
         raise InputError("queries", "there is nothing to fit to: --queries names none, and --made is 0")
     before = opened.ranker.ranking if opened.decode is not None else opened.ranker.alone

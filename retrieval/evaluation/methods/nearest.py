@@ -122,5 +122,5 @@ class EvidenceMethod(_ModelFreeMethod):
                 yield str(asked)
                 continue
             found = self._ranker.propose(asked, self._size)
-            scores = self._ranker.alone.rank(found.features[: self._k]).scores
+            scores = self._ranker.alone.scores(found.features[: self._k])
             yield self._ranked(found.best.tolist(), scores.tolist())

@@ -12,11 +12,12 @@ from retrieval.errors import InputError
 from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
 from retrieval.ranking import tune as tune_module
+from retrieval.ranking.catalogue_fit import MADE_QUERIES
 from retrieval.ranking.fitting import Example
 from retrieval.ranking.model import Provenance
 from retrieval.ranking.query_sets import QuerySet
 from retrieval.ranking.rankings import DEFAULT_RANKING
-from retrieval.ranking.tune import ALL, MADE, METRICS, Tuned, tune
+from retrieval.ranking.tune import ALL, METRICS, Tuned, tune
 from retrieval.ranking.tuning import Labelled, outcome_of
 from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of
 from tests.ranking_fixtures import drawn_examples
@@ -52,7 +53,7 @@ def _tuned(
     for name, some in sets:
         part = tuple(queries[begin : begin + len(some)])
         begin += len(some)
-        path = None if name == MADE else Path(name)
+        path = None if name == MADE_QUERIES else Path(name)
         named.append(QuerySet(name, part, path, "" if path is None else "0" * 32))
     return tune(
         named,
@@ -87,9 +88,9 @@ def test_figures_are_of_queries_that_were_held_out(
 
 
 def test_a_ranking_that_helps_is_shown_to(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
-    sets = [("one.tsv", drawn_examples(150, seed=1)), (MADE, drawn_examples(150, seed=2))]
+    sets = [("one.tsv", drawn_examples(150, seed=1)), (MADE_QUERIES, drawn_examples(150, seed=2))]
     tuned = _tuned(monkeypatch, evidence, sets)
-    assert [report.name for report in tuned.reports] == ["one.tsv", MADE, ALL]
+    assert [report.name for report in tuned.reports] == ["one.tsv", MADE_QUERIES, ALL]
     for report in tuned.reports:
         assert tuple(report.figures) == METRICS
         for name, figure in report.figures.items():
@@ -115,7 +116,7 @@ def test_the_same_seed_gives_the_same(monkeypatch: pytest.MonkeyPatch, evidence:
 def test_provenance_names_files_and_their_digests(
     monkeypatch: pytest.MonkeyPatch, evidence: Evidence
 ) -> None:
-    sets = [("one.tsv", drawn_examples(30)), (MADE, drawn_examples(20, seed=1))]
+    sets = [("one.tsv", drawn_examples(30)), (MADE_QUERIES, drawn_examples(20, seed=1))]
     told = _tuned(monkeypatch, evidence, sets, seed=3).ranking.provenance
     assert told is not None
     assert told.queries == f"30 of one.tsv (xxh3_128 {'0' * 32}); 20 of made from the catalogue"
@@ -134,7 +135,7 @@ def test_labelled_queries_count_their_share(
         return fit(examples, told)
 
     monkeypatch.setattr(tune_module, "fit", watched)
-    sets = [("one.tsv", drawn_examples(20)), (MADE, drawn_examples(80, seed=1))]
+    sets = [("one.tsv", drawn_examples(20)), (MADE_QUERIES, drawn_examples(80, seed=1))]
     _tuned(monkeypatch, evidence, sets, labelled_share=share)
     assert seen[0][:20] == pytest.approx([expected] * 20)
     assert sum(seen[0]) == pytest.approx(100)
