@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from decoding.cancellation import CancelToken, reason_to_stop
 from retrieval.errors import IndexFormatError
 from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
 from retrieval.vectors.faiss_index import faiss_threads, open_vectors, vectors_entry
-from retrieval.vectors.searching import NO_ENTITIES, FloatArray, IntArray, Mask, Shortlist, VectorSearcher
+from retrieval.vectors.searching import FloatArray, IntArray, Mask, Shortlist, VectorSearcher
 
 
 class Shortlister:
@@ -63,42 +62,18 @@ class Shortlister:
         file = index.manifest.file(VECTORS_FILE)
         return cls(entry, embedder, searcher, 0 if file is None else file.bytes)
 
-    def propose(
-        self,
-        texts: Sequence[str],
-        sizes: Sequence[int],
-        allowed: Sequence[Mask | None] | None = None,
-        cancel: Sequence[CancelToken | None] | None = None,
-    ) -> list[Shortlist]:
-        """Return a shortlist per query.
-
-        Args:
-            texts: The queries.
-            sizes: Most entities of each shortlist, at least 1.
-            allowed: Per query which entities may be on it, None for all. Shape of each: (num_entities,).
-            cancel: Polled before every search, one per query.
-
-        Returns:
-            Lists with fewer entities only where fewer are allowed; empty ones of queries that were cancelled.
-        """
-        if not texts:
-            return []
-        nothing = [None] * len(texts)
-        masks = nothing if allowed is None else allowed
-        tokens = nothing if cancel is None else cancel
-        queries = self._embedder.embed_queries(texts)
-        with faiss_threads(1):
-            return [
-                self._searcher.search(query, size, mask) if reason_to_stop(token) is None else NO_ENTITIES
-                for query, size, mask, token in zip(queries, sizes, masks, tokens, strict=True)
-            ]
-
     def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries. Shape: (len(texts), dimensions)."""
         return self._embedder.embed_queries(texts)
 
     def search(self, vector: FloatArray, size: int, allowed: Mask | None) -> Shortlist:
-        """Return the entities nearest to a query, given its vector; see `propose`."""
+        """Return the entities nearest to a query, best first.
+
+        Args:
+            vector: Of the query. Shape: (dimensions,).
+            size: Most entities, at least 1; there are fewer only where fewer are allowed.
+            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+        """
         with faiss_threads(1):
             return self._searcher.search(vector, size, allowed)
 

@@ -53,8 +53,9 @@ def summary(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) ->
 def proposed(index: Path, texts: list[str]) -> list[str]:
     """Return the title that the vectors find first for each text."""
     with Index.open(index) as opened:
-        shortlists = Shortlister.open(opened).propose(texts, [1] * len(texts))
-        return [opened.entity(int(found.entities[0])).title for found in shortlists]
+        shortlister = Shortlister.open(opened)
+        found = [shortlister.search(vector, 1, None) for vector in shortlister.embed(texts)]
+        return [opened.entity(int(one.entities[0])).title for one in found]
 
 
 def test_the_same_input_gives_the_same_index(summary: BuildSummary, tmp_path: Path) -> None:

@@ -97,7 +97,8 @@ class NearestMethod(_ModelFreeMethod):
         self._shortlister = shortlister
 
     def _ask(self, texts: Sequence[str]) -> Iterable[Found]:
-        for found in self._shortlister.propose(texts, [self._size] * len(texts)):
+        for vector in self._shortlister.embed(texts):
+            found = self._shortlister.search(vector, self._size, None)
             yield self._ranked(found.entities.tolist(), found.similarities.tolist())
 
 

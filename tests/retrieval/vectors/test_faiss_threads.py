@@ -29,7 +29,8 @@ from retrieval.vectors.shortlister import Shortlister
 
 torch.set_num_threads(3)
 with Index.open(sys.argv[1]) as index:
-    Shortlister.open(index).propose(["a river"], [2])
+    shortlister = Shortlister.open(index)
+    shortlister.search(shortlister.embed(["a river"])[0], 2, None)
 print(torch.get_num_threads())
 """
 

@@ -42,5 +42,6 @@ def test_small_updates_come_to_more_cells_as_a_large_one_does(tmp_path: Path) ->
         cells.append(named)
     assert first.vectors is not None
     assert (cells[0], cells[-1]) == (4, 8)
-    found = Shortlister.open(index).propose(["red mill"], [300])[0].entities
-    assert len(found) == index.num_entities
+    shortlister = Shortlister.open(index)
+    (vector,) = shortlister.embed(["red mill"])
+    assert len(shortlister.search(vector, 300, None).entities) == index.num_entities

@@ -90,7 +90,8 @@ def test_titles_with_errors_are_proposed(index: Index) -> None:
     shortlister = Shortlister.open(index)
     numbers = list(range(0, 240, 9))
     titles = [index.entity(number).title for number in numbers]
-    lists = shortlister.propose([title.replace("r", "", 1) for title in titles], [20] * len(titles))
+    vectors = shortlister.embed([title.replace("r", "", 1) for title in titles])
+    lists = [shortlister.search(vector, 20, None) for vector in vectors]
     assert {len(found.entities) for found in lists} == {20}
     named = [{index.entity(number).title for number in found.entities.tolist()} for found in lists]
     assert sum(title in found for title, found in zip(titles, named, strict=True)) >= 25
@@ -110,18 +111,17 @@ def test_similarities_of_given_entities_are_those_of_a_search(index: Index) -> N
         shortlister.similarities(vector, np.array([3, 240]))
 
 
-def test_filters_and_sizes_of_a_batch_are_each_their_own(index: Index) -> None:
+def test_filters_and_sizes_of_a_search_are_each_their_own(index: Index) -> None:
     shortlister = Shortlister.open(index)
     odd = np.arange(240) % 2 == 1
     none = np.zeros(240, np.bool_)
-    lists = shortlister.propose(
-        ["red mill", "red mill", "red mill", ""], [5, 500, 7, 3], [odd, None, none, odd]
-    )
+    red, empty = shortlister.embed(["red mill", ""])
+    asked = ((red, 5, odd), (red, 500, None), (red, 7, none), (empty, 3, odd))
+    lists = [shortlister.search(*one) for one in asked]
     assert [len(found.entities) for found in lists] == [5, 240, 0, 3]
     assert (lists[0].entities % 2 == 1).all()
     assert sorted(lists[1].entities.tolist()) == list(range(240))
     assert lists[3].entities.tolist() == [1, 3, 5]
-    assert shortlister.propose([], []) == []
 
 
 def test_what_the_manifest_says(index: Index) -> None:
@@ -154,8 +154,9 @@ def test_the_same_input_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_of_one_entity(kind: str, tmp_path: Path) -> None:
     index = made(tmp_path / "it", ["e1\tred mill\t\t"], kind)
-    found = Shortlister.open(index).propose(["red", "zzz"], [3, 3])
-    assert [shortlist.entities.tolist() for shortlist in found] == [[0], [0]]
+    shortlister = Shortlister.open(index)
+    for vector in shortlister.embed(["red", "zzz"]):
+        assert shortlister.search(vector, 3, None).entities.tolist() == [0]
 
 
 def test_a_column_that_is_not_there_and_a_kind_that_faiss_refuses(tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def test_taken_over_vectors_are_as_they_were(kind: str, seed: int, tmp_path: Pat
         np.testing.assert_allclose(sorted(was[entity]), sorted(now[entity]), atol=1e-5)
     shortlister = Shortlister.open(new)
     titles = [new.entity(number).title for number in range(0, new.num_entities, 9)]
-    lists = shortlister.propose(titles, [40] * len(titles))
+    lists = [shortlister.search(vector, 40, None) for vector in shortlister.embed(titles)]
     named = [{new.entity(number).title for number in found.entities.tolist()} for found in lists]
     assert sum(title in found for title, found in zip(titles, named, strict=True)) >= len(titles) - 1
 
@@ -240,7 +241,9 @@ def test_vectors_that_were_outgrown_are_made_anew(tmp_path: Path) -> None:
     assert new.vectors is not None
     assert new.vectors.sample > old.vectors.sample
     assert new.vectors.kind == "ivfpq"
-    assert Shortlister.open(new).propose(["red mill"], [300])[0].entities.size == new.num_entities
+    shortlister = Shortlister.open(new)
+    (vector,) = shortlister.embed(["red mill"])
+    assert shortlister.search(vector, 300, None).entities.size == new.num_entities
 
 
 def restamped(

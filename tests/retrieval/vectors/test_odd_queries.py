@@ -1,20 +1,16 @@
-"""Queries that say nothing, and queries that are cancelled."""
+"""Queries that say nothing."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("faiss")
 
-from decoding.cancellation import CancelToken
 from index_builder.evidence_wish import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.searching import Shortlist
 from retrieval.vectors.shortlister import Shortlister
 from tests.checkpoints import END, make_index, train_tokenizer
 
@@ -30,26 +26,10 @@ def shortlister(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod
 
 @pytest.mark.parametrize("query", ["\u0301", "\u200b\u200d", " \t ", "\x00"])
 def test_of_a_query_that_says_nothing_the_first_entities_come(shortlister: Shortlister, query: str) -> None:
+    (vector,) = shortlister.embed([query])
     allowed = np.arange(12) % 2 == 1
     for mask, wanted in ((None, [0, 1, 2]), (allowed, [1, 3, 5])):
-        (found,) = shortlister.propose([query], [3], [mask])
+        found = shortlister.search(vector, 3, mask)
         assert found.entities.tolist() == wanted
         assert not found.similarities.any()
-    (vector,) = shortlister.embed([query])
     assert not shortlister.similarities(vector, np.array([0, 5])).any()
-
-
-def test_a_query_that_was_cancelled_is_not_searched_for(
-    shortlister: Shortlister, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token, search, searched = CancelToken(), shortlister._searcher.search, []
-
-    def searching(query: Any, *rest: Any) -> Shortlist:
-        searched.append(query.tolist())
-        token.cancel()  # while the one before is searched for
-        return search(query, *rest)
-
-    monkeypatch.setattr(shortlister._searcher, "search", searching)
-    found = shortlister.propose(["river", "lake", "sea"], [3, 3, 3], cancel=[CancelToken(), token, None])
-    assert searched == shortlister.embed(["river", "sea"]).tolist()
-    assert [len(one.entities) for one in found] == [3, 0, 3]
