@@ -140,8 +140,8 @@ class Ranker:
             return
         self.require_all()
         raise EvidenceMissingError(
-            f"the index {index.path} has no evidence that proposes entities, which the method shortlist "
-            "needs; add some with: genret update INDEX --evidence all"
+            f"the index {index.path} has no evidence that proposes entities; add some with: "
+            "genret update INDEX --evidence all"
         )
 
     def require_all(self) -> None:

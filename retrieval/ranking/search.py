@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from retrieval.errors import EvidenceMissingError, GenretError, InputError
+from retrieval.errors import GenretError, InputError
 from retrieval.evidence.postings import Mask
 from retrieval.filters.restriction import Restriction
 from retrieval.index.order import best_first
 from retrieval.index.reader import Index
-from retrieval.ranking.ranker import PROPOSALS, Ranker
+from retrieval.ranking.ranker import Ranker
 from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
 
 # Options of `auto` that mean nothing without a model, and their defaults.
@@ -48,14 +48,7 @@ class EvidenceSearch:
     def __init__(self, index: Index, ranker: Ranker) -> None:
         self.index = index
         self.ranker = ranker
-        if not ranker.can_propose:
-            raise next(
-                iter(ranker.problems.values()),
-                EvidenceMissingError(
-                    f"the index {index.path} has no evidence that proposes entities; add some with: "
-                    "genret update INDEX --evidence all"
-                ),
-            )
+        ranker.require(index)
 
     @classmethod
     def open(cls, index: str | Path, encoder: str | Path | None = None) -> Self:
@@ -116,14 +109,13 @@ class EvidenceSearch:
 
     def _answer(self, request: RetrieveRequest) -> RetrievalResult:
         self.check(request)
-        evidence = self.ranker.evidence
         allowed = self._allowed(request.restriction)
         (asked,) = self.ranker.ask([request.evidence_text])
         if isinstance(asked, GenretError):
             raise asked
-        entities = evidence.propose(asked, max(request.k, PROPOSALS), allowed)
-        ranked = self.ranker.alone.rank(evidence.features(asked, entities))
-        places = {entity: place for place, entity in enumerate(entities.tolist())}
+        proposals = self.ranker.propose(asked, request.k, allowed)
+        ranked = self.ranker.alone.rank(proposals.features)
+        places = {entity: place for place, entity in enumerate(proposals.entities.tolist())}
         scores = dict(zip(places, ranked.scores.tolist(), strict=True))
         candidates = []
         for number in best_first(self.index, scores, request.k):
@@ -144,7 +136,7 @@ class EvidenceSearch:
             query=request.query,
             method=request.method,
             candidates=tuple(candidates),
-            shortlist_size=len(entities),
+            shortlist_size=len(places),
             nothing_fits=ranked.nothing,
             missing_evidence=self.ranker.missing(asked),
         )

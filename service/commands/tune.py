@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
-from retrieval.errors import EvidenceMissingError, IndexDirectoryError, InputError
+from retrieval.errors import IndexDirectoryError, InputError
 from retrieval.options import model_options
 
 if TYPE_CHECKING:
@@ -258,11 +258,7 @@ def _checked(opened: _Opened) -> _Opened:
     for kind, problem in opened.ranker.problems.items():
         if kind != RANKING:  # that is what is to be made
             raise IndexDirectoryError(f"the evidence {kind} cannot be used: {problem}")
-    if not opened.ranker.can_propose:
-        raise EvidenceMissingError(
-            f"the index {opened.index.path} has no evidence to rank by; add some with: "
-            "genret update INDEX --evidence all"
-        )
+    opened.ranker.require(opened.index)
     return opened
 
 

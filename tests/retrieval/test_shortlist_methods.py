@@ -362,7 +362,7 @@ def test_shortlist_without_vectors_says_why_and_the_others_go_on(
     assert [type(reply) for reply in replies] == [wanted, wanted, RetrievalResult, RetrievalResult]
     assert str(replies[0]) == str(replies[1])
     if problem is None:
-        assert "has no evidence that proposes entities, which the method shortlist needs" in str(replies[0])
+        assert "has no evidence that proposes entities; add some with: genret update" in str(replies[0])
     else:
         assert str(replies[0]) == str(problem)
     for reply in replies[2:]:
