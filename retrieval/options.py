@@ -9,6 +9,18 @@ import click
 
 # Every option shows its default and the environment variable that sets it.
 SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
+# Settings of options that commands of several kinds have.
+MODEL: dict[str, Any] = {"help": "Checkpoint directory or hub id.", "show_default": "the shipped model"}
+DEVICE: dict[str, Any] = {"default": "auto", "help": "auto, cpu, cuda, cuda:1, ..."}
+DTYPE: dict[str, Any] = {
+    "type": click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
+    "default": "auto",
+    "help": "Number type of the model.",
+}
+ENCODER: dict[str, Any] = {
+    "help": "Directory or hub id of the encoder that made the index's vectors.",
+    "show_default": "where it lay then",
+}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -25,14 +37,8 @@ def adaptive_option(command: _F) -> _F:
 def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
     """Add --device, --dtype and --threads to a command, with a default for --dtype."""
     options = (
-        click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...", **SHOWN),
-        click.option(
-            "--dtype",
-            type=click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),
-            default=dtype,
-            help="Number type of the model.",
-            **SHOWN,
-        ),
+        click.option("--device", **DEVICE, **SHOWN),
+        click.option("--dtype", **{**DTYPE, "default": dtype}, **SHOWN),
         click.option(
             "--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **SHOWN
         ),
@@ -48,9 +54,9 @@ def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
 
 def model_options(command: _F) -> _F:
     """Add --model, --device, --dtype and --threads to a command."""
-    return click.option(
-        "--model",
-        help="Checkpoint directory or hub id.",
-        show_default="the shipped model",
-        show_envvar=True,
-    )(hardware_options()(command))
+    return click.option("--model", **MODEL, show_envvar=True)(hardware_options()(command))
+
+
+def encoder_option(command: _F) -> _F:
+    """Add --encoder to a command that opens an index with vectors."""
+    return click.option("--encoder", **ENCODER, show_envvar=True)(command)

@@ -15,9 +15,7 @@ from retrieval.linking.documents.corpus import (
 )
 from retrieval.linking.flag_groups import Values, flag, flag_group
 from retrieval.linking.options import OUTPUT_FORMATS, WorkerOptions
-
-_DTYPES = ["auto", "float32", "bfloat16", "float16", "float64"]
-
+from retrieval.options import DEVICE, DTYPE, ENCODER, MODEL
 
 output_flags = flag_group(
     "output",
@@ -105,14 +103,10 @@ model_flags = flag_group(
             default=True,
             help="Check the digests of the index's files first.",
         ),
-        flag("--model", help="Checkpoint directory or hub id.", show_default="the shipped model"),
-        flag(
-            "--encoder",
-            help="Where the encoder that made the index's vectors lies.",
-            show_default="where it lay then",
-        ),
-        flag("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
-        flag("--dtype", type=click.Choice(_DTYPES), default="auto", help="Number type of the model."),
+        flag("--model", **MODEL),
+        flag("--encoder", **ENCODER),
+        flag("--device", **DEVICE),
+        flag("--dtype", **DTYPE),
         flag(
             "--threads",
             type=click.IntRange(min=1),

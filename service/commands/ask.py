@@ -9,7 +9,7 @@ import click
 
 from retrieval.errors import InputError
 from retrieval.interruption import surely_interrupted
-from retrieval.options import SHOWN, model_options
+from retrieval.options import SHOWN, encoder_option, model_options
 from service.client.reply import IndexRef, Reply
 from service.commands.answer_printer import AnswerPrinter
 from service.commands.question_options import Question, question_options
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     "--no-model", is_flag=True, help="Answer from the index's evidence alone, in milliseconds.", **SHOWN
 )
 @model_options
-@click.option(
-    "--encoder",
-    help="Directory or hub id of the encoder that made the index's vectors.",
-    show_default="where it lay then",
-    show_envvar=True,
-)
+@encoder_option
 def ask_command(
     question: Question,
     index: str,

@@ -13,7 +13,7 @@ import click
 
 from index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
 from retrieval.errors import IndexDirectoryError, InputError
-from retrieval.options import model_options
+from retrieval.options import encoder_option, model_options
 
 if TYPE_CHECKING:
     from index_builder.progress import BuildProgress
@@ -62,7 +62,6 @@ class _Opened:
     "--queries",
     multiple=True,
     metavar="FILE[#SPLIT]",
-    envvar=_ENV + "QUERIES",
     show_envvar=True,
     show_default="none",
     help="Labelled queries: TSV with the columns query and entity_id or title, or JSON Lines; with #SPLIT "
@@ -72,24 +71,15 @@ class _Opened:
 @click.option(
     "--no-model",
     is_flag=True,
-    envvar=_ENV + "NO_MODEL",
     show_envvar=True,
     help="Fit the ranking of evidence alone; it also chooses what evidence proposes beside a model.",
 )
 @model_options
-@click.option(
-    "--encoder",
-    metavar="DIR",
-    envvar=_ENV + "ENCODER",
-    show_envvar=True,
-    show_default="where it lay when it made them",
-    help="Where the encoder of the index's vectors lies.",
-)
+@encoder_option
 @click.option(
     "--made",
     type=click.IntRange(min=0),
     default=400,
-    envvar=_ENV + "MADE",
     show_envvar=True,
     help="Queries made from the catalogue to go with them, typing errors among them; 0: none.",
 )
@@ -97,7 +87,6 @@ class _Opened:
     "--labelled-share",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.5,
-    envvar=_ENV + "LABELLED_SHARE",
     show_envvar=True,
     help="What all labelled queries count of all queries.",
 )
@@ -105,7 +94,6 @@ class _Opened:
     "--folds",
     type=click.IntRange(2, 100),
     default=5,
-    envvar=_ENV + "FOLDS",
     show_envvar=True,
     help="Parts of the queries, each measured by weights fitted to the others.",
 )
@@ -113,7 +101,6 @@ class _Opened:
     "--limit",
     type=click.IntRange(min=1),
     default=2000,
-    envvar=_ENV + "LIMIT",
     show_envvar=True,
     help="Most queries of a file, drawn at random.",
 )
@@ -121,7 +108,6 @@ class _Opened:
     "--max-bad-rows",
     type=click.IntRange(min=0),
     default=0,
-    envvar=_ENV + "MAX_BAD_ROWS",
     show_envvar=True,
     help="Leave out up to this many queries whose entities the index lacks; more are an error.",
 )
@@ -129,14 +115,12 @@ class _Opened:
     "--seed",
     type=click.IntRange(min=0),
     default=1,
-    envvar=_ENV + "SEED",
     show_envvar=True,
     help="Of everything random. A build fits its ranking to queries made by seed 0.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    envvar=_ENV + "OUT",
     show_envvar=True,
     show_default="a new version of INDEX",
     help="Write the rankings to this file, and publish nothing.",
@@ -145,7 +129,6 @@ class _Opened:
 @click.option(
     "--dry-run",
     is_flag=True,
-    envvar=_ENV + "DRY_RUN",
     show_envvar=True,
     help="Fit and measure, and publish nothing.",
 )
