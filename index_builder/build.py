@@ -12,7 +12,7 @@ from typing import Any
 from index_builder.config import BuildOptions
 from index_builder.entity_survey import check_weights
 from index_builder.evidence import EvidenceMaker, read_rankings
-from index_builder.evidence_wish import check_method
+from index_builder.evidence_wish import check_method, check_model
 from index_builder.memory import MemoryBudget
 from index_builder.merge import write_version
 from index_builder.past_queries import check_query_files
@@ -104,11 +104,11 @@ def build_index(
         SourceError: a source cannot be used, there are more bad rows than allowed, or all weights are 0.
         InputError: the tokenizer has no end token, or an option is wrong.
         MissingExtraError: vectors are asked for, and a library they need is not installed.
-        ModelError: the encoder of the vectors cannot be loaded.
+        ModelError: the encoder of the vectors, or the model to weigh, cannot be loaded.
         IndexDirectoryError: the index directory cannot be written. The live version is untouched.
     """
     clock = PhaseClock(progress or Silent())
-    check_evidence(options)
+    check_evidence(options, tokenizer)
     root = work_root(options.out)
     with staging(options.out) as folder:
         with read_shards(sources, tokenizer, options, root, clock) as front:
@@ -157,22 +157,29 @@ def _add_evidence(
         manifest = maker.make_vectors(manifest, vectors)
     if evidence is not None:
         device = "cpu" if vectors is None else vectors.options.device
-        manifest = maker.make_ranking(manifest, device, evidence.ranking)
+        manifest = maker.make_ranking(manifest, device, evidence.ranking, evidence.model_place)
     return manifest
 
 
-def check_evidence(options: BuildOptions) -> None:
+def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
     """Refuse evidence that cannot be made here, before anything is read.
+
+    Args:
+        options: What is asked for.
+        tokenizer: Of the index.
 
     Raises:
         SourceError: a file of past queries is missing, or lacks a column.
         MissingExtraError: a library that vectors need is not installed.
-        InputError: there is no such model or device.
+        InputError: there is no such model or device, or the model to weigh does not fit the index.
+        ModelError: the tokenizer of the model to weigh cannot be loaded.
     """
     if options.evidence is not None:
         check_query_files(options.evidence.queries)
         if options.evidence.ranking is not None:
             read_rankings(options.evidence.ranking)
+        if (model := options.evidence.model_place) is not None:
+            check_model(model, tokenizer, options.rendering)
     if options.vectors is not None:
         check_method(options.vectors.method, options.vectors.options.device)
 

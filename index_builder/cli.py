@@ -53,7 +53,7 @@ _ENV = "GENRET_BUILD_"
     metavar="DIR_OR_ID",
     envvar=_ENV + "TOKENIZER",
     show_envvar=True,
-    show_default="that of the shipped default model",
+    show_default="that of --weigh-model, else of the shipped default model",
     help="Tokenizer of the model that will write the titles: a checkpoint directory, a tokenizer.json or a "
     "hub id.",
 )
@@ -156,7 +156,8 @@ def build_command(
         sigterm_as_interrupt(),
         shown_progress(quiet, "build-index") as progress,
     ):
-        text_tokenizer = load_tokenizer(tokenizer)
+        weighed = None if evidence.evidence is None else evidence.evidence.model_place
+        text_tokenizer = load_tokenizer(tokenizer or weighed)
         options = BuildOptions(
             out=out,
             format=flags.format,

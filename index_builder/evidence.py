@@ -39,6 +39,7 @@ from retrieval.vectors.embedder import absolute_place
 from retrieval.vectors.making import VectorOptions, make_vectors
 
 if TYPE_CHECKING:
+    from retrieval.evidence.evidence import Evidence
     from retrieval.ranking.rankings import Rankings
 
 _LIBRARIES = ("faiss-cpu",)
@@ -78,6 +79,7 @@ class EvidenceMaker:
         self._root = root
         self._memory = MemoryBudget(options.memory_limit).free_bytes
         self._threads = options.threads or len(os.sched_getaffinity(0))
+        self._model_threads = options.threads or 1  # as everywhere: other numbers round otherwise
         self._progress = _Watched(progress)
 
     def make_fields(
@@ -174,17 +176,23 @@ class EvidenceMaker:
             )
         return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
 
-    def make_ranking(self, manifest: Manifest, device: str, given: Path | None = None) -> Manifest:
+    def make_ranking(
+        self, manifest: Manifest, device: str, given: Path | None = None, model: str | None = None
+    ) -> Manifest:
         """Take the rankings of a file, or fit one to queries made from the catalogue; tiny ones go without.
+
+        Then fit one for a model, if there is one to weigh.
 
         Args:
             manifest: Of the staged files, their evidence among them.
             device: Where the encoder of the vectors runs.
             given: The file; None: one is fitted.
+            model: Checkpoint directory or hub id of a model to weigh; None: none.
 
         Raises:
             InputError: the file cannot be read, or is none of rankings.
-            ModelError: the encoder of the vectors fails.
+            IndexMismatchError: the model does not fit the index.
+            ModelError: the encoder of the vectors fails, or the model cannot be loaded.
             IndexDirectoryError: the file cannot be written.
             OSError: the disk is full, or worse.
         """
@@ -192,19 +200,41 @@ class EvidenceMaker:
         from retrieval.ranking.catalogue_fit import fit_made_queries
         from retrieval.ranking.rankings import NO_MODEL, Rankings
 
-        if given is not None:
-            write_synced(self._folder / RANKING_FILE, read_rankings(given).to_bytes())
-            return self._added(manifest, (RANKING_FILE,))
-        self._progress.phase("fitting the ranking")
-        with self._opened(manifest) as index:
-            evidence = open_evidence(index, device=device)
-            columns = () if index.evidence is None else index.evidence.columns
-            ranking = fit_made_queries(index, evidence, columns)
-        if ranking is None:
-            self._progress.note(f"{manifest.counts.entities:,} entities are too few to fit a ranking to")
-            return manifest
-        write_synced(self._folder / RANKING_FILE, Rankings().with_one(NO_MODEL, ranking).to_bytes())
+        rankings = Rankings() if given is None else read_rankings(given)
+        if given is None or model is not None:
+            with self._opened(manifest) as index:
+                evidence = open_evidence(index, device=device)
+                if given is None:
+                    self._progress.phase("fitting the ranking")
+                    columns = () if index.evidence is None else index.evidence.columns
+                    ranking = fit_made_queries(index, evidence, columns)
+                    if ranking is None:
+                        few = f"{index.num_entities:,} entities are too few to fit a ranking to"
+                        self._progress.note(few)
+                        return manifest
+                    rankings = rankings.with_one(NO_MODEL, ranking)
+                if model is not None:
+                    rankings = self._weighed(index, evidence, rankings, model)
+        write_synced(self._folder / RANKING_FILE, rankings.to_bytes())
         return self._added(manifest, (RANKING_FILE,))
+
+    def _weighed(self, index: Index, evidence: Evidence, rankings: Rankings, model: str) -> Rankings:
+        """Return the rankings with one for a model; without, if too few made queries find their entity."""
+        from retrieval.ranking.weighing import weigh_model
+
+        try:
+            fingerprint, tuned = weigh_model(
+                index, evidence, rankings, model, self._model_threads, self._progress
+            )
+        except InputError as error:
+            self._progress.note(f"the model was not weighed: {error.message}")
+            return rankings
+        figure = tuned.reports[-1].figures["hits@1"]
+        self._progress.note(
+            f"the model is weighed: hits@1 of queries made from the catalogue {figure.before.value:.3f} -> "
+            f"{figure.after.value:.3f}"
+        )
+        return rankings.with_one(fingerprint, tuned.ranking)
 
     def copy_ranking(self, manifest: Manifest, old: Index) -> Manifest:
         """Take the rankings of a version over.

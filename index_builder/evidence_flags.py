@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 import click
 
-from index_builder.evidence_wish import DESCRIPTION, EvidenceChange, EvidenceWish, VectorChange, VectorWish
+from index_builder.evidence_wish import (
+    DESCRIPTION,
+    SHIPPED,
+    EvidenceChange,
+    EvidenceWish,
+    VectorChange,
+    VectorWish,
+)
 from index_builder.past_queries import QueryFile
 from retrieval.errors import InputError
 from retrieval.vectors.embedder import VectorMethod, check_device_name
@@ -83,7 +90,16 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             "help": "Rankings fitted to such a catalogue before, as `genret tune --out` writes them.",
         },
     )
-    return _decorator(prefix, [*_options(evidence, queries, method), ranking], _wishes)
+    weigh_model: _Option = (
+        ("--weigh-model",),
+        {
+            "metavar": "DIR_OR_ID",
+            "show_default": "none: a model counts little until `genret tune` weighs it",
+            "help": "Weigh a model against the evidence, by queries made from the catalogue; a checkpoint "
+            f"directory, a hub id or `{SHIPPED}`. Takes minutes, nearly all of them the model's.",
+        },
+    )
+    return _decorator(prefix, [*_options(evidence, queries, method), ranking, weigh_model], _wishes)
 
 
 def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
@@ -151,6 +167,7 @@ def _wishes(
     vector_sample: int | None,
     vector_device: str | None,
     ranking: Path | None,
+    weigh_model: str | None,
 ) -> EvidenceWishes:
     given = {
         "--vector-index": vector_index,
@@ -159,12 +176,13 @@ def _wishes(
     }
     columns = _columns(evidence_columns)
     if kinds == NONE:
-        _refuse({"--queries": queries or None, "--ranking": ranking}, f"goes without --evidence {NONE}")
+        needing = {"--queries": queries or None, "--ranking": ranking, "--weigh-model": weigh_model}
+        _refuse(needing, f"goes without --evidence {NONE}")
         if method == NONE:
             _refuse({"--evidence-columns": evidence_columns}, f"goes without --evidence {NONE}")
     files = tuple(map(QueryFile.parse, queries))
     return EvidenceWishes(
-        None if kinds == NONE else EvidenceWish(columns, files, ranking),
+        None if kinds == NONE else EvidenceWish(columns, files, ranking, weigh_model),
         _vector_wish(method, columns, given),
     )
 

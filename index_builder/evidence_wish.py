@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from index_builder.past_queries import QueryFile
+from retrieval.defaults import default_model_dir
 from retrieval.errors import InputError, MissingExtraError
+from retrieval.text import Rendering, TextTokenizer
 from retrieval.vectors.embedder import (
     ENCODER,
     SENTENCE_TRANSFORMERS,
@@ -22,6 +24,9 @@ from retrieval.vectors.making import VectorOptions
 
 # The column whose texts are evidence if none is named.
 DESCRIPTION = "description"
+
+# Names the shipped model where a checkpoint directory or a hub id is expected.
+SHIPPED = "shipped"
 
 # What each method needs, and the extra that brings it.
 _PACKAGES = {
@@ -41,17 +46,30 @@ class EvidenceWish:
         queries: Files of past queries.
         ranking: A file of rankings that were fitted to such a catalogue before, as `genret tune --out` writes
             them; None: one is fitted to queries made from the catalogue.
+        weigh_model: Checkpoint directory or hub id of a model that gets a ranking of its own, fitted to such
+            queries; `SHIPPED`: the shipped one; None: none does.
     """
 
     columns: tuple[str, ...] | None = None
     queries: tuple[QueryFile, ...] = ()
     ranking: Path | None = None
+    weigh_model: str | None = None
+
+    @property
+    def model_place(self) -> str | None:
+        """Where the model to weigh lies; None: there is none.
+
+        Raises:
+            ModelError: it is the shipped one, which is missing.
+        """
+        return str(default_model_dir()) if self.weigh_model == SHIPPED else self.weigh_model
 
     def shaping(self) -> dict[str, Any]:
         """Return what decides which evidence is made, as JSON; what was left to the rule is left out."""
         told: dict[str, Any] = {} if self.columns is None else {"columns": list(self.columns)}
         told |= {"queries": [str(file) for file in self.queries]} if self.queries else {}
-        return told | ({} if self.ranking is None else {"ranking": str(self.ranking)})
+        told |= {} if self.ranking is None else {"ranking": str(self.ranking)}
+        return told | ({} if self.weigh_model is None else {"weigh_model": self.weigh_model})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +213,42 @@ def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple
     if asked is not None:
         return tuple(asked)
     return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
+
+
+def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering) -> None:
+    """Refuse a model that cannot write the titles of an index.
+
+    Args:
+        place: Checkpoint directory or hub id of the model.
+        tokenizer: Of the index.
+        rendering: Of its titles.
+
+    Raises:
+        InputError: it has another tokenizer, was taught other titles, or the directory holds no model.
+        ModelError: its tokenizer cannot be loaded.
+    """
+    own = TextTokenizer.load(place)
+    folder = Path(own.source)
+    if folder.is_dir() and not (folder / _CONFIG_FILE).is_file():
+        raise InputError("weigh_model", f"{place}: the directory has no {_CONFIG_FILE}, so it holds no model")
+    if own.fingerprint != tokenizer.fingerprint:
+        raise InputError(
+            "weigh_model",
+            f"{place}: expected the tokenizer of the index, {tokenizer.source} ({tokenizer.fingerprint}), "
+            f"got another one ({own.fingerprint})",
+        )
+    taught = Rendering.of_checkpoint(folder)
+    if taught is None:
+        return
+    expected, got = (
+        (told.context, told.prefix, told.suffix, tokenizer.end_token_id(told)) for told in (rendering, taught)
+    )
+    if expected != got:
+        raise InputError(
+            "weigh_model",
+            f"{place}: expected a model taught the titles of the index, with (context, prefix, suffix, end "
+            f"token) {expected}, got {got}",
+        )
 
 
 def check_method(method: VectorMethod, device: str) -> None:

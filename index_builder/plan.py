@@ -144,7 +144,7 @@ def plan_build(
         IndexDirectoryError: the directory for temporary files cannot be written.
     """
     progress = progress or Silent()
-    check_evidence(options)
+    check_evidence(options, tokenizer)
     options = replace(options, resume=False)
     begun = time.monotonic()
     with (

@@ -162,7 +162,9 @@ def _ranked(
     if has_one and evidence_kinds(manifest) == evidence_kinds(old.manifest):
         return maker.copy_ranking(manifest, old)
     if has_one:
-        progress.note("there is other evidence now: models must be weighed again, with genret tune")
+        progress.note(
+            "there is other evidence now: models must be weighed again, with genret tune INDEX --model MODEL"
+        )
     device = vectors.device if vectors.wish is None else vectors.wish.options.device
     return maker.make_ranking(manifest, device)
 

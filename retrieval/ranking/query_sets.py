@@ -1,4 +1,4 @@
-"""Labelled queries of files, with their answers as entities of an index."""
+"""Queries with their answers as entities of an index: labelled ones of files, and made ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from retrieval.evaluation.datasets.labels import FileQuery, find_answers
 from retrieval.evaluation.datasets.query_file import read_query_file
 from retrieval.evaluation.datasets.resolver import IndexResolver
 from retrieval.evaluation.datasets.spec import SetSpec
+from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
-from retrieval.ranking.tuning import Labelled
+from retrieval.ranking.catalogue_fit import MADE_QUERIES
+from retrieval.ranking.made_queries import make_queries
+from retrieval.ranking.tuning import Labelled, labelled
 from retrieval.sources.digests import digest_file
 
 # A ranking has two dozen weights: more queries of a file tell little, and take their time.
@@ -82,6 +85,19 @@ def read_query_sets(
     return sets
 
 
+def made_set(index: Index, evidence: Evidence, count: int, seed: int) -> QuerySet:
+    """Return queries made from the catalogue of an index.
+
+    Args:
+        index: The index.
+        evidence: Its evidence.
+        count: Most queries.
+        seed: Of everything random.
+    """
+    columns = () if index.evidence is None else index.evidence.columns
+    return QuerySet(MADE_QUERIES, tuple(labelled(make_queries(index, evidence, columns, count, seed))))
+
+
 def _labelled(
     judged: Sequence[FileQuery], index: Index, resolver: IndexResolver
 ) -> tuple[list[Labelled], list[FileQuery]]:
@@ -95,10 +111,10 @@ def _labelled(
     ids = list(dict.fromkeys(entity for mine in wanted for entity in mine))
     number_of = dict(zip(ids, index.entities.numbers(ids).tolist(), strict=True)) if ids else {}
     queries, missing = [], []
-    for query, labelled, mine in zip(judged, found, wanted, strict=True):
+    for query, one, mine in zip(judged, found, wanted, strict=True):
         numbers = tuple(number_of[entity] for entity in mine if number_of[entity] >= 0)
         if numbers or query.is_nil:
-            queries.append(Labelled(labelled.text, numbers))
+            queries.append(Labelled(one.text, numbers))
         elif mine:  # what is judged irrelevant alone teaches nothing
             missing.append(query)
     return queries, missing

@@ -114,7 +114,8 @@ class Ranker:
             ranking, is_weighed = rankings.of(fingerprint() if weighed else "unweighed")
             if evidence.kinds and not is_weighed:
                 _LOG.info(
-                    "the model was never weighed against the evidence of %s, and counts little: genret tune",
+                    "the model was never weighed against the evidence of %s, and counts little; weigh it "
+                    "with: genret tune INDEX --model MODEL",
                     index.path,
                 )
         return cls(evidence, ranking, alone, problem, is_weighed)

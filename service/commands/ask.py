@@ -68,9 +68,18 @@ def ask_command(
             with Retriever.open(
                 index, model, device=device, dtype=dtype, num_threads=threads, encoder=encoder
             ) as retriever:
+                _hint(index, retriever, question)
                 _show(retriever, name, question, printer, DEFAULT_BATCH_SIZE)
     if printer.num_failed:
         raise click.exceptions.Exit(1)
+
+
+def _hint(index: str, retriever: Retriever, question: Question) -> None:
+    """Tell people what makes more of a model that nobody has weighed on this index."""
+    ranker = retriever.ranker
+    if question.options["method"] == "auto" and ranker.can_propose and not ranker.is_weighed:
+        command = f"genret tune {index} --model {retriever.tokenizer.source}"
+        click.echo(f"the model was never weighed on this index, and counts little: {command}", err=True)
 
 
 def _show(

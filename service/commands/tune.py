@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from retrieval.index.reader import Index
     from retrieval.ranking.ranker import Ranker
     from retrieval.ranking.tune import Figure, SetReport, Tuned
-    from retrieval.ranking.tuning import Decode, Scored
-    from retrieval.retriever import Retriever
+    from retrieval.ranking.tuning import Decode
 
 _ENV = "GENRET_TUNE_"
-# Of the model as many entities are asked as `auto` asks where a request does not say.
-_BEAMS, _MOST = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +224,12 @@ def _opened(wish: _Wish) -> Iterator[_Opened]:
             yield _checked(_Opened(index, ranker, NO_MODEL, None))
         return
     from retrieval.checkpoint_fingerprint import folder_fingerprint
+    from retrieval.ranking.weighing import decoder_of
     from retrieval.retriever import Retriever
 
     with Retriever.open(wish.index, wish.model, encoder=wish.encoder, **wish.hardware) as retriever:
         fingerprint = folder_fingerprint(Path(retriever.tokenizer.source))
-        yield _checked(_Opened(retriever.index, retriever.ranker, fingerprint, _decode(retriever)))
+        yield _checked(_Opened(retriever.index, retriever.ranker, fingerprint, decoder_of(retriever)))
 
 
 def _checked(opened: _Opened) -> _Opened:
@@ -245,30 +243,10 @@ def _checked(opened: _Opened) -> _Opened:
     return opened
 
 
-def _decode(retriever: Retriever) -> Decode:
-    """Return what gives the candidates of `auto` with log P(e | q)."""
-    import numpy as np
-
-    entities = retriever.index.entities
-
-    def decode(queries: Sequence[str]) -> list[Scored]:
-        found = []
-        for result in retriever.retrieve(queries, _MOST, "auto", beam_size=_BEAMS):
-            numbers = entities.find([candidate.entity_id for candidate in result.candidates])
-            logprobs = np.array([candidate.logprob for candidate in result.candidates], np.float64)
-            found.append((numbers, logprobs))
-        return found
-
-    return decode
-
-
 def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tuned, list[Path], int]:
     """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
-    from retrieval.ranking.catalogue_fit import MADE_QUERIES
-    from retrieval.ranking.made_queries import make_queries
-    from retrieval.ranking.query_sets import QuerySet, read_query_sets
+    from retrieval.ranking.query_sets import made_set, read_query_sets
     from retrieval.ranking.tune import tune
-    from retrieval.ranking.tuning import labelled
 
     index, evidence = opened.index, opened.ranker.evidence
     progress.phase("reading queries")
@@ -276,9 +254,7 @@ def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tune
     files = [one.path for one in sets if one.path is not None]
     num_unknown = sum(one.num_unknown for one in sets)
     if wish.made:
-        columns = () if index.evidence is None else index.evidence.columns
-        made = make_queries(index, evidence, columns, wish.made, wish.seed)
-        sets.append(QuerySet(MADE_QUERIES, tuple(labelled(made))))
+        sets.append(made_set(index, evidence, wish.made, wish.seed))
     if not sets:
         raise InputError("queries", "there is nothing to fit to: --queries names none, and --made is 0")
     before = opened.ranker.ranking if opened.decode is not None else opened.ranker.alone

@@ -226,7 +226,11 @@ def test_files_that_are_no_labels_are_named(place: Path) -> None:
 def test_an_index_without_evidence_is_named(place: Path) -> None:
     dropped = CliRunner().invoke(cli, ["update", str(place / "index"), "--evidence", "none"])
     assert dropped.exit_code == 0, dropped.output
-    _refused(tune(place, model=False), "has no evidence that proposes entities", "genret update INDEX --evidence all")
+    _refused(
+        tune(place, model=False),
+        "has no evidence that proposes entities",
+        "genret update INDEX --evidence all",
+    )
     _refused(tune(place), "has no evidence that proposes entities")
 
 
