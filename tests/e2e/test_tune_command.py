@@ -1,9 +1,10 @@
-"""`genret tune` from the command line to the published ranking, on tiny models."""
+"""`genret tune`, and builds that weigh a model, from the command line to the published ranking."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 from index_builder import ranking as publishing
+from index_builder.publish import work_root
 from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.defaults import default_model_dir, sample_catalogue
+from retrieval.evidence.opening import open_evidence
 from retrieval.index.layout import QUERIES_FILE, RANKING_FILE
 from retrieval.index.reader import Index
 from retrieval.index.versions import live_version
-from retrieval.ranking.rankings import NO_MODEL, Rankings
+from retrieval.ranking import weighing
+from retrieval.ranking.made_queries import make_queries
+from retrieval.ranking.model import MODEL_LOGPROB
+from retrieval.ranking.rankings import NO_MODEL, UNWEIGHED_MODEL, Rankings
+from retrieval.ranking.search import EvidenceSearch
 from retrieval.retriever import Retriever
+from retrieval.types import RetrievalResult, RetrieveRequest
 from service.commands import tune as tune_module
 from service.main import cli
 from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
@@ -299,3 +308,140 @@ def test_interrupting_leaves_the_index_alone(place: Path, monkeypatch: pytest.Mo
     done = tune(place, model=False)
     assert done.exit_code == 130
     assert f"version {before} stays live" in done.output
+
+
+def build(place: Path, *arguments: str, out: str = "weighed") -> Result:
+    """Build the catalogue anew as `out`, with the model and one thread, as `genret tune` takes."""
+    command = ["build", str(place / "titles.tsv"), "--out", str(place / out), "--threads", "1"]
+    return CliRunner().invoke(cli, [*command, *arguments], catch_exceptions=False)
+
+
+def test_a_build_weighs_a_model_as_a_tuning_without_labels_does(place: Path) -> None:
+    model = place / "model"
+    done = build(place, "--weigh-model", str(model))
+    assert done.exit_code == 0, done.output
+    assert "the model is weighed: hits@1 of queries made from the catalogue 0." in done.stderr
+    plain = build(place, "--tokenizer", str(model), out="plain")
+    assert plain.exit_code == 0, plain.output
+    command = ["tune", str(place / "plain"), "--model", str(model), "--device", "cpu", "--quiet"]
+    tuned = CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert tuned.exit_code == 0, tuned.output
+    with Index.open(place / "weighed") as index, Index.open(place / "plain") as other:
+        assert Rankings.read(index).to_bytes() == Rankings.read(other).to_bytes()
+        (step,) = index.manifest.history
+        assert step.operation == "build"
+        assert step.options["evidence"] == {"weigh_model": str(model)}
+    with Retriever.open(place / "weighed", model, device="cpu") as retriever:
+        assert retriever.ranker.is_weighed
+    verified = CliRunner().invoke(cli, ["verify", str(place / "weighed")])
+    assert verified.exit_code == 0, verified.output
+
+
+def test_a_model_that_knows_nothing_counts_next_to_nothing_and_does_no_harm(place: Path) -> None:
+    """The model is random; it is asked other queries than those that it was weighed by."""
+    assert build(place, "--weigh-model", str(place / "model")).exit_code == 0
+    with Index.open(place / "index") as index:
+        made = make_queries(index, open_evidence(index), ("description",), 300, seed=7)
+        right = [index.entity(query.entity).title for query in made]
+    requests = [RetrieveRequest(query.text, k=1) for query in made]
+
+    def hits(answers: Sequence[object]) -> float:
+        firsts = [
+            [candidate.title for candidate in one.candidates[:1]]
+            for one in answers
+            if isinstance(one, RetrievalResult)
+        ]
+        return sum(first == [title] for first, title in zip(firsts, right, strict=True)) / len(right)
+
+    shares = {}
+    for name in ("index", "weighed"):
+        with Retriever.open(place / name, place / "model", device="cpu") as retriever:
+            shares[name] = hits(retriever.retrieve_batch(requests))
+            weight = float(retriever.ranker.ranking.weights[MODEL_LOGPROB])
+            assert weight == UNWEIGHED_MODEL if name == "index" else 0 <= weight < UNWEIGHED_MODEL / 4
+    with EvidenceSearch.open(place / "weighed") as search:
+        alone = hits(search.retrieve_batch(requests))
+    assert shares["weighed"] > alone - 0.02
+    assert shares["index"] < alone - 0.06
+
+
+def test_the_shipped_model_is_weighed_by_its_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taught the sample catalogue, so what it says counts."""
+    monkeypatch.setattr(weighing, "DEFAULT_NUM_QUERIES", 120)
+    lines = sample_catalogue().read_text(encoding="utf-8").splitlines(keepends=True)[:201]
+    (place / "titles.tsv").write_text("".join(lines), encoding="utf-8")
+    done = build(place, "--weigh-model", "shipped")
+    assert done.exit_code == 0, done.output
+    with Index.open(place / "weighed") as index:
+        rankings = Rankings.read(index)
+        assert index.manifest.history[-1].options["evidence"] == {"weigh_model": "shipped"}
+    assert set(rankings.fitted) == {NO_MODEL, folder_fingerprint(default_model_dir())}
+    assert rankings.fitted[folder_fingerprint(default_model_dir())].weights[MODEL_LOGPROB] > 0.1
+
+
+def test_a_build_cut_short_while_weighing_goes_on_from_what_was_tokenised(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weighing, "tune", interrupted)
+        done = build(place, "--weigh-model", str(place / "model"))
+    assert done.exit_code == 130
+    assert f"nothing was built at {place / 'weighed'}; 60 records are tokenised already" in done.output
+    facts = told(build(place, "--weigh-model", str(place / "model"), "--json"))
+    assert facts["resumed"] == {"shards": 1, "records": 60}
+    assert not work_root(place / "weighed").exists()
+    with Index.open(place / "weighed") as index:
+        assert set(Rankings.read(index).fitted) == {NO_MODEL, folder_fingerprint(place / "model")}
+
+
+def test_models_that_cannot_be_weighed_are_refused_before_anything_is_made(place: Path) -> None:
+    model = str(place / "model")
+    other = str(make_checkpoint(place / "other", tokenizer=train_tokenizer(["quite other words"])))
+    _refused(
+        build(place, "--weigh-model", other, "--tokenizer", model),
+        f"weigh_model: {other}: expected the tokenizer of the index, {model} (",
+    )
+    _refused(
+        build(place, "--weigh-model", model, "--title-prefix", "-"),
+        f"weigh_model: {model}: expected a model taught the titles of the index",
+    )
+    _refused(build(place, "--weigh-model", str(place / "gone")), str(place / "gone"))
+    _refused(
+        build(place, "--weigh-model", model, "--evidence", "none"),
+        "--weigh-model goes without --evidence none",
+    )
+    (place / "model" / "config.json").unlink()
+    _refused(build(place, "--weigh-model", model), "has no config.json")
+    assert not (place / "weighed").exists()
+
+
+def test_a_catalogue_too_small_to_fit_to_is_built_without_weights_of_a_model(place: Path) -> None:
+    lines = (place / "titles.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:21]
+    (place / "titles.tsv").write_text("".join(lines), encoding="utf-8")
+    done = build(place, "--weigh-model", str(place / "model"))
+    assert done.exit_code == 0, done.output
+    assert "20 entities are too few to fit a ranking to" in done.stderr
+    with Index.open(place / "weighed") as index:
+        assert index.manifest.file(RANKING_FILE) is None
+
+
+def test_too_few_queries_leave_a_model_unweighed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weighing, "DEFAULT_NUM_QUERIES", 10)
+    done = build(place, "--weigh-model", str(place / "model"))
+    assert done.exit_code == 0, done.output
+    assert "the model was not weighed: expected at least 20 with their entity among" in done.stderr
+    with Index.open(place / "weighed") as index:
+        assert set(Rankings.read(index).fitted) == {NO_MODEL}
+
+
+def test_asking_names_what_weighs_a_model(place: Path) -> None:
+    model = place / "model"
+    asked = ["ask", str(place / "index"), "the old town", "--model", str(model), "--device", "cpu"]
+    hint = f"the model was never weighed on this index, and counts little: genret tune {place / 'index'} "
+    assert hint + f"--model {model}\n" in CliRunner().invoke(cli, asked).stderr
+    assert "weighed" not in CliRunner().invoke(cli, [*asked, "--method", "beam"]).stderr
+    told(tune(place, "--json"))
+    assert "weighed" not in CliRunner().invoke(cli, asked).stderr
