@@ -19,6 +19,7 @@ from rapidfuzz.distance import Indel
 
 from retrieval.errors import GenretError
 from retrieval.evidence.field import Counted, Field
+from retrieval.evidence.loops import compile_loops
 from retrieval.evidence.postings import FloatArray, IntArray, Lookup, Mask, Postings
 from retrieval.evidence.terms import Characters, Terms, fold_all
 from retrieval.index.reader import Index
@@ -94,6 +95,8 @@ _CLOSE = 0.75
 _EDGES = re.compile(r"\W+")
 # Candidates described at once: their texts are read and looked through.
 _BLOCK = 1024
+# So many queries are answered sooner by loops that need not be compiled: `genret ask --no-model` asks few.
+_PLAIN_QUERIES = 32
 # Candidates whose past queries are read one by one.
 _COMPARED = 16
 
@@ -156,6 +159,7 @@ class Evidence:
         self.fields: Mapping[str, Field] = {
             kind: field for kind, field in fields.items() if field is not None
         }
+        self._num_asked = 0
         self._names = EntityTexts(index)
         self._weights = index.weights
 
@@ -175,6 +179,9 @@ class Evidence:
         Raises:
             ModelError: the encoder fails.
         """
+        self._num_asked += len(texts)
+        if self._num_asked > _PLAIN_QUERIES:
+            compile_loops()
         vectors: list[FloatArray | None] = [None] * len(texts)
         if self.vectors is not None and with_vectors:
             vectors = list(self.vectors.embed(texts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from retrieval.durable import writing
 from retrieval.errors import IndexFormatError
 from retrieval.evidence.postings import BLOCK_TEXTS, Block, FloatArray, IntArray, Lookup, Mask, Postings
 from retrieval.evidence.terms import MAX_TEXT, Characters, Terms, fold_all
+from retrieval.index.arrow_files import as_arrow, as_numpy
 
 WORDS, LETTERS = "words", "letters"
 _LISTS = {"term": pa.uint32(), "begin": pa.uint32(), "text": pa.uint16(), "length": pa.uint8()}
@@ -245,7 +246,7 @@ class Field:
         at, has_some = self._texts_of(entities)
         if self._queries is None or not has_some.any():
             return [[] for _ in entities]
-        places = pa.array(np.where(has_some, at, 0))
+        places = as_arrow(np.where(has_some, at, 0))
         asked, counts = (column.take(places).to_pylist() for column in self._queries)
         return [
             list(zip(mine, times, strict=True)) if there else []
@@ -308,9 +309,8 @@ def _items(batch: pa.RecordBatch, column: str, name: str) -> pa.Array:
 
 
 def _block_of(batch: pa.RecordBatch, kind: str, name: str) -> Block:
-    term, begin, text, length = (
-        _items(batch, f"{kind}_{part}", name).to_numpy(zero_copy_only=True) for part in _LISTS
-    )
+    parts: list[npt.NDArray[Any]] = [as_numpy(_items(batch, f"{kind}_{part}", name)) for part in _LISTS]
+    term, begin, text, length = parts
     is_sound = (
         len(begin) == len(term) + 1
         and 0 < len(length) <= BLOCK_TEXTS
@@ -333,7 +333,7 @@ def _owners(
         column = batch.column(_OWNER)
         mine = np.arange(done, done + size, dtype=np.int32)
         if not column.null_count:
-            mine = _items(batch, _OWNER, name).to_numpy(zero_copy_only=True)
+            mine = as_numpy(_items(batch, _OWNER, name))
             if len(mine) != size:
                 raise IndexFormatError(f"{name}: expected {size} owners in a block, got {len(mine)}")
         parts.append(mine)

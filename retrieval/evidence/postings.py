@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.evidence.loops import accumulate, best_of_block, overlaps
+from retrieval.evidence import loops
 from retrieval.evidence.terms import Terms
 
 FloatArray = npt.NDArray[np.float32]
@@ -140,8 +140,8 @@ class Postings:
         found, least = 0, np.float32(0)
         for i, block in enumerate(self._blocks):
             begin, end = lookup.begin[i, chosen], lookup.end[i, chosen]
-            accumulate(block.text, begin, end, weights, totals)
-            count = best_of_block(totals, block.length, self.length_factor, least, *room)
+            loops.accumulate(block.text, begin, end, weights, totals)
+            count = loops.best_of_block(totals, block.length, self.length_factor, least, *room)
             if not count:
                 continue
             place, score = room[0][:count].astype(np.int64) + i * BLOCK_TEXTS, room[1][:count].copy()
@@ -169,6 +169,6 @@ class Postings:
             mine = np.flatnonzero(block == i)
             places = (texts[mine] % BLOCK_TEXTS).astype(np.uint16)
             some = np.zeros(len(mine), np.float32)
-            overlaps(self._blocks[i].text, lookup.begin[i], lookup.end[i], lookup.idf, places, some)
+            loops.overlaps(self._blocks[i].text, lookup.begin[i], lookup.end[i], lookup.idf, places, some)
             sums[mine] = some * self.length_factor[self._blocks[i].length[places]]
         return sums

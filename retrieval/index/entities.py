@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from retrieval.errors import IndexFormatError
-from retrieval.index.arrow_files import as_numpy, single_chunk
+from retrieval.index.arrow_files import as_arrow, as_numpy, single_chunk
 from retrieval.index.id_lookup import IdLookup
 from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID, TITLE
 from retrieval.types import Entity
@@ -170,12 +170,12 @@ class EntityTable:
         batch, at = np.divmod(numbers[order], ENTITY_BATCH_ROWS)
         present, begins = np.unique(batch, return_index=True)
         parts = [
-            self._batches[i].take(pa.array(places))
+            self._batches[i].take(as_arrow(places))
             for i, places in zip(present.tolist(), np.split(at, begins[1:]), strict=True)
         ]
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
-        return pa.Table.from_batches(parts).combine_chunks().take(pa.array(back))
+        return pa.Table.from_batches(parts).combine_chunks().take(as_arrow(back))
 
     def _locate(self, number: int) -> tuple[pa.RecordBatch, int]:
         if not 0 <= number < len(self):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from retrieval.errors import EvidenceMissingError, GenretError
 from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Asked, Evidence
+from retrieval.evidence.loops import compile_loops
 from retrieval.evidence.opening import open_evidence
 from retrieval.evidence.postings import IntArray, Mask
 from retrieval.index.reader import Index
@@ -109,6 +110,7 @@ class Ranker:
         alone, _ = rankings.of(NO_MODEL)
         ranking, is_weighed = alone, False
         if fingerprint is not None:
+            compile_loops()  # not while the first requests wait
             # Weights of gigabytes are read for it: only where it can be among those that were weighed.
             weighed = set(rankings.fitted) - {NO_MODEL}
             ranking, is_weighed = rankings.of(fingerprint() if weighed else "unweighed")

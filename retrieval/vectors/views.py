@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from retrieval.errors import InputError
+from retrieval.index.arrow_files import as_arrow, as_numpy
 from retrieval.index.layout import ALIASES, TITLE
 from retrieval.index.reader import Index
 
@@ -104,7 +105,7 @@ class EntityTexts:
         rows, texts = ([every], [_plain(table.column(TITLE))]) if self._has_names else ([], [])
         if self._has_names and ALIASES in table.column_names:
             aliases = table.column(ALIASES).combine_chunks()
-            rows.append(pc.list_parent_indices(aliases).to_numpy().astype(np.int64))
+            rows.append(as_numpy(pc.list_parent_indices(aliases)).astype(np.int64))
             texts.append(_plain(pc.list_flatten(aliases)))
         for name in self.columns:
             rows.append(every)
@@ -112,16 +113,16 @@ class EntityTexts:
         if not texts:
             return every[:0], pa.array([], pa.string())
         row, text = np.concatenate(rows), pa.concat_arrays(texts)
-        said = pc.not_equal(pc.utf8_trim_whitespace(text), "").fill_null(False)
-        kept = np.flatnonzero(said.to_numpy(zero_copy_only=False))
+        letters = pc.utf8_length(pc.utf8_trim_whitespace(text))
+        kept = as_numpy(pc.indices_nonzero(letters)).astype(np.int64)  # without the nulls
         if len(texts) > 1:
-            codes = text.dictionary_encode().indices.fill_null(0).to_numpy().astype(np.int64)
+            codes = as_numpy(text.dictionary_encode("encode").indices).astype(np.int64)
             pairs = row[kept] * (len(text) + 1) + codes[kept]
             _, first = np.unique(pairs, return_index=True)  # the first of each, for unique sorts stably
             kept = kept[np.sort(first)]
             kept = kept[np.argsort(row[kept], kind="stable")]
         if len(texts) > 1 or len(kept) < len(text):
-            text = text.take(pa.array(kept))
+            text = text.take(as_arrow(kept))
         return row[kept], text
 
 

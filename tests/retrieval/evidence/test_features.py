@@ -242,6 +242,19 @@ def test_any_order_and_any_block_gives_the_same_features(
     assert world.evidence.features(asked, chosen[:0]).shape == (0, len(FEATURES))
 
 
+def test_loops_are_compiled_once_many_queries_are_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence, compiled = Evidence(world.index), list[None]()
+    monkeypatch.setattr(evidence_module, "compile_loops", lambda: compiled.append(None))
+    most = evidence_module._PLAIN_QUERIES
+    evidence.ask(["old town"] * (most - 1))
+    evidence.ask(["red river"])
+    assert not compiled
+    evidence.ask(["red river"])
+    assert compiled
+
+
 def test_what_there_is_none_of_is_0(world: World, tmp_path: Path) -> None:
     only_names = Evidence(world.index, names=world.evidence.fields["names"])
     (asked,) = only_names.ask(["old town"])

@@ -34,15 +34,16 @@ def block_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(params=["as installed", "numpy"])
 def loops_used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops.compile_loops()
     if request.param == "numpy":
         plain = plain_loops()
         for name in ("accumulate", "best_of_block", "overlaps"):
-            monkeypatch.setattr(postings, name, plain[name])
+            monkeypatch.setattr(loops, name, plain[name])
 
 
 def plain_loops() -> dict:
     """Return the loops as they are without numba."""
-    source = Path(loops.__file__).read_text().split("\nif find_spec(")[0]
+    source = Path(loops.__file__).read_text().split("\n@cache")[0]
     names: dict = {"__name__": "plain_loops"}
     exec(compile(source, loops.__file__, "exec"), names)
     return names
