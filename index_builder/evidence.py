@@ -123,6 +123,7 @@ class EvidenceMaker:
                     past.by_entity() if past else None,
                     self._folder,
                     self._progress,
+                    self._memory // 2,  # texts and what is written take the rest
                 )
         return self._added(replace(manifest, evidence=entry), names)
 

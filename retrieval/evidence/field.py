@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from retrieval.durable import writing
 from retrieval.errors import IndexFormatError
 from retrieval.evidence.postings import BLOCK_TEXTS, Block, FloatArray, IntArray, Lookup, Mask, Postings
-from retrieval.evidence.terms import MAX_TEXT, Characters, Terms, fold_all
+from retrieval.evidence.terms import ALL_HASHES, MAX_TEXT, Characters, Span, Terms, fold_all
 from retrieval.index.arrow_files import as_arrow, as_numpy
 
 WORDS, LETTERS = "words", "letters"
@@ -28,6 +28,10 @@ _OWNER, _QUERIES, _COUNTS = "owner", "queries", "counts"
 
 # Characters whose terms are found at once.
 _CHARACTERS = 1 << 19
+# What a word or trigram of a block takes while its lists are made; texts have one per character at most.
+_TERM_BYTES = 44
+# What a block may take where nobody says.
+DEFAULT_BLOCK_BYTES = 1 << 30
 # Entities read at once.
 _READ = 16_384
 
@@ -57,29 +61,34 @@ def _lists_of(item: pa.DataType) -> pa.DataType:
     return pa.large_list(pa.field("item", item, nullable=False))
 
 
-def text_blocks(batches: Iterable[tuple[IntArray, Sequence[str]]]) -> Iterator[pa.RecordBatch]:
+def text_blocks(
+    batches: Iterable[tuple[IntArray, Sequence[str]]], memory_bytes: int = DEFAULT_BLOCK_BYTES
+) -> Iterator[pa.RecordBatch]:
     """Yield the blocks of a field.
 
     Args:
         batches: Owners, never falling, and their texts.
+        memory_bytes: What making the lists of a block may take, beside the texts; less of it takes longer.
     """
     schema, done = field_schema(False), 0
     for owner, texts in _blocks(batches):
-        yield pa.record_batch(_block_row(owner, texts, done), schema=schema)
+        yield pa.record_batch(_block_row(owner, texts, done, memory_bytes), schema=schema)
         done += len(texts)
 
 
 def query_blocks(
-    batches: Iterable[tuple[IntArray, Sequence[Sequence[Counted]]]],
+    batches: Iterable[tuple[IntArray, Sequence[Sequence[Counted]]]], memory_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """Yield the blocks of past queries: the text of an entity is all that it was asked for with.
 
     Args:
         batches: Owners, rising, and the queries of each.
+        memory_bytes: As in `text_blocks`.
     """
     schema, done = field_schema(True), 0
     for owner, asked in _blocks(batches):
-        row = _block_row(owner, ["\n".join(query for query, _ in mine) for mine in asked], done)
+        texts = ["\n".join(query for query, _ in mine) for mine in asked]
+        row = _block_row(owner, texts, done, memory_bytes)
         for at, item in ((0, pa.string()), (1, pa.int32())):
             row.append(_one_list(pa.array([[one[at] for one in mine] for mine in asked], pa.list_(item))))
         yield pa.record_batch(row, schema=pa.schema([*schema])).cast(schema)
@@ -105,11 +114,10 @@ def write_blocks(path: Path, blocks: Iterable[pa.RecordBatch], has_queries: bool
             yield done
 
 
-def _block_row(owner: IntArray, texts: Sequence[str], done: int) -> list[pa.Array]:
+def _block_row(owner: IntArray, texts: Sequence[str], done: int, memory_bytes: int) -> list[pa.Array]:
     """Return the columns of a block, which `done` texts come before."""
     row: list[pa.Array] = []
-    for terms in _terms_of(texts):
-        block = Block.of(terms, len(texts))
+    for block in _lists_of_texts(texts, memory_bytes):
         row += [_one_list(pa.array(getattr(block, name))) for name in _LISTS]
     # Where text n is of entity n, for all of a block, its owners need no room.
     is_plain = np.array_equal(owner, np.arange(done, done + len(owner)))
@@ -118,16 +126,27 @@ def _block_row(owner: IntArray, texts: Sequence[str], done: int) -> list[pa.Arra
     return row
 
 
-def _terms_of(texts: Sequence[str]) -> Iterator[Terms]:
+def _lists_of_texts(texts: Sequence[str], memory_bytes: int) -> list[Block]:
+    """Return the lists of words and of letters, made of so many spans of terms as the memory asks for."""
+    ends = np.cumsum([min(len(text), MAX_TEXT) + 1 for text in texts])
+    passes = -(-_TERM_BYTES * int(ends[-1]) // memory_bytes)
+    parts: list[list[Block]] = [[], []]
+    for number in range(passes):
+        hashes = tuple(ALL_HASHES[1] * n // passes for n in (number, number + 1))
+        for kind, terms in zip(parts, _terms_of(texts, ends, (hashes[0], hashes[1])), strict=True):
+            kind.append(Block.of(terms, len(texts)))
+    return [Block.joined(blocks) for blocks in parts]
+
+
+def _terms_of(texts: Sequence[str], ends: IntArray, hashes: Span) -> Iterator[Terms]:
     """Yield words, then letters of texts, found some characters at a time: each takes a hundred bytes."""
     found: list[list[Terms]] = [[], []]
-    lengths = np.cumsum([min(len(text), MAX_TEXT) for text in texts])
     begin = 0
     while begin < len(texts):
-        done = int(lengths[begin - 1]) if begin else 0
-        end = max(int(np.searchsorted(lengths, done + _CHARACTERS, side="right")), begin + 1)
+        done = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, done + _CHARACTERS, side="right")), begin + 1)
         characters = Characters(fold_all(texts[begin:end]))
-        for kind, terms in zip(found, (characters.words(), characters.letters()), strict=True):
+        for kind, terms in zip(found, (characters.words(hashes), characters.letters(hashes)), strict=True):
             kind.append(Terms(terms.term, terms.text + begin))
         begin = end
     for kind in found:

@@ -11,7 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS
-from retrieval.evidence.field import Counted, query_blocks, stored_blocks, text_blocks, write_blocks
+from retrieval.evidence.field import (
+    DEFAULT_BLOCK_BYTES,
+    Counted,
+    query_blocks,
+    stored_blocks,
+    text_blocks,
+    write_blocks,
+)
 from retrieval.evidence.opening import FIELD_FILES, open_field
 from retrieval.evidence.postings import IntArray
 from retrieval.evidence.terms import TERMS_VERSION
@@ -40,10 +47,11 @@ def make_fields(
     queries: Iterable[tuple[int, Sequence[Counted]]] | None,
     folder: Path,
     progress: EvidenceProgress,
+    memory_bytes: int = DEFAULT_BLOCK_BYTES,
 ) -> tuple[EvidenceEntry, tuple[str, ...]]:
     """Make the fields of an index's entities. The same entities and queries give the same bytes.
 
-    At most two blocks of 65,536 texts are held at a time, and 30 bytes for every word and trigram of one.
+    Beside the texts of at most two blocks, of 65,536 texts each, and the lists of one are held.
 
     Args:
         index: Its entities are read; it needs nothing else, and is not changed.
@@ -51,6 +59,7 @@ def make_fields(
         queries: Entities that queries were for, rising, and these; None: none.
         folder: Where the files are written.
         progress: Told about every step.
+        memory_bytes: What making the lists of a block may take; less of it takes longer.
 
     Returns:
         What the manifest says about the evidence, and the names of the files written.
@@ -60,11 +69,11 @@ def make_fields(
         SourceError: a file cannot be written.
     """
     counter = _Counter()
-    fields = {NAMES: _name_blocks(index)}
+    fields = {NAMES: _name_blocks(index, memory_bytes)}
     if columns:
-        fields[TEXTS] = _column_blocks(index, columns)
+        fields[TEXTS] = _column_blocks(index, columns, memory_bytes)
     if queries is not None:
-        fields[QUERIES] = query_blocks(_batches(counter.watch(queries)))
+        fields[QUERIES] = query_blocks(_batches(counter.watch(queries)), memory_bytes)
     made = dict.fromkeys(FIELD_FILES, 0)
     for kind, blocks in fields.items():
         progress.phase(f"words and letters of {kind}")
@@ -98,12 +107,14 @@ def wrong_block(index: Index, kind: str) -> int | None:
     return None
 
 
-def _name_blocks(index: Index) -> Iterator[pa.RecordBatch]:
-    return text_blocks(_pairs(EntityTexts(index)))
+def _name_blocks(index: Index, memory_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
+    return text_blocks(_pairs(EntityTexts(index)), memory_bytes)
 
 
-def _column_blocks(index: Index, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    return text_blocks(_one_per_entity(_pairs(EntityTexts(index, columns, has_names=False))))
+def _column_blocks(
+    index: Index, columns: Sequence[str], memory_bytes: int = DEFAULT_BLOCK_BYTES
+) -> Iterator[pa.RecordBatch]:
+    return text_blocks(_one_per_entity(_pairs(EntityTexts(index, columns, has_names=False))), memory_bytes)
 
 
 def _pairs(texts: EntityTexts) -> Iterator[tuple[IntArray, list[str]]]:

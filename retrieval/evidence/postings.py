@@ -66,6 +66,21 @@ class Block:
             np.minimum(length, _MAX_LENGTH).astype(np.uint8),
         )
 
+    @classmethod
+    def joined(cls, blocks: Sequence[Block]) -> Block:
+        """Join the lists of the same texts by different terms, those of each block above those before."""
+        if len(blocks) == 1:
+            return blocks[0]
+        ends = np.cumsum([0, *(len(block.text) for block in blocks)])
+        begin = [block.begin[:-1] + np.uint32(end) for block, end in zip(blocks, ends, strict=False)]
+        length = np.sum([block.length for block in blocks], axis=0, dtype=np.uint32)
+        return cls(
+            np.concatenate([block.term for block in blocks]),
+            np.append(np.concatenate(begin), ends[-1:]).astype(np.uint32),
+            np.concatenate([block.text for block in blocks]),
+            np.minimum(length, _MAX_LENGTH).astype(np.uint8),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:

@@ -33,6 +33,9 @@ _LETTERS = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ς": "σ"}
     | dict.fromkeys("×÷،؛؟۔।॥", " ")
 )
+# Hashes from the first on, below the second.
+Span = tuple[int, int]
+ALL_HASHES: Span = (0, 1 << 32)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -88,8 +91,8 @@ class Characters:
         self._codes = np.where(is_line, np.uint64(_SPACE), codes)
         self._text = np.cumsum(is_line, dtype=np.int64) - 1
 
-    def words(self) -> Terms:
-        """Return the words."""
+    def words(self, hashes: Span = ALL_HASHES) -> Terms:
+        """Return the words whose hashes are in a span."""
         inside = self._inside
         begins = np.flatnonzero(inside[1:] & ~inside[:-1]) + 1
         if not len(begins):
@@ -99,15 +102,19 @@ class Characters:
         place = np.where(inside, at - begins[np.maximum(word, 0)], 0)
         powers = _powers(int(place.max(initial=0)) + 1)
         parts = np.where(inside, (self._codes + np.uint64(1)) * powers[place], np.uint64(0))
-        return _distinct(_mixed(np.add.reduceat(parts, begins)), self._text[begins])
+        return _distinct(_mixed(np.add.reduceat(parts, begins)), self._text[begins], hashes)
 
-    def letters(self) -> Terms:
-        """Return the runs of three characters around each letter: words have a blank at each end."""
+    def letters(self, hashes: Span = ALL_HASHES) -> Terms:
+        """Return the runs of three characters around each letter: words have a blank at each end.
+
+        Args:
+            hashes: Those wanted.
+        """
         middle = np.flatnonzero(self._inside)
         codes = self._codes
         packed: npt.NDArray[np.uint64] = codes[middle - 1] << np.uint64(42)
         packed |= (codes[middle] << np.uint64(21)) | codes[middle + 1]
-        return _distinct(_mixed(packed), self._text[middle])
+        return _distinct(_mixed(packed), self._text[middle], hashes)
 
 
 def _powers(count: int) -> npt.NDArray[np.uint64]:
@@ -121,6 +128,9 @@ def _mixed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return (keys ^ (keys >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
 
 
-def _distinct(term: npt.NDArray[np.uint64], text: IntArray) -> Terms:
+def _distinct(term: npt.NDArray[np.uint64], text: IntArray, hashes: Span) -> Terms:
+    if hashes != ALL_HASHES:
+        kept = (term >= np.uint64(hashes[0])) & (term < np.uint64(hashes[1]))
+        term, text = term[kept], text[kept]
     pairs = np.unique((text.astype(np.uint64) << np.uint64(32)) | term)
     return Terms(pairs.astype(np.uint32), (pairs >> np.uint64(32)).astype(np.int64))

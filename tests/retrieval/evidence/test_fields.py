@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from random import Random
 
@@ -47,6 +48,35 @@ def plain_loops() -> dict:
     names: dict = {"__name__": "plain_loops"}
     exec(compile(source, loops.__file__, "exec"), names)
     return names
+
+
+def _long_text(length: int, seed: int) -> str:
+    return "".join(Random(seed).choices("abcdefghijklmnopqrstuvwxyz ", k=length))
+
+
+@pytest.mark.parametrize("memory_bytes", [10_000, 100_000])
+def test_how_much_memory_there_is_does_not_show(memory_bytes: int) -> None:
+    texts = [*made_up_texts(20, seed=3), _long_text(3000, seed=4), "", "?!"]
+    batches = [(np.arange(len(texts)), texts)]
+    (whole,) = field_module.text_blocks(batches)
+    (parts,) = field_module.text_blocks(batches, memory_bytes)
+    assert parts.equals(whole)
+    assert max(whole.column("letters_length")[0].as_py()) == 255  # the long text has ten times as many
+    asked = [(np.arange(len(texts)), [[(text, 1)] for text in texts])]
+    assert next(field_module.query_blocks(asked, memory_bytes)).equals(next(field_module.query_blocks(asked)))
+
+
+def test_lists_are_made_in_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(field_module, "_CHARACTERS", 1 << 14)  # at a hundred bytes each, 1.6 MB
+    batches = [(np.arange(1000), [_long_text(500, seed) for seed in range(1000)])]
+    peaks = []
+    for limit in (1 << 30, 8_000_000):
+        tracemalloc.start()
+        assert len(list(field_module.text_blocks(batches, limit))) == 1
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[0] > 14_000_000
+    assert peaks[1] < 8_000_000 + 1_600_000 + 2_400_000  # and the lists that are written
 
 
 def _two(field: Field, query: str) -> list[tuple[str, Postings, Lookup]]:
