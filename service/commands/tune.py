@@ -40,7 +40,7 @@ class _Wish:
     queries: tuple[str, ...]
     max_unknown: int
     limit: int
-    made: int
+    made: int | None
     labelled_share: float
     folds: int
     seed: int
@@ -88,7 +88,7 @@ class _Opened:
 @click.option(
     "--made",
     type=click.IntRange(min=0),
-    default=400,
+    show_default="as many as a build makes, 400 to 1000",
     envvar=_ENV + "MADE",
     show_envvar=True,
     help="Queries made from the catalogue to go with them, typing errors among them; 0: none.",
@@ -159,7 +159,7 @@ def tune_command(
     dtype: str,
     threads: int,
     encoder: str | None,
-    made: int,
+    made: int | None,
     labelled_share: float,
     folds: int,
     limit: int,
@@ -296,7 +296,7 @@ def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tune
     sets = read_query_sets(wish.queries, index, wish.max_unknown, wish.limit, wish.seed)
     files = [one.path for one in sets if one.path is not None]
     num_unknown = sum(one.num_unknown for one in sets)
-    if wish.made:
+    if wish.made != 0:
         columns = () if index.evidence is None else index.evidence.columns
         made = make_queries(index, evidence, columns, wish.made, wish.seed)
         sets.append(QuerySet(MADE_QUERIES, tuple(labelled(made))))
