@@ -29,7 +29,7 @@ def mistyped(text: str, random: Random) -> str:
 
 def beginning(text: str, random: Random) -> str:
     """Return the first 60 % of a text."""
-    return text[: max(3, int(len(text) * 0.6))]
+    return text[: max(3, round(len(text) * 0.6))]
 
 
 def without_a_word(text: str, random: Random) -> str:

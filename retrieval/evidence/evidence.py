@@ -52,7 +52,10 @@ class Feature:
 _NAME_FEATURES = (
     Feature(NAMES, "words", "BM25 of the query's words in the name"),
     Feature(
-        NAMES, "letters", "share of the query's letter trigrams that the name has, rare ones counting more"
+        NAMES,
+        "letters",
+        "share of the query's letter trigrams that the name has, rare ones counting more; 1 if it begins with "
+        "the query",
     ),
     Feature(NAMES, "likeness", "1 - edit distance / length of both (insertions and deletions)"),
     Feature(NAMES, "closeness", "0 up to a likeness of 3/4, then rising to 1: a name with typing errors"),
@@ -83,7 +86,7 @@ FEATURES = (
     Feature(QUERIES, "same", "share of the entity in the past queries that are the same as this one"),
     Feature(VECTORS, "similarity", "cosine of the query and the entity's most similar text"),
     Feature(MODEL, "logprob", "log P(e | q), at least -40"),
-    Feature(WEIGHT, "weight", "log of the entity's weight"),
+    Feature(WEIGHT, "weight", "log(1 + the entity's weight / the mean weight)"),
 )
 FEATURE_NUMBER = {str(feature): number for number, feature in enumerate(FEATURES)}
 
@@ -161,7 +164,9 @@ class Evidence:
         }
         self._num_asked = 0
         self._names = EntityTexts(index)
-        self._weights = index.weights
+        weights = index.weights
+        self._weights = weights if weights is not None and weights.any() else None
+        self._mean_weight = 1.0 if self._weights is None else float(self._weights.mean())
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -230,7 +235,10 @@ class Evidence:
             similarities = self.vectors.similarities(asked.vector, entities)
             found[:, FEATURE_NUMBER["vectors.similarity"]] = similarities
         if self._weights is not None:
-            found[:, FEATURE_NUMBER["weight.weight"]] = np.log(np.maximum(self._weights[entities], 1e-9))
+            # Of queries of which half are for entities drawn by weight and half for any, a share of
+            # (1 / n + weight / total) / 2 is for each: a weight of 1 for this feature is then their prior.
+            shares = self._weights[entities] / self._mean_weight
+            found[:, FEATURE_NUMBER["weight.weight"]] = np.log1p(shares)
         return found
 
     def _describe(self, asked: Asked, entities: IntArray, found: FloatArray) -> None:
@@ -304,12 +312,15 @@ def _describe_names(asked: Asked, names: Sequence[str], field: Field) -> FloatAr
     plain_names = [_EDGES.sub(" ", name).strip() for name in names]
     length = np.log1p([len(name) for name in folded])
     likeness = process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0]
+    shared = _overlap(characters.letters(), letters, len(names)) / _total(letters)
+    begins = np.array([name.startswith(asked.folded) for name in folded], np.bool_)
+    shared[begins] = 1  # half a name ends in letters that the whole does not end in
     columns = [
         _overlap(of_words, words, len(names)) * _factor(of_words, field.words, len(names)),
-        _overlap(characters.letters(), letters, len(names)) / _total(letters),
+        shared,
         likeness,
         np.maximum(likeness - _CLOSE, 0) / (1 - _CLOSE),
-        [name.startswith(asked.folded) for name in folded],
+        begins,
         [name != "" and f" {name} " in text for name in plain_names] * length,
         [name == asked.folded for name in folded],
         length,

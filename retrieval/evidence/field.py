@@ -172,6 +172,13 @@ def _blocks(batches: Iterable[tuple[IntArray, Sequence[_Text]]]) -> Iterator[tup
         yield np.concatenate(owners), texts
 
 
+def _coarse(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """Return weights on a scale of logarithms, the least one 0 and the largest 255."""
+    logs = np.log(np.maximum(weights, weights[weights > 0].min()))
+    logs -= logs.min()
+    return np.round(255 / max(float(logs.max()), 1e-9) * logs).astype(np.uint8)
+
+
 def _one_list(items: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_arrays(
         pa.array([0, len(items)], pa.int64()), items, type=_lists_of(items.type)
@@ -186,6 +193,7 @@ class Field:
         letters: Found by letter trigrams.
         owner: The entity of every text, never falling; None: text n is of entity n. Shape: (num_texts,).
         queries: Per text the queries that it is made of, and how often each was asked; None: of none.
+        weights: Of entities, at least 0, for `propose`; None: all are alike. Shape: (num_entities,).
     """
 
     def __init__(
@@ -194,15 +202,27 @@ class Field:
         letters: Postings,
         owner: npt.NDArray[np.int32] | None,
         queries: tuple[pa.ChunkedArray, pa.ChunkedArray] | None = None,
+        weights: npt.NDArray[np.float64] | None = None,
     ) -> None:
         self.words = words
         self.letters = letters
         self.owner = owner
         self._queries = queries
         self.num_texts = words.num_texts
+        self._weight = None
+        if weights is not None and (weights > 0).any():
+            coarse = _coarse(weights)
+            self._weight = coarse[: self.num_texts] if owner is None else coarse[owner]
 
     @classmethod
-    def read(cls, data: pa.Buffer, name: str, num_entities: int, has_queries: bool = False) -> Self:
+    def read(
+        cls,
+        data: pa.Buffer,
+        name: str,
+        num_entities: int,
+        has_queries: bool = False,
+        weights: npt.NDArray[np.float64] | None = None,
+    ) -> Self:
         """Open a mapped file.
 
         Args:
@@ -210,6 +230,7 @@ class Field:
             name: Its name, for messages.
             num_entities: Owners are below this.
             has_queries: Whether it is the field of past queries.
+            weights: As in the constructor.
 
         Raises:
             IndexFormatError: it is no such file, or its parts do not fit together. The lists themselves are
@@ -225,7 +246,7 @@ class Field:
         queries = None
         if has_queries:
             queries = _queries_of(batches, [len(block.length) for block in words], name)
-        return cls(Postings(words), Postings(letters), owner, queries)
+        return cls(Postings(words), Postings(letters), owner, queries, weights)
 
     def look_up(
         self, words: npt.NDArray[np.uint32], letters: npt.NDArray[np.uint32]
@@ -234,9 +255,9 @@ class Field:
         return self.words.look_up(words), self.letters.look_up(letters)
 
     def propose(self, lookups: tuple[Lookup, Lookup], size: int, allowed: Mask | None) -> IntArray:
-        """Return the entities of the best texts by words and by trigrams, at most `size` texts of each."""
+        """Return the entities of the best texts by words and by trigrams, as `Postings.search` finds them."""
         found = [
-            postings.search(lookup, size, self.owner, allowed)[0]
+            postings.search(lookup, size, self.owner, allowed, self._weight)[0]
             for postings, lookup in zip((self.words, self.letters), lookups, strict=True)
         ]
         texts = np.concatenate(found)

@@ -32,26 +32,33 @@ def best_of_block(
     totals: FloatArray,
     length: npt.NDArray[np.uint8],
     length_factor: FloatArray,
+    weight: npt.NDArray[np.uint8],
+    weight_factor: FloatArray,
     least: np.float32,
+    least_weighted: np.float32,
     place: npt.NDArray[np.int32],
     score: FloatArray,
 ) -> int:
-    """Find the texts of a block whose score is positive and at least `least`, and put the totals back to 0.
+    """Find the texts of a block whose score, plain or weighted, is large enough; put the totals back to 0.
 
     Args:
         totals: Sums over terms. Shape: (65536,).
         length: Terms of every text. Shape: (n,).
         length_factor: What the sum of a text of each length is multiplied by, falling. Shape: (256,).
-        least: The least score.
+        weight: Of every text. Shape: (n,).
+        weight_factor: What the score of a text of each weight is multiplied by, rising. Shape: (256,).
+        least: The least score; scores must be positive.
+        least_weighted: The least weighted score, which does for a text as well.
         place: Where the places found go, rising. Shape: (65536,).
         score: Where their scores go. Shape: (65536,).
 
     Returns:
         How many were found.
     """
-    found = np.flatnonzero(totals[: len(length)] * length_factor[0] >= max(least, np.finfo(np.float32).tiny))
+    enough = min(least / length_factor[0], least_weighted / (length_factor[0] * weight_factor[-1]))
+    found = np.flatnonzero(totals[: len(length)] >= max(enough * 0.999, np.finfo(np.float32).tiny))
     scores = totals[found] * length_factor[length[found]]
-    kept = scores >= least
+    kept = (scores >= least) | (scores * weight_factor[weight[found]] >= least_weighted)
     count = int(kept.sum())
     place[:count], score[:count] = found[kept], scores[kept]
     totals[:] = 0
@@ -96,17 +103,20 @@ def _best_of_block(
     totals: FloatArray,
     length: npt.NDArray[np.uint8],
     length_factor: FloatArray,
+    weight: npt.NDArray[np.uint8],
+    weight_factor: FloatArray,
     least: np.float32,
+    least_weighted: np.float32,
     place: npt.NDArray[np.int32],
     score: FloatArray,
 ) -> int:
     count = 0
-    factor = length_factor[0]
+    factor, most = length_factor[0], weight_factor[-1]
     for i in range(len(length)):
         total = totals[i]
-        if total > 0 and total * factor >= least:
+        if total > 0 and (total * factor >= least or total * factor * most >= least_weighted):
             value = total * length_factor[length[i]]
-            if value >= least:
+            if value >= least or value * weight_factor[weight[i]] >= least_weighted:
                 place[count] = i
                 score[count] = value
                 count += 1

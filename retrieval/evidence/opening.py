@@ -61,4 +61,10 @@ def open_field(index: Index, kind: str) -> Field:
             f"{file}: made by version {index.evidence.terms} of the rules for words and letters, this "
             f"library has version {TERMS_VERSION}; make it anew with: genret update INDEX --evidence all"
         )
-    return Field.read(index.evidence_file(file), file, index.num_entities, has_queries=kind == QUERIES)
+    return Field.read(
+        index.evidence_file(file),
+        file,
+        index.num_entities,
+        has_queries=kind == QUERIES,
+        weights=index.weights if kind == NAMES else None,
+    )

@@ -31,6 +31,9 @@ _K1, _B = 1.2, 0.5
 _MAX_LENGTH = 255
 # Of the terms of a query at most so many are looked up, the rarest: the others hardly tell texts apart.
 _MAX_TERMS = 64
+# A text of the largest weight is proposed with half the score of one of the least.
+_WEIGHT_FACTOR: FloatArray = np.linspace(1, 2, 256, dtype=np.float32)
+_NO_WEIGHTS = np.zeros(BLOCK_TEXTS, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,45 +139,42 @@ class Postings:
         size: int,
         owner: npt.NDArray[np.int32] | None = None,
         allowed: Mask | None = None,
+        weight: npt.NDArray[np.uint8] | None = None,
     ) -> tuple[IntArray, FloatArray]:
-        """Return the best texts, best first, and their scores; equal ones by number.
+        """Return the best texts, best first, and their scores; equal ones by weight, then by number.
+
+        With weights, further ones follow: those that are among the best by score times 1 + weight / 255, so
+        that of very many names alike, as a query with a typing error or half a name has them, the known ones
+        are there to be compared.
 
         Args:
             lookup: Of the query.
-            size: Most texts.
+            size: Most texts by score; as many more by weighted score.
             owner: The entity of every text; None: text n is of entity n. Shape: (num_texts,).
             allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+            weight: Of every text, 0 to 255. Shape: (num_texts,).
         """
         chosen = np.flatnonzero(lookup.is_known)
         if len(chosen) > _MAX_TERMS:
             chosen = np.sort(chosen[np.argsort(-lookup.idf[chosen], kind="stable")[:_MAX_TERMS]])
-        weights = lookup.idf[chosen]
         totals = np.zeros(BLOCK_TEXTS, np.float32)
         room = (np.empty(BLOCK_TEXTS, np.int32), np.empty(BLOCK_TEXTS, np.float32))
-        texts, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-        found, least = 0, np.float32(0)
+        best = _Best(size, weight)
         for i, block in enumerate(self._blocks):
             begin, end = lookup.begin[i, chosen], lookup.end[i, chosen]
-            loops.accumulate(block.text, begin, end, weights, totals)
-            count = loops.best_of_block(totals, block.length, self.length_factor, least, *room)
+            loops.accumulate(block.text, begin, end, lookup.idf[chosen], totals)
+            first = i * BLOCK_TEXTS
+            mine = _NO_WEIGHTS if weight is None else weight[first : first + BLOCK_TEXTS]
+            factors = (block.length, self.length_factor, mine, _WEIGHT_FACTOR)
+            count = loops.best_of_block(totals, *factors, *best.least, *room)
             if not count:
                 continue
-            place, score = room[0][:count].astype(np.int64) + i * BLOCK_TEXTS, room[1][:count].copy()
+            place, score = room[0][:count].astype(np.int64) + first, room[1][:count].copy()
             if allowed is not None:
                 kept = allowed[place if owner is None else owner[place]]
                 place, score = place[kept], score[kept]
-            texts.append(place)
-            scores.append(score)
-            found += len(place)
-            if found > 4 * size:
-                all_scores, all_texts = np.concatenate(scores), np.concatenate(texts)
-                least = np.partition(all_scores, -size)[-size]
-                kept = all_scores >= least
-                texts, scores = [all_texts[kept]], [all_scores[kept]]
-                found = len(texts[0])
-        all_scores, all_texts = np.concatenate(scores), np.concatenate(texts)
-        order = np.lexsort((all_texts, -all_scores))[:size]
-        return all_texts[order], all_scores[order]
+            best.add(place, score)
+        return best.found()
 
     def scores_of(self, lookup: Lookup, texts: IntArray) -> FloatArray:
         """Return the scores of some texts, by all terms of the query. Shape: (len(texts),)."""
@@ -187,3 +187,41 @@ class Postings:
             loops.overlaps(self._blocks[i].text, lookup.begin[i], lookup.end[i], lookup.idf, places, some)
             sums[mine] = some * self.length_factor[self._blocks[i].length[places]]
         return sums
+
+
+class _Best:
+    """The best texts so far, by score and by weighted score."""
+
+    def __init__(self, size: int, weight: npt.NDArray[np.uint8] | None) -> None:
+        self._size = size
+        self._weight = weight
+        self._texts: IntArray = np.empty(0, np.int64)
+        self._scores: FloatArray = np.empty(0, np.float32)
+        self.least = (np.float32(0), np.float32(0 if weight is not None else np.inf))
+
+    def add(self, texts: IntArray, scores: FloatArray) -> None:
+        """Take texts in, and forget those that cannot be among the best any more."""
+        self._texts = np.concatenate([self._texts, texts])
+        self._scores = np.concatenate([self._scores, scores])
+        if len(self._texts) <= 4 * self._size:
+            return
+        by = [self._scores] if self._weight is None else [self._scores, self._weighted()]
+        least = [np.partition(values, -self._size)[-self._size] for values in by]
+        self.least = (least[0], least[1] if len(least) > 1 else np.float32(np.inf))
+        kept = np.any([values >= bound for values, bound in zip(by, least, strict=True)], axis=0)
+        self._texts, self._scores = self._texts[kept], self._scores[kept]
+
+    def found(self) -> tuple[IntArray, FloatArray]:
+        """Return the best texts and their scores."""
+        if self._weight is None:
+            order = np.lexsort((self._texts, -self._scores))[: self._size]
+        else:
+            weight = -self._weight[self._texts].astype(np.int64)
+            order = np.lexsort((self._texts, weight, -self._scores))[: self._size]
+            further = np.lexsort((self._texts, weight, -self._weighted()))[: self._size]
+            order = np.concatenate([order, further[~np.isin(further, order)]])
+        return self._texts[order], self._scores[order]
+
+    def _weighted(self) -> FloatArray:
+        assert self._weight is not None
+        return self._scores * _WEIGHT_FACTOR[self._weight[self._texts]]

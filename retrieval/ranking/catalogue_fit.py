@@ -8,7 +8,7 @@ from retrieval.errors import InputError
 from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
 from retrieval.ranking.fitting import Example, fit
-from retrieval.ranking.made_queries import DEFAULT_NUM_QUERIES, make_queries
+from retrieval.ranking.made_queries import make_queries
 from retrieval.ranking.model import Provenance, Ranking
 from retrieval.ranking.rankings import DEFAULT_RANKING
 from retrieval.ranking.tuning import example_of, labelled, quality_of
@@ -22,7 +22,7 @@ def fit_made_queries(
     index: Index,
     evidence: Evidence,
     columns: Sequence[str],
-    count: int = DEFAULT_NUM_QUERIES,
+    count: int | None = None,
     seed: int = 0,
 ) -> Ranking | None:
     """Return the ranking without a model that fits queries made from an index; None for a tiny catalogue.
@@ -34,7 +34,7 @@ def fit_made_queries(
         index: The index.
         evidence: Its evidence.
         columns: The columns of texts.
-        count: Most queries.
+        count: Most queries; None: as `make_queries` has it.
         seed: Of everything random.
 
     Raises:

@@ -18,7 +18,9 @@ from retrieval.index.reader import Index
 from retrieval.noise import recase, shorten, typo
 from retrieval.vectors.views import EntityTexts
 
-DEFAULT_NUM_QUERIES = 400
+# Made of a small catalogue, and of one with ten thousand entities or more: with many names alike each kind
+# of query must be there often enough.
+NUM_QUERIES = (400, 1000)
 
 # Words that stand around names in questions and statements. Those of other languages come from the
 # catalogue's own names, of which half of the words around a name are.
@@ -74,11 +76,11 @@ def _mistyped(name: str, random: Random) -> str:
 
 # Name of a recipe, its share in percent of the queries made from names, and what it does to one.
 NAME_RECIPES: tuple[tuple[str, int, Callable[[str, Random], str]], ...] = (
-    ("a name in any letter case", 15, recase),
+    ("a name in any letter case", 10, recase),
     ("one typing error", 20, _mistyped),
     ("two typing errors", 10, lambda name, random: typo(_mistyped(name, random), random)),
     ("no blanks", 5, lambda name, random: name.replace(" ", "").lower()),
-    ("the beginning of a name", 10, _cut),
+    ("the beginning of a name", 15, _cut),
     ("a word left out", 10, _without_a_word),
     ("words in another order", 5, _reordered),
     ("a question about a name", 10, lambda name, random: random.choice(_QUESTIONS).format(name)),
@@ -89,8 +91,14 @@ NAME_RECIPES: tuple[tuple[str, int, Callable[[str, Random], str]], ...] = (
 SOURCES = {TEXTS: 0.25, QUERIES: 0.35}
 
 
+def num_queries(num_entities: int) -> int:
+    """Return how many queries are made from a catalogue where nobody says."""
+    fewest, most = NUM_QUERIES
+    return max(fewest, min(most, num_entities // 10))
+
+
 def make_queries(
-    index: Index, evidence: Evidence, columns: Sequence[str], count: int = DEFAULT_NUM_QUERIES, seed: int = 0
+    index: Index, evidence: Evidence, columns: Sequence[str], count: int | None = None, seed: int = 0
 ) -> list[MadeQuery]:
     """Return queries made from names, texts and past queries of an index; the same ones every time.
 
@@ -100,11 +108,12 @@ def make_queries(
         index: The index.
         evidence: Its evidence.
         columns: The columns of texts.
-        count: Most queries.
+        count: Most queries; None: as many as `num_queries` says.
         seed: Of everything random.
     """
     random = Random(seed)
     made: list[MadeQuery] = []
+    count = num_queries(index.num_entities) if count is None else count
     left = count
     if QUERIES in evidence.kinds:
         made += _from_queries(evidence, round(count * SOURCES[QUERIES]), random)
@@ -122,7 +131,7 @@ def _from_names(index: Index, count: int, random: Random) -> Iterator[MadeQuery]
     recipes = [(name, make) for name, _, make in NAME_RECIPES]
     shares = [share for _, share, _ in NAME_RECIPES]
     for number in chosen.tolist():
-        name = names[number][0] if random.random() < 0.7 else random.choice(names[number])
+        name = names[number][0] if random.random() < 0.4 else random.choice(names[number])
         recipe, make = random.choices(recipes, shares)[0]
         text = make(name, random)
         if recipe == "a name in a sentence":

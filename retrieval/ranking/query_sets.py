@@ -85,7 +85,7 @@ def read_query_sets(
     return sets
 
 
-def made_set(index: Index, evidence: Evidence, count: int, seed: int) -> QuerySet:
+def made_set(index: Index, evidence: Evidence, count: int | None, seed: int) -> QuerySet:
     """Return queries made from the catalogue of an index.
 
     Args:

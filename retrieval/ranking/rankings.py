@@ -109,7 +109,7 @@ DEFAULT_RANKING = Ranking(
             "queries.nearest": 4.0,
             "queries.same": 4.0,
             "vectors.similarity": 10.0,
-            "weight.weight": 0.5,
+            "weight.weight": 0.7,
         },
         [str(feature) for feature in FEATURES],
     ),

@@ -13,7 +13,7 @@ from retrieval.evidence.making import EvidenceProgress
 from retrieval.index.reader import Index
 from retrieval.model_opening import load_model
 from retrieval.prompts import CheckpointConfig
-from retrieval.ranking.made_queries import DEFAULT_NUM_QUERIES
+from retrieval.ranking.made_queries import NUM_QUERIES
 from retrieval.ranking.query_sets import made_set
 from retrieval.ranking.ranker import Ranker
 from retrieval.ranking.rankings import NO_MODEL, Rankings
@@ -78,5 +78,5 @@ def weigh_model(
     loaded = load_model(model, "auto", "auto", num_threads, trust_remote_code=False)
     ranker = Ranker(evidence, before, alone)
     retriever = Retriever(index, loaded, tokenizer, CheckpointConfig.load(folder), ranker=ranker)
-    made = made_set(index, evidence, DEFAULT_NUM_QUERIES, _SEED)
+    made = made_set(index, evidence, NUM_QUERIES[0], _SEED)
     return fingerprint, tune([made], evidence, decoder_of(retriever), before, progress, seed=_SEED)

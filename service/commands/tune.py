@@ -37,7 +37,7 @@ class _Wish:
     queries: tuple[str, ...]
     max_unknown: int
     limit: int
-    made: int
+    made: int | None
     labelled_share: float
     folds: int
     seed: int
@@ -76,7 +76,7 @@ class _Opened:
 @click.option(
     "--made",
     type=click.IntRange(min=0),
-    default=400,
+    show_default="as many as a build makes, 400 to 1000",
     show_envvar=True,
     help="Queries made from the catalogue to go with them, typing errors among them; 0: none.",
 )
@@ -139,7 +139,7 @@ def tune_command(
     dtype: str,
     threads: int,
     encoder: str | None,
-    made: int,
+    made: int | None,
     labelled_share: float,
     folds: int,
     limit: int,
@@ -253,7 +253,7 @@ def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tune
     sets = read_query_sets(wish.queries, index, wish.max_unknown, wish.limit, wish.seed)
     files = [one.path for one in sets if one.path is not None]
     num_unknown = sum(one.num_unknown for one in sets)
-    if wish.made:
+    if wish.made != 0:
         sets.append(made_set(index, evidence, wish.made, wish.seed))
     if not sets:
         raise InputError("queries", "there is nothing to fit to: --queries names none, and --made is 0")

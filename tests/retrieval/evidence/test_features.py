@@ -112,7 +112,7 @@ def _name_features(world: World, query: str) -> dict[str, list[list[float]]]:
             is_held = _padded(name).strip() and _padded(name) in _padded(query)
             for feature, value in {
                 "words": words.score(query, terms_of(name, "words")),
-                "letters": shared / of_all,
+                "letters": 1.0 if plain.startswith(folded) else shared / of_all,
                 "likeness": _likeness(folded, plain),
                 "beginning": float(plain.startswith(folded)),
                 "mentioned": length if is_held else 0.0,
@@ -221,13 +221,15 @@ def test_without_the_same_query_its_words_are_not_there(world: World) -> None:
         )
 
 
-def test_weights_are_logs(world: World) -> None:
-    (asked,) = world.evidence.ask(["x"])
+def test_weights_are_the_logs_of_the_chances_they_give(world: World) -> None:
+    """Half of the queries for entities drawn by weight, half for any: what is left out is the same for all."""
+    (asked,) = world.evidence.ask(["harbour"])
     weights = world.index.weights
     assert weights is not None
-    found = _column(world.evidence.features(asked, np.arange(NUM_ENTITIES)), "weight.weight")
-    np.testing.assert_allclose(found, [math.log(max(w, 1e-9)) for w in weights], rtol=1e-5)
-    assert found[world.without_weight] == 0  # it has none, which counts as 1
+    found = np.array(_column(world.evidence.features(asked, np.arange(NUM_ENTITIES)), "weight.weight"))
+    chances = 0.5 / NUM_ENTITIES + 0.5 * weights / weights.sum()
+    np.testing.assert_allclose(found - found[0], np.log(chances / chances[0]), rtol=1e-5, atol=1e-6)
+    assert weights[world.without_weight] == 1  # it has none
 
 
 def test_any_order_and_any_block_gives_the_same_features(

@@ -112,6 +112,43 @@ def test_equal_scores_are_in_the_order_of_their_numbers(tmp_path: Path, block_te
 
 
 @pytest.mark.usefixtures("loops_used")
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("query", QUERIES)
+def test_of_names_alike_the_heavy_ones_are_found_as_well(
+    tmp_path: Path, block_texts: int, query: str, size: int
+) -> None:
+    texts = made_up_texts(150, seed=4)
+    weight = np.random.default_rng(4).integers(0, 256, 150).astype(np.uint8)
+    field = field_of(tmp_path, texts)
+    for _, lists, lookup in _two(field, query):
+        scores = lists.scores_of(lookup, np.arange(150))
+        matching = np.flatnonzero(scores > 0)
+        best, heavy = (
+            sorted(matching.tolist(), key=lambda n: (-by[n], -int(weight[n]), n))[:size]
+            for by in (scores, scores * (1 + weight.astype(np.float32) / 255))
+        )
+        found, told = lists.search(lookup, size, weight=weight)
+        assert found.tolist() == [*best, *(n for n in heavy if n not in best)]
+        np.testing.assert_array_equal(told, scores[found])
+
+
+@pytest.mark.parametrize("owner", [None, [0, 0, 1, 3, 3, 4]])
+def test_a_field_with_weights_proposes_the_heavy_namesake(tmp_path: Path, owner: list[int] | None) -> None:
+    num_entities = 6 if owner is None else 5
+    data = field_of(tmp_path, ["Springfield"] * 6, owner, num_entities)
+    lookups = look_up(data, "springfield")
+    assert data.propose(lookups, 1, None).tolist() == [0]
+    for heaviest in (0, 1, 4):
+        weights = np.ones(num_entities)
+        weights[heaviest] = 1000.0
+        weighted = Field(data.words, data.letters, data.owner, weights=weights)
+        assert weighted.propose(lookups, 1, None).tolist() == [heaviest]
+    for alike in (np.zeros(num_entities), np.full(num_entities, 7.0)):
+        plain = Field(data.words, data.letters, data.owner, weights=alike)
+        assert plain.propose(lookups, 1, None).tolist() == [0]
+
+
+@pytest.mark.usefixtures("loops_used")
 @pytest.mark.parametrize("has_owners", [False, True])
 def test_a_filter_leaves_out_what_it_does_not_allow(
     tmp_path: Path, block_texts: int, has_owners: bool
@@ -158,19 +195,24 @@ def test_numba_and_numpy_give_the_same_sums() -> None:
     weights = rng.random(4).astype(np.float32)
     factor = np.linspace(2.2, 0.1, 256, dtype=np.float32)
     places = rng.integers(0, 5000, 300).astype(np.uint16)
+    weight = rng.integers(0, 256, 5000).astype(np.uint8)
+    weight_factor = np.linspace(1, 2, 256, dtype=np.float32)
     outcomes = []
     for used in (vars(loops), plain):
-        for least in (0.0, 0.5):
+        for least in ((0.0, np.inf), (0.5, np.inf), (0.8, 1.1)):
             totals = np.zeros(1 << 16, np.float32)
             used["accumulate"](text, begin, end, weights, totals)
             sums = np.zeros(300, np.float32)
             used["overlaps"](text, begin, end, weights, places, sums)
             kept = totals.copy()
             place, score = np.empty(1 << 16, np.int32), np.empty(1 << 16, np.float32)
-            count = used["best_of_block"](totals, length, factor, np.float32(least), place, score)
+            bounds = (np.float32(least[0]), np.float32(least[1]))
+            count = used["best_of_block"](
+                totals, length, factor, weight, weight_factor, *bounds, place, score
+            )
             assert not totals.any()
             outcomes.append([kept, sums, place[:count], score[:count]])
-    for one, other in zip(outcomes[:2], outcomes[2:], strict=True):
+    for one, other in zip(outcomes[:3], outcomes[3:], strict=True):
         for mine, theirs in zip(one, other, strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
