@@ -54,8 +54,8 @@ _NAME_FEATURES = (
     Feature(
         NAMES,
         "letters",
-        "share of the query's letter trigrams that the name has, rare ones counting more; 1 if it begins with "
-        "the query",
+        "share of the query's letter trigrams that the name has, rare ones counting more; "
+        "1 if it begins with the query",
     ),
     Feature(NAMES, "likeness", "1 - edit distance / length of both (insertions and deletions)"),
     Feature(NAMES, "closeness", "0 up to a likeness of 3/4, then rising to 1: a name with typing errors"),

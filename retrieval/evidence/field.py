@@ -176,7 +176,8 @@ def _coarse(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     """Return weights on a scale of logarithms, the least one 0 and the largest 255."""
     logs = np.log(np.maximum(weights, weights[weights > 0].min()))
     logs -= logs.min()
-    return np.round(255 / max(float(logs.max()), 1e-9) * logs).astype(np.uint8)
+    coarse: npt.NDArray[np.uint8] = np.round(255 / max(float(logs.max()), 1e-9) * logs).astype(np.uint8)
+    return coarse
 
 
 def _one_list(items: pa.Array) -> pa.Array:

@@ -367,7 +367,7 @@ def test_a_model_that_knows_nothing_counts_next_to_nothing_and_does_no_harm(plac
 
 def test_the_shipped_model_is_weighed_by_its_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was taught the sample catalogue, so what it says counts."""
-    monkeypatch.setattr(weighing, "DEFAULT_NUM_QUERIES", 120)
+    monkeypatch.setattr(weighing, "NUM_QUERIES", (120, 120))
     lines = sample_catalogue().read_text(encoding="utf-8").splitlines(keepends=True)[:201]
     (place / "titles.tsv").write_text("".join(lines), encoding="utf-8")
     done = build(place, "--weigh-model", "shipped")

@@ -222,7 +222,7 @@ def test_without_the_same_query_its_words_are_not_there(world: World) -> None:
 
 
 def test_weights_are_the_logs_of_the_chances_they_give(world: World) -> None:
-    """Half of the queries for entities drawn by weight, half for any: what is left out is the same for all."""
+    """Half of the queries are for entities drawn by weight, half for any."""
     (asked,) = world.evidence.ask(["harbour"])
     weights = world.index.weights
     assert weights is not None
