@@ -232,7 +232,7 @@ class BatchAnswerer:
                 work.reply = outcome
 
     def _score(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
-        """Score what was proposed and what was decoded, in one tree per request."""
+        """Score what was proposed and what was decoded: forms that no beam found, in one tree per request."""
         chosen = [
             query for query, work in enumerate(batch) if work.proposed is not None and work.reply is None
         ]
@@ -244,6 +244,7 @@ class BatchAnswerer:
             [work.job.request for work in part],
             [work.allowed for work in part],
             [self._to_score(work) for work in part],
+            [{} if work.decoded is None else work.decoded.rows for work in part],
             [work.job.cancel for work in part],
             [work.room for work in part],
         )

@@ -176,7 +176,7 @@ class _Query:
             num_steps=self._num_steps,
         )
         logprobs = {entity: tallies[entity].logprob for entity in entities}
-        return Decoded(answer, tuple(entities), self._unseen, logprobs)
+        return Decoded(answer, tuple(entities), self._unseen, logprobs, self._rows)
 
     def _wider(self, last: BeamResult) -> BeamParams | None:
         """Return the search with more rows and beams when forms of few entities crowded out the others.

@@ -1,9 +1,9 @@
-"""Exact scores of entities: every surface form of theirs, in one token tree per query."""
+"""Exact scores of entities: every surface form of theirs, those that no decoder found in one token tree."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +32,8 @@ class Scored:
     Attributes:
         tallies: The forms of each entity; those are left out that are longer than the model has room for or
             that it cannot write, and entities without any other.
-        logprob: Natural log of the probability of all distinct forms that were scored; -inf without any.
-        num_forms: How many these are.
+        logprob: Natural log of the probability of all distinct forms; -inf without any.
+        num_forms: How many these are, whether a decoder had found them or not.
         num_nodes: Tokens the model computed behind the prompt.
         has_all_listed: Whether all forms were looked at, rather than as many as one query may have.
         is_complete: Whether besides none of them is longer than the model has room for.
@@ -64,6 +64,7 @@ class EntityScorer:
         requests: Sequence[RetrieveRequest],
         filters: Sequence[EntityFilter | None],
         entities: Sequence[Sequence[int]],
+        found: Sequence[Mapping[int, Hypothesis]],
         cancel: Sequence[CancelToken | None],
         room: Sequence[int | None],
     ) -> list[Scored | DecodingCancelledError]:
@@ -74,6 +75,7 @@ class EntityScorer:
             requests: How entities share a form.
             filters: The entities among which they share it.
             entities: Entity numbers, none of a query's twice.
+            found: By rank, the rows whose log-probabilities are known: the model is not asked again.
             cancel: Polled between forwards.
             room: Most tokens that may follow each prompt.
 
@@ -81,15 +83,17 @@ class EntityScorer:
             InvalidLogitsError: the model returned broken logits.
         """
         wanted = [self._rows.of_all(mine, MAX_SCORED_FORMS) for mine in entities]
+        every = [{rank for rows in mine for rank in rows} for mine, _ in wanted]
         # In rank order neighbours share the longest beginnings.
-        ranks = [sorted({rank for rows in mine for rank in rows}) for mine, _ in wanted]
+        ranks = [sorted(mine.difference(known)) for mine, known in zip(every, found, strict=True)]
         texts = [self._index.rows.token_ids_of(np.array(mine, dtype=np.int64)) for mine in ranks]
-        found: list[Scored | DecodingCancelledError] = []
+        outcomes: list[Scored | DecodingCancelledError] = []
         for query, scores in enumerate(score_rows(session, texts, cancel, room)):
             if isinstance(scores, DecodingCancelledError):
-                found.append(scores)
+                outcomes.append(scores)
                 continue
-            forms = {
+            forms = {rank: form for rank, form in found[query].items() if rank in every[query]}
+            forms |= {
                 rank: Hypothesis(row, rank, logprob)
                 for rank, row, logprob in zip(ranks[query], texts[query], scores.logprobs, strict=True)
                 if logprob is not None
@@ -97,7 +101,7 @@ class EntityScorer:
             rows, is_whole = wanted[query]
             owners = FormOwners(self._index, mask_of(filters[query]), requests[query].role_weight)
             tallies = _tallies(entities[query], rows, forms, owners)
-            found.append(
+            outcomes.append(
                 Scored(
                     tallies=tallies,
                     logprob=log_sum([form.logprob for form in forms.values()]),
@@ -107,7 +111,7 @@ class EntityScorer:
                     is_complete=is_whole and None not in scores.logprobs,
                 )
             )
-        return found
+        return outcomes
 
 
 def _tallies(

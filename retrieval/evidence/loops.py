@@ -133,8 +133,16 @@ def _overlaps(
     sums: FloatArray,
 ) -> None:
     for t in range(len(weights)):
+        low = begin[t]
         for n in range(len(places)):
-            low, high, place = begin[t], end[t], places[n]
+            place = places[n]
+            if n and place < places[n - 1]:
+                low = begin[t]
+            # Places rise, as a rule: from where the last one was, in steps that double.
+            high, step = low, 1
+            while high < end[t] and text[high] < place:
+                low, high, step = high + 1, high + step, step * 2
+            high = min(high, end[t])
             while low < high:
                 middle = (low + high) // 2
                 if text[middle] < place:

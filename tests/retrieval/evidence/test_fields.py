@@ -194,7 +194,8 @@ def test_numba_and_numpy_give_the_same_sums() -> None:
     begin = end - [len(one) for one in lists]
     weights = rng.random(4).astype(np.float32)
     factor = np.linspace(2.2, 0.1, 256, dtype=np.float32)
-    places = rng.integers(0, 5000, 300).astype(np.uint16)
+    some = rng.integers(0, 5000, 150)
+    places = np.concatenate([some, np.sort(some)]).astype(np.uint16)  # in any order, and rising
     weight = rng.integers(0, 256, 5000).astype(np.uint8)
     weight_factor = np.linspace(1, 2, 256, dtype=np.float32)
     outcomes = []
