@@ -183,12 +183,23 @@ def places(shared: Path, work: Path, json_file: Path | None, count: int) -> None
     number_of = {index.entity(number).title: number for number in range(index.num_entities)}
     random = Random(_SEED)
     largest = sorted(range(len(title)), key=lambda i: -population[i])[:count]
+    # There are four Suzhous among the largest, and nothing in half of the name says which: any of them is right.
+    called: dict[str, list[str]] = {}
+    folded = fold_all(name)
+    for i, plain in enumerate(folded):
+        called.setdefault(plain, []).append(title[i])
     figures: dict[str, Any] = {}
     for kind, make in (("one typing error", mistyped), ("first 60 %", beginning)):
-        asked: list[Asked] = [(make(name[i], random), (title[i],)) for i in largest]
-        first, ten, cost = _hits(lambda query: _ranked(ranker, ranker.alone, query), asked, number_of)
-        figures[kind] = {"hits@1": first.mean(), "hits@10": ten.mean(), "cpu_ms": cost}
-        click.echo(f"{kind}: {figures[kind]}")
+        queries = [make(name[i], random) for i in largest]
+        figures[kind] = {}
+        for right, gold in (
+            ("any of the name", [tuple(called[folded[i]]) for i in largest]),
+            ("this place alone", [(title[i],) for i in largest]),
+        ):
+            asked: list[Asked] = list(zip(queries, gold, strict=True))
+            first, ten, cost = _hits(lambda query: _ranked(ranker, ranker.alone, query), asked, number_of)
+            figures[kind][right] = {"hits@1": first.mean(), "hits@10": ten.mean(), "cpu_ms": cost}
+            click.echo(f"{kind}, {right}: {figures[kind][right]}")
     _end(json_file, machine, figures)
 
 

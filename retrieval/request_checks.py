@@ -32,7 +32,7 @@ DEFAULT_SHORTLIST_SIZE = 100
 # What evidence puts further behind is hardly ever right, and every candidate costs the model some tokens.
 DEFAULT_AUTO_SIZE = 24
 # Of what evidence and decoder find together, `auto` has the model score so many, at least k.
-DEFAULT_NUM_RANKED = 12
+DEFAULT_NUM_RANKED = 10
 MAX_SHORTLIST_SIZE = 2000
 MAX_VECTOR_WEIGHT = 1000.0
 # Fitted on labelled mentions (docs/numbers.md): the entity that a name is the title of is meant ten times as
