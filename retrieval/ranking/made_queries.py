@@ -18,8 +18,8 @@ from retrieval.index.reader import Index
 from retrieval.noise import recase, shorten, typo
 from retrieval.vectors.views import EntityTexts
 
-# Made of a small catalogue, and of one with ten thousand entities or more: with many names alike each kind
-# of query must be there often enough.
+# Made of a small catalogue, and of one with three thousand entities or more, where each kind of query must be
+# there often enough to tell names that are much alike.
 NUM_QUERIES = (400, 1000)
 
 # Words that stand around names in questions and statements. Those of other languages come from the
@@ -94,7 +94,7 @@ SOURCES = {TEXTS: 0.25, QUERIES: 0.35}
 def num_queries(num_entities: int) -> int:
     """Return how many queries are made from a catalogue where nobody says."""
     fewest, most = NUM_QUERIES
-    return max(fewest, min(most, num_entities // 10))
+    return max(fewest, min(most, num_entities // 3))
 
 
 def make_queries(

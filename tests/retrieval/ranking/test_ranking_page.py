@@ -41,8 +41,8 @@ def test_numbers_are_those_of_the_code() -> None:
     assert f"the best {DEFAULT_AUTO_SIZE} stay" in TEXT
     assert f"The {DEFAULT_NUM_RANKED} candidates that can be among the first" in TEXT
     assert f"fitted to {NUM_QUERIES[0]} queries made from the catalogue" in TEXT
-    assert f"up to {NUM_QUERIES[1]} of one with 10,000 entities or more" in TEXT
-    assert [num_queries(count) for count in (48, 4000, 5000, 10_000, 10**7)] == [400, 400, 500, 1000, 1000]
+    assert f"up to {NUM_QUERIES[1]} of one with 3,000 entities or more" in TEXT
+    assert [num_queries(count) for count in (48, 1200, 1500, 3000, 10**7)] == [400, 400, 500, 1000, 1000]
     assert f"at least {MIN_ENTITIES} entities" in TEXT
     assert f"{UNWEIGHED_MODEL} for `model.logprob`" in TEXT
     for name in METRICS:
