@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from decoding.adapters import merge_adapter
 from decoding.architectures import check_supported
 from decoding.checkpoint_files import refuse_foreign_file_name, refuse_foreign_weights
 from decoding.errors import ModelLoadError
@@ -47,6 +48,7 @@ def load_pretrained(
     dtype: str,
     trust_remote_code: bool,
     num_threads: int | None,
+    adapter: Path | None = None,
 ) -> PreTrainedModel:
     """Load a causal or encoder-decoder model; arguments as in `HFLanguageModel.load`.
 
@@ -61,7 +63,7 @@ def load_pretrained(
     target = check_dtype(dtype, device)
     config = load_config(path_or_hub_id, trust_remote_code)
     check_supported(config)
-    return load_weights(path_or_hub_id, config, target, dtype, trust_remote_code)
+    return load_weights(path_or_hub_id, config, target, dtype, trust_remote_code, adapter=adapter)
 
 
 def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
@@ -102,6 +104,7 @@ def load_weights(
     trust_remote_code: bool,
     auto_class: Any = None,
     unused: tuple[str, ...] = (),
+    adapter: Path | None = None,
 ) -> PreTrainedModel:
     """Load the weights that belong to a configuration, whatever its architecture.
 
@@ -113,9 +116,10 @@ def load_weights(
         trust_remote_code: Run model code that a hub checkpoint brings along.
         auto_class: The class of transformers that loads them; None: the one that makes a model write text.
         unused: How the names of weights begin that the checkpoint may lack.
+        adapter: Folder of a PEFT adapter that is merged into the weights; None: none.
 
     Raises:
-        ModelLoadError: weights missing or broken, or the device cannot take them.
+        ModelLoadError: weights missing or broken, or the device cannot take them; the adapter does not fit.
     """
     name = str(path_or_hub_id)
     refuse_foreign_file_name(getattr(config, "transformers_weights", None))
@@ -136,9 +140,13 @@ def load_weights(
             f"cannot load {config.model_type!r} weights from {name!r}: {_first_line(error)}"
         ) from error
     model, report = loaded
+    if getattr(model, "_hf_peft_config_loaded", False):  # of a hub id; a folder is told apart before
+        raise ModelLoadError(f"{name!r} is an adapter: fetch it and name its folder")
     _refuse_incomplete(name, report, unused)
     if dtype == "auto":
         model = model.to(_automatic_dtype(model, target))
+    if adapter is not None:
+        model = merge_adapter(model, adapter)
     try:
         return model.to(target)  # type: ignore[no-any-return]
     except RuntimeError as error:
