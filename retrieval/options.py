@@ -50,7 +50,7 @@ def model_options(command: _F) -> _F:
     """Add --model, --device, --dtype and --threads to a command."""
     return click.option(
         "--model",
-        help="Checkpoint directory or hub id.",
+        help="Checkpoint: a directory, GGUF file, adapter directory or hub id (docs/models.md).",
         show_default="the shipped model",
         show_envvar=True,
     )(hardware_options()(command))

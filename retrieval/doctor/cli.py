@@ -74,7 +74,7 @@ def doctor_command(
     even_if_refused: bool,
     json_file: Path | None,
 ) -> None:
-    """Check that MODEL (a directory or hub id; the shipped model when left out) is decoded exactly.
+    """Check that MODEL (a directory, GGUF file, adapter or hub id; the shipped model when left out) is decoded exactly.
 
     Decodes random trees in all the ways the service does and compares every branch with a plain forward pass
     over its path alone. Exits with 0 when they agree within rounding, with 1 when they differ or the

@@ -329,6 +329,10 @@ def load_model(place: str, dtype: str = "float32") -> Any:
         )
     except DecodingError as error:
         raise ModelError(f"{place}: cannot be loaded for training: {error}") from error
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise ModelError(
+            f"{place}: quantised weights are not trained; name a checkpoint that is not quantised"
+        )
     return model.requires_grad_(True)
 
 
