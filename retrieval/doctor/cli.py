@@ -74,8 +74,9 @@ def doctor_command(
     even_if_refused: bool,
     json_file: Path | None,
 ) -> None:
-    """Check that MODEL (a directory, GGUF file, adapter or hub id; the shipped model when left out) is decoded exactly.
+    """Check that MODEL is decoded exactly.
 
+    MODEL is a directory, GGUF file, adapter or hub id; the shipped model when left out.
     Decodes random trees in all the ways the service does and compares every branch with a plain forward pass
     over its path alone. Exits with 0 when they agree within rounding, with 1 when they differ or the
     architecture is refused, and with 2 when there is nothing to compare.
