@@ -26,7 +26,7 @@ def refuse_foreign_weights(directory: Path) -> None:
     if (directory / _ADAPTER).exists():
         raise ModelLoadError(
             f"{directory} holds an adapter ({_ADAPTER}), whose model lies elsewhere; "
-            "merge them and save the whole model"
+            "load that model and name this directory as its adapter"
         )
     for shard_list in sorted(directory.glob(f"*{_SHARD_LIST}")):
         for name in _shards(shard_list):

@@ -91,6 +91,7 @@ class HFLanguageModel:
         trust_remote_code: bool = False,
         num_threads: int | None = None,
         collection: CollectionPolicy = DEFAULT_COLLECTION,
+        adapter: Path | None = None,
     ) -> HFLanguageModel:
         """Load a checkpoint with safetensors weights.
 
@@ -101,12 +102,13 @@ class HFLanguageModel:
             trust_remote_code: Whether code that lies beside the weights may run.
             num_threads: Torch threads of this process; None leaves them as they are.
             collection: When sessions collect dead branches.
+            adapter: Folder of a PEFT adapter that is merged into the weights; None: none.
 
         Raises:
             ModelLoadError: nothing usable there, or dtype and device do not go together.
             UnsupportedModelError: the architecture cannot be decoded exactly.
         """
-        loaded = load_pretrained(path_or_hub_id, device, dtype, trust_remote_code, num_threads)
+        loaded = load_pretrained(path_or_hub_id, device, dtype, trust_remote_code, num_threads, adapter)
         return cls(loaded, collection=collection)
 
     @property

@@ -23,8 +23,10 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import logging as transformers_logging
 
+from decoding.adapters import merge_adapter
 from decoding.architectures import check_supported
 from decoding.checkpoint_files import refuse_foreign_file_name, refuse_foreign_weights
 from decoding.errors import ModelLoadError
@@ -47,6 +49,7 @@ def load_pretrained(
     dtype: str,
     trust_remote_code: bool,
     num_threads: int | None,
+    adapter: Path | None = None,
 ) -> PreTrainedModel:
     """Load a causal or encoder-decoder model; arguments as in `HFLanguageModel.load`.
 
@@ -61,7 +64,7 @@ def load_pretrained(
     target = check_dtype(dtype, device)
     config = load_config(path_or_hub_id, trust_remote_code)
     check_supported(config)
-    return load_weights(path_or_hub_id, config, target, dtype, trust_remote_code)
+    return load_weights(path_or_hub_id, config, target, dtype, trust_remote_code, adapter=adapter)
 
 
 def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
@@ -102,6 +105,7 @@ def load_weights(
     trust_remote_code: bool,
     auto_class: Any = None,
     unused: tuple[str, ...] = (),
+    adapter: Path | None = None,
 ) -> PreTrainedModel:
     """Load the weights that belong to a configuration, whatever its architecture.
 
@@ -113,32 +117,54 @@ def load_weights(
         trust_remote_code: Run model code that a hub checkpoint brings along.
         auto_class: The class of transformers that loads them; None: the one that makes a model write text.
         unused: How the names of weights begin that the checkpoint may lack.
+        adapter: Folder of a PEFT adapter that is merged into the weights; None: none.
 
     Raises:
-        ModelLoadError: weights missing or broken, or the device cannot take them.
+        ModelLoadError: weights missing or broken, or the device cannot take them; the adapter does not fit.
     """
     name = str(path_or_hub_id)
     refuse_foreign_file_name(getattr(config, "transformers_weights", None))
     if auto_class is None:
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    quantised = _quantisation(name, config)
+    computed: Any = DTYPES.get(dtype, "auto")
+    placed: dict[str, Any] = {}
+    if quantised:
+        placed["device_map"] = {"": target}  # weights in blocks are made for a device, and stay there
+        if computed == "auto" and target.type == "cpu":
+            computed = _cpu_dtype()
     try:
         with _without_progress_bar():
             loaded: Any = auto_class.from_pretrained(
                 name,
                 config=config,
-                dtype=DTYPES.get(dtype, "auto"),
+                dtype=computed,
                 use_safetensors=True,
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
+                **placed,
             )
     except _LOADING_FAILURES as error:
+        how = f", quantised by {quantised!r}," if quantised else ""
         raise ModelLoadError(
-            f"cannot load {config.model_type!r} weights from {name!r}: {_first_line(error)}"
+            f"cannot load {config.model_type!r} weights{how} from {name!r}: {_first_line(error)}"
         ) from error
     model, report = loaded
+    if getattr(model, "_hf_peft_config_loaded", False):  # of a hub id; a folder is told apart before
+        raise ModelLoadError(f"{name!r} is an adapter: fetch it and name its folder")
     _refuse_incomplete(name, report, unused)
-    if dtype == "auto":
+    in_blocks = getattr(model, "hf_quantizer", None) is not None  # some are unpacked while they are read
+    if dtype == "auto" and not in_blocks:
         model = model.to(_automatic_dtype(model, target))
+    if adapter is not None:
+        if in_blocks:
+            raise ModelLoadError(
+                f"{adapter}: this adapter cannot be merged into weights quantised by {quantised!r}; "
+                "name a base that is not quantised"
+            )
+        model = merge_adapter(model, adapter)
+    if in_blocks:
+        return model  # type: ignore[no-any-return]
     try:
         return model.to(target)  # type: ignore[no-any-return]
     except RuntimeError as error:
@@ -194,11 +220,36 @@ def _automatic_dtype(model: PreTrainedModel, device: torch.device) -> torch.dtyp
         if model.dtype == torch.float16 and torch.cuda.is_bf16_supported(including_emulation=False):
             return torch.bfloat16
         return model.dtype
+    return _cpu_dtype()
+
+
+def _cpu_dtype() -> torch.dtype:
     return torch.bfloat16 if _cpu_multiplies_bfloat16() else torch.float32
 
 
 def _cpu_multiplies_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _quantisation(name: str, config: PreTrainedConfig) -> str | None:
+    """Return the method by which a checkpoint's weights are quantised, None for plain weights.
+
+    Raises:
+        ModelLoadError: transformers does not know the method, and would read the weights as plain ones.
+    """
+    described = getattr(config, "quantization_config", None)
+    if not described:
+        return None
+    method = str(described.get("quant_method") if isinstance(described, dict) else described.quant_method)
+    known = {
+        name.split("_")[0] if name.startswith("bitsandbytes") else name for name in AUTO_QUANTIZER_MAPPING
+    }
+    if method not in known:
+        raise ModelLoadError(
+            f"{name!r} is quantised by {method!r}, which transformers does not read; "
+            f"it reads {', '.join(sorted(known))}"
+        )
+    return method
 
 
 def _refuse_unsuitable_directory(path: Path, named_as_path: bool) -> None:

@@ -56,9 +56,9 @@ def publish(staging: Path, path: Path) -> None:
     Raises:
         OSError: the operating system refuses.
     """
-    _sync(staging, os.O_RDONLY)
+    sync(staging)
     staging.replace(path)
-    _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -77,7 +77,12 @@ def _reason(error: OSError) -> str:
     return os.strerror(int(number[1])) if number else error.strerror or str(error)
 
 
-def _sync(path: Path, flags: int) -> None:
+def sync(path: Path, flags: int = os.O_RDONLY) -> None:
+    """Make what was written to a file or folder durable.
+
+    Raises:
+        OSError: the operating system refuses.
+    """
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)

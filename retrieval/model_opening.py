@@ -6,6 +6,7 @@ from pathlib import Path
 
 from decoding.errors import DecodingError
 from decoding.language_model import LanguageModel
+from retrieval.checkpoints import find_checkpoint
 from retrieval.errors import InputError, ModelError
 from retrieval.text import TextTokenizer
 
@@ -18,13 +19,18 @@ def load_model(
     Raises:
         InputError: `num_threads` is below 1.
         ModelError: the checkpoint cannot be used.
+        MissingExtraError: it needs a package that is not installed.
     """
     if num_threads is not None and num_threads < 1:
         raise InputError("num_threads", f"must be at least 1, got {num_threads}")
+    found = find_checkpoint(place)
+    found.check_packages()
     from decoding.hf_model import HFLanguageModel  # transformers takes seconds to import
 
     try:
-        return HFLanguageModel.load(place, device, dtype, trust_remote_code, num_threads)
+        return HFLanguageModel.load(
+            found.weights, device, dtype, trust_remote_code, num_threads, adapter=found.adapter
+        )
     except DecodingError as error:
         raise ModelError(str(error)) from error
 

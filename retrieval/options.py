@@ -10,7 +10,10 @@ import click
 # Every option shows its default and the environment variable that sets it.
 SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
 # Settings of options that commands of several kinds have.
-MODEL: dict[str, Any] = {"help": "Checkpoint directory or hub id.", "show_default": "the shipped model"}
+MODEL: dict[str, Any] = {
+    "help": "Checkpoint: a directory, GGUF file, adapter directory or hub id (docs/models.md).",
+    "show_default": "the shipped model",
+}
 DEVICE: dict[str, Any] = {"default": "auto", "help": "auto, cpu, cuda, cuda:1, ..."}
 DTYPE: dict[str, Any] = {
     "type": click.Choice(["auto", "float32", "bfloat16", "float16", "float64"]),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.arguments import check_text, number
+from retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from retrieval.errors import InputError, ModelError
 from retrieval.request_checks import (
     DEFAULT_TITLE_WEIGHT,
@@ -22,7 +23,6 @@ from retrieval.request_checks import (
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.types import Mention
 
-CONFIG_NAME = "genret.json"
 CONFIG_VERSION = 1
 
 _TEMPLATE_FIELDS = (
@@ -188,6 +188,8 @@ class CheckpointConfig:
         title_weight: How much more a title counts than an alias where entities share a surface form and a
             request does not say, in [1e-6, 1e6].
         name_evidence: What else counts where a text is linked among the entities of one name.
+        base: The model that an adapter belongs to, where it is not the one that its `adapter_config.json`
+            names; see `retrieval.checkpoints`.
     """
 
     prompts: Mapping[str, PromptTemplate] = field(default_factory=lambda: dict(BUILT_IN))
@@ -198,6 +200,7 @@ class CheckpointConfig:
     annotate_prompt: str | None = None
     title_weight: float = DEFAULT_TITLE_WEIGHT
     name_evidence: NameEvidence = field(default_factory=NameEvidence)
+    base: str | None = None
 
     def prompt(self, name: str | None) -> PromptTemplate:
         """Return the template called `name`, the default one for None.
@@ -253,8 +256,10 @@ class CheckpointConfig:
             document["title_weight"] = self.title_weight
         if self.name_evidence != NameEvidence():
             document["name_evidence"] = asdict(self.name_evidence)
+        if self.base is not None:
+            document["base"] = self.base
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
+        (folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> CheckpointConfig:
@@ -263,7 +268,7 @@ class CheckpointConfig:
         Raises:
             ModelError: the file is there and malformed.
         """
-        file = folder / CONFIG_NAME
+        file = settings_folder(folder) / SETTINGS_FILE
         if not file.is_file():
             return cls()
         try:
@@ -285,6 +290,9 @@ class CheckpointConfig:
         fields.pop("vector_weight", None)  # of earlier checkpoints: what vectors count, each index now says
         title_weight = _factor("title_weight", fields.pop("title_weight", DEFAULT_TITLE_WEIGHT))
         evidence = _name_evidence(fields.pop("name_evidence", {}))
+        base = fields.pop("base", None)
+        if base is not None:
+            check_text("base", base)
         if fields:
             raise ValueError(f"unknown keys {sorted(fields)}")
         for name, value in defaults.items():
@@ -295,6 +303,7 @@ class CheckpointConfig:
             rendering=Rendering.from_json(rendering) if rendering is not None else None,
             title_weight=title_weight,
             name_evidence=evidence,
+            base=base,
             **defaults,
         )
 

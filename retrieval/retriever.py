@@ -146,7 +146,8 @@ class Retriever(Questions):
 
         Args:
             index: Index directory, as `build-index` wrote it.
-            model: Checkpoint directory or hub id; None: the shipped default model.
+            model: Checkpoint directory, GGUF file, adapter directory or hub id (see `find_checkpoint`);
+                None: the shipped default model.
             device: "auto", "cpu", "cuda", "cuda:1", ...
             dtype: "auto", "float32", "bfloat16", "float16" or "float64".
             num_threads: Torch threads of this process; None: leave them as they are.

@@ -18,10 +18,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from retrieval.arguments import check_text
+from retrieval.checkpoints import SETTINGS_FILE, find_checkpoint, json_object, local_folder, settings_folder
 from retrieval.errors import InputError, ModelError
-
-# What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
-_CHECKPOINT_CONFIG = "genret.json"
 
 # End-of-sequence names tried, in order, when a bare tokenizer.json says nothing about its special tokens.
 _COMMON_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
@@ -76,14 +74,15 @@ class Rendering:
         Raises:
             ModelError: its `genret.json` or `config.json` is malformed.
         """
-        file = folder / _CHECKPOINT_CONFIG
+        folder = settings_folder(folder)
+        file = folder / SETTINGS_FILE
         if not file.is_file():
             model = folder / "config.json"
-            if not model.is_file() or _read_object(model).get("is_encoder_decoder", False):
+            if not model.is_file() or json_object(model).get("is_encoder_decoder", False):
                 return None
             return cls(context="Entity:", prefix=" ")
+        value = json_object(file).get("rendering")
         try:
-            value = _read_object(file).get("rendering")
             return None if value is None else cls.from_json(value)
         except ValueError as error:
             raise ModelError(f"{file}: malformed: {error}") from error
@@ -128,47 +127,33 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, path_or_id: str | Path) -> TextTokenizer:
-        """Load a checkpoint directory, a tokenizer.json file or a hub id.
+        """Load the tokenizer of a checkpoint (see `find_checkpoint`), or a tokenizer.json file.
 
         Raises:
             ModelError: nothing usable is there; the text says what was looked for.
+            MissingExtraError: a GGUF file needs a package that is not installed.
         """
-        path = Path(path_or_id)
-        if path.is_dir():
-            file = path / "tokenizer.json"
-            if not file.is_file():
-                raise ModelError(
-                    f"{path}: no tokenizer.json in this directory (a fast tokenizer is needed; "
-                    "save one with transformers' AutoTokenizer.save_pretrained)"
-                )
-            return cls(_read_tokenizer(file), _declared_end_token(path), str(path))
-        if path.is_file():
-            return cls(_read_tokenizer(path), None, str(path))
-        return cls._from_hub(str(path_or_id))
+        found = find_checkpoint(path_or_id)
+        if found.adapter is None:
+            path = Path(found.weights)
+            if path.is_file():
+                return cls(_read_tokenizer(path), None, str(path))
+            return cls._of_folder(local_folder(found.weights))
+        if (found.adapter / "tokenizer.json").is_file():
+            return cls._of_folder(found.adapter)
+        tokenizer = cls._of_folder(local_folder(found.weights))
+        tokenizer.source = str(found.adapter)
+        return tokenizer
 
     @classmethod
-    def _from_hub(cls, model_id: str) -> TextTokenizer:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HFValidationError
-
-        try:
-            folder = snapshot_download(
-                model_id,
-                allow_patterns=[
-                    "tokenizer.json",
-                    "tokenizer_config.json",
-                    "special_tokens_map.json",
-                    _CHECKPOINT_CONFIG,
-                ],
-            )
-        except HFValidationError as error:
-            raise ModelError(f"{model_id!r} is neither an existing path nor a valid hub id") from error
-        except Exception as error:  # the hub client raises a dozen unrelated types
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+    def _of_folder(cls, folder: Path) -> TextTokenizer:
+        file = folder / "tokenizer.json"
+        if not file.is_file():
             raise ModelError(
-                f"{model_id!r} is not an existing path and could not be fetched from the hub: {reason}"
-            ) from error
-        return cls.load(folder)
+                f"{folder}: no tokenizer.json in this directory (a fast tokenizer is needed; "
+                "save one with transformers' AutoTokenizer.save_pretrained)"
+            )
+        return cls(_read_tokenizer(file), _declared_end_token(folder), str(folder))
 
     def encode_text(self, text: str, after: str = "") -> list[int]:
         """Tokenise user text: special tokens in it stay plain characters.
@@ -299,18 +284,6 @@ def _read_tokenizer(file: Path) -> Tokenizer:
         raise ModelError(f"{file}: not a readable tokenizer.json: {error}") from error
 
 
-def _read_object(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises:
-        ValueError: it is none.
-    """
-    value = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
-    return value
-
-
 def _without_special_pieces(serialized: str) -> str:
     """Rename the special tokens among the pieces of a vocabulary, so that no text is cut into them.
 
@@ -361,10 +334,7 @@ def _declared_end_token(folder: Path) -> str | None:
         file = folder / name
         if not file.is_file():
             continue
-        try:
-            declared = _read_object(file).get("eos_token")
-        except ValueError as error:
-            raise ModelError(f"{file}: malformed: {error}") from error
+        declared = json_object(file).get("eos_token")
         if isinstance(declared, dict):
             declared = declared.get("content")
         if isinstance(declared, str):

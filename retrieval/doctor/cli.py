@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from decoding.errors import DecodingError, ModelLoadError
+from retrieval.checkpoints import find_checkpoint
 from retrieval.defaults import default_model_dir
+from retrieval.errors import GenretError
 from retrieval.options import SHOWN, hardware_options
 
 if TYPE_CHECKING:
@@ -72,8 +74,9 @@ def doctor_command(
     even_if_refused: bool,
     json_file: Path | None,
 ) -> None:
-    """Check that MODEL (a directory or hub id; the shipped model when left out) is decoded exactly.
+    """Check that MODEL is decoded exactly.
 
+    MODEL is a directory, GGUF file, adapter or hub id; the shipped model when left out.
     Decodes random trees in all the ways the service does and compares every branch with a plain forward pass
     over its path alone. Exits with 0 when they agree within rounding, with 1 when they differ or the
     architecture is refused, and with 2 when there is nothing to compare.
@@ -91,7 +94,7 @@ def doctor_command(
     try:
         options = ExamineOptions(seed, trees, depth, beams, prompt_tokens)
         report = _examine(place, device, dtype, options, even_if_refused)
-    except (ModelLoadError, PlanError) as error:
+    except (ModelLoadError, PlanError, GenretError) as error:
         raise click.UsageError(str(error)) from error
     except DecodingError as error:
         raise click.ClickException(str(error)) from error
@@ -114,14 +117,18 @@ def _examine(place: str, device: str, dtype: str, options: ExamineOptions, even_
     from decoding.model_loading import check_dtype, load_config, load_weights
 
     target = check_dtype(dtype, device)
-    config = load_config(place, trust_remote_code=False)
+    found = find_checkpoint(place)
+    found.check_packages()
+    config = load_config(found.weights, trust_remote_code=False)
     how, refusal = standing(config)
     if refusal is not None and not even_if_refused:
         return Report(ModelFacts(config.model_type, how, refusal), None)
     progress = _Progress()
     try:
         progress("loading", 0, 1)
-        loaded = load_weights(place, config, target, dtype, trust_remote_code=False)
+        loaded = load_weights(
+            found.weights, config, target, dtype, trust_remote_code=False, adapter=found.adapter
+        )
         report = examine(loaded, options, progress)
     finally:
         progress.clear()

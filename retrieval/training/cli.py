@@ -18,7 +18,16 @@ from retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _MAX_STEPS = 10_000_000  # MAX_STEPS of retrieval.training.run, which needs torch
 _MAX_SEED = 2**32 - 1  # numpy's, which the training loop seeds too
-_DECODER_ONLY = ("mentions", "weight_decay", "label_smoothing", "optimizer", "answers", "annotations")
+_DECODER_ONLY = (
+    "mentions",
+    "weight_decay",
+    "label_smoothing",
+    "optimizer",
+    "answers",
+    "annotations",
+    "lora",
+    "lora_layers",
+)
 _ENCODER_ONLY = ("teacher",)
 _option = partial(click.option, show_default=True, show_envvar=True)
 
@@ -76,8 +85,22 @@ class _Number(click.FloatRange):
 @_option(
     "--model",
     metavar="DIR_OR_ID",
-    help="Checkpoint to fine-tune: a folder or a hub id, decoder-only or encoder-decoder.",
+    help="Checkpoint to fine-tune: a folder, GGUF file or hub id, decoder-only or encoder-decoder.",
     show_default="none: --preset",
+)
+@_option(
+    "--lora",
+    metavar="RANK",
+    type=click.IntRange(min=1),
+    help="Leave the weights of --model as they are and train LoRA matrices of this rank beside all its "
+    "linear layers. OUT becomes an adapter, a few megabytes, which is opened like any checkpoint.",
+    show_default="train the weights",
+)
+@_option(
+    "--lora-layers",
+    type=click.IntRange(min=1),
+    help="With --lora: only beside this many layers, counted from the output, which makes steps cheaper.",
+    show_default="all",
 )
 @_option(
     "--preset",
@@ -124,7 +147,7 @@ class _Number(click.FloatRange):
 @_option(
     "--learning-rate",
     type=_Number(min=0, min_open=True),
-    show_default="1e-2 for a preset, 5e-5 for a model, 1e-2 for an encoder",
+    show_default="1e-2 for a preset, 5e-5 for a model, 5e-4 with --lora, 1e-2 for an encoder",
     help="Peak rate; it rises over the first 3 % of the run and falls to zero at its end.",
 )
 @_option(
@@ -182,7 +205,8 @@ class _Number(click.FloatRange):
 @_option(
     "--bf16",
     is_flag=True,
-    help="Compute in bfloat16; weights stay float32 (about twice as fast where the processor has it).",
+    help="Compute in bfloat16; weights stay float32, but for those that --lora leaves as they are (about "
+    "twice as fast where the processor has it).",
 )
 @_option(
     "--save-dtype",
@@ -222,6 +246,8 @@ def train_command(
     model: str | None,
     preset: str | None,
     encoder: bool,
+    lora: int | None,
+    lora_layers: int | None,
     teacher: str | None,
     minutes: float | None,
     epochs: float | None,
@@ -278,6 +304,8 @@ def train_command(
             preset=preset,
             model=model,
             encoder=encoder,
+            lora=lora,
+            lora_layers=lora_layers,
             teacher=teacher,
             minutes=minutes,
             epochs=epochs,
@@ -291,7 +319,7 @@ def train_command(
             test=test,
             trainer=TrainerOptions(
                 optimizer=optimizer or ("muon" if preset else "adamw"),
-                learning_rate=learning_rate or (5e-5 if model else 1e-2),
+                learning_rate=learning_rate or _learning_rate(model, lora),
                 weight_decay=weight_decay,
                 batch_size=batch_size or (512 if encoder else 48),
                 label_smoothing=label_smoothing,
@@ -326,6 +354,12 @@ def train_command(
     except GenretError as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(metrics, indent=2, sort_keys=True))
+
+
+def _learning_rate(model: str | None, lora: int | None) -> float:
+    if model is None:
+        return 1e-2
+    return 5e-5 if lora is None else 5e-4
 
 
 def _refuse_foreign_options(ctx: click.Context, encoder: bool) -> None:

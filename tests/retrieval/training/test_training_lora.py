@@ -1,0 +1,191 @@
+"""`genret train --lora`: an adapter that opens, on weights that stay as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.checkpoints import find_checkpoint
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
+from retrieval.training import lora
+from retrieval.training.catalogue import read_catalogue, read_queries
+from retrieval.training.quality import measure_hits
+from retrieval.training.run import load_model
+from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, train
+from tests.tiny_gguf import write_gguf
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Catalogue, queries, and a model of four layers to adapt."""
+    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
+    (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
+    made = train(tmp_path, "base", "--preset", "tiny", "--max-steps", "20", "--vocab-size", "300")
+    assert made.exit_code == 0, made.output
+    return tmp_path
+
+
+def adapter_weights(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_file(folder / "adapter_model.safetensors"))
+
+
+def test_an_adapter_is_learnt_written_and_opened(data: Path) -> None:
+    before = folder_fingerprint(data / "base")
+    result = train(
+        data, "out", "--model", str(data / "base"), "--lora", "8", "--max-steps", "150",
+        "--learning-rate", "3e-3", "--eval-steps", "100",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    metrics = json.loads(result.stdout)
+    assert metrics["lora"] == 8
+    assert metrics["fine_tuned_from"] == str(data / "base")
+    assert metrics["trainer"]["learning_rate"] == 3e-3
+    untaught = json.loads((data / "base" / "metrics.json").read_text())["hits"]["exact title"]
+    assert metrics["hits"]["exact title"]["hits_at_1"] > untaught["hits_at_1"]
+    assert "M of them trained" in result.stderr
+    assert "dev (first 1)" in result.stderr
+
+    out = data / "out"
+    assert folder_fingerprint(data / "base") == before
+    assert not (out / "model.safetensors").exists()
+    assert {tensor.dtype for tensor in adapter_weights(out).values()} == {torch.float16}
+    found = find_checkpoint(out)
+    assert found.adapter == out
+    assert Path(found.weights) == data / "base"
+    tokenizer, config = TextTokenizer.load(out), CheckpointConfig.load(out)
+    assert tokenizer.fingerprint == TextTokenizer.load(data / "base").fingerprint
+    assert tokenizer.end_token == "</s>"
+    assert config == CheckpointConfig.load(data / "base")
+    entities = read_catalogue(data / "catalogue.tsv")
+    dev = [q for q in read_queries(data / "queries.tsv", entities) if q.split == "dev"]
+    again = measure_hits(load_model(str(out)), tokenizer, config, entities, dev)
+    assert again.to_json() == metrics["hits"]["dev"]
+
+
+def test_all_linear_layers_but_the_head_are_adapted(data: Path) -> None:
+    model = load_model(str(data / "base"))
+    linear = {
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and name != "lm_head"
+    }
+    adapted = lora.with_lora(model, 4, None)
+    names = {n.split(".lora_")[0] for n, p in adapted.get_base_model().named_parameters() if p.requires_grad}
+    assert names == linear
+    assert {p.dtype for p in adapted.parameters() if p.requires_grad} == {torch.float32}
+
+
+def test_of_the_upper_layers_alone(data: Path) -> None:
+    layers = load_model(str(data / "base")).config.num_hidden_layers
+    result = train(
+        data, "out", "--model", str(data / "base"), "--lora", "2", "--lora-layers", "1", "--max-steps", "2",
+        "--bf16",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    names = adapter_weights(data / "out")
+    assert names
+    assert all(f".layers.{layers - 1}." in name for name in names)
+    load_model(str(data / "out"))  # every matrix has its place
+    too_many = train(data, "more", "--model", str(data / "base"), "--lora", "2", "--lora-layers", "99")
+    assert too_many.exit_code == 2
+    assert f"must be at most {layers}" in too_many.output
+
+
+def test_of_an_encoder_decoder_the_decoder_s(data: Path) -> None:
+    made = train(data, "seq", "--preset", "small-seq2seq", "--max-steps", "1", "--vocab-size", "300")
+    assert made.exit_code == 0, made.output
+    result = train(
+        data, "out", "--model", str(data / "seq"), "--lora", "2", "--lora-layers", "1", "--max-steps", "2"
+    )
+    assert result.exit_code == 0, result.output
+    assert all(".decoder." in name for name in adapter_weights(data / "out"))
+
+
+def test_frozen_weights_are_kept_in_bfloat16_and_matrices_in_float32(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    with_lora = lora.with_lora
+
+    def noted(*arguments: Any) -> Any:
+        seen.append(with_lora(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(lora, "with_lora", noted)
+    result = train(
+        data, "out", "--model", str(data / "base"), "--lora", "2", "--max-steps", "2", "--bf16",
+        "--eval-steps", "1",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    (adapted,) = seen
+    assert {p.dtype for p in adapted.parameters() if not p.requires_grad} == {torch.bfloat16}
+    assert "dev (first 1)" in result.stderr
+    assert {tensor.dtype for tensor in adapter_weights(data / "out").values()} == {torch.float16}
+
+
+def test_a_killed_run_resumes_to_the_same_matrices(data: Path) -> None:
+    common = ("--model", str(data / "base"), "--lora", "4", "--max-steps", "12", "--save-steps", "6")
+    assert train(data, "whole", *common).exit_code == 0
+    shutil.copytree(data / "whole", data / "killed")
+    shutil.rmtree(data / "killed" / "checkpoints" / "checkpoint-12")
+    resumed = train(data, "killed", *common, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert "resuming from" in resumed.stderr
+    ours = adapter_weights(data / "killed")
+    for name, tensor in adapter_weights(data / "whole").items():
+        assert torch.equal(tensor, ours[name]), name
+
+
+def test_the_base_may_be_a_gguf_file(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GENRET_CACHE", str(data / "cache"))
+    write_gguf(data / "model.gguf")
+    result = train(data, "out", "--model", str(data / "model.gguf"), "--lora", "2", "--max-steps", "2")
+    assert result.exit_code == 0, result.output
+    assert find_checkpoint(data / "out").weights == find_checkpoint(data / "model.gguf").weights
+    config = CheckpointConfig.load(data / "out")
+    assert config.rendering is not None
+    assert config.rendering.context == "Entity:"
+    whole = train(data, "whole", "--model", str(data / "out"), "--max-steps", "1")  # adapters can be tuned on
+    assert whole.exit_code == 0, whole.output
+    assert find_checkpoint(data / "whole").adapter is None
+
+
+def test_what_does_not_go_together_is_refused(data: Path) -> None:
+    for arguments, message in (
+        (("--preset", "tiny", "--lora", "2"), "lora: needs a model"),
+        (("--model", str(data / "base"), "--lora-layers", "2"), "lora_layers: needs lora"),
+        (("--model", str(data / "base"), "--lora", "2", "--optimizer", "muon"), "must be adamw with lora"),
+        (("--encoder", "--lora", "2"), "--lora does not go with --encoder"),
+    ):
+        refused = train(data, "out", *arguments)
+        assert refused.exit_code == 2, refused.output
+        assert message in refused.output
+    first = train(data, "out", "--model", str(data / "base"), "--lora", "2", "--max-steps", "1")
+    assert first.exit_code == 0, first.output
+    stacked = train(data, "second", "--model", str(data / "out"), "--lora", "2", "--max-steps", "1")
+    assert stacked.exit_code == 2
+    assert "is an adapter" in stacked.output
+
+
+def test_without_peft_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lora, "find_spec", lambda name: None)
+    result = train(data, "out", "--model", str(data / "base"), "--lora", "2")
+    assert result.exit_code == 1
+    assert "generative-retrieval[lora]" in result.output
+
+
+def test_a_whole_model_replaces_an_adapter_of_an_earlier_run(data: Path) -> None:
+    common = ("--model", str(data / "base"), "--max-steps", "1")
+    assert train(data, "out", *common, "--lora", "2").exit_code == 0
+    shutil.rmtree(data / "out" / "checkpoints")
+    assert train(data, "out", *common).exit_code == 0
+    assert find_checkpoint(data / "out").adapter is None
+    assert (data / "out" / "model.safetensors").is_file()
