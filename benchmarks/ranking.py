@@ -183,7 +183,7 @@ def places(shared: Path, work: Path, json_file: Path | None, count: int) -> None
     number_of = {index.entity(number).title: number for number in range(index.num_entities)}
     random = Random(_SEED)
     largest = sorted(range(len(title)), key=lambda i: -population[i])[:count]
-    # There are four Suzhous among the largest, and nothing in half of the name says which: any of them is right.
+    # Four of the largest are called Suzhou, and nothing in half of the name says which: any of them is right.
     called: dict[str, list[str]] = {}
     folded = fold_all(name)
     for i, plain in enumerate(folded):
