@@ -138,7 +138,7 @@ def load_weights(
     model, report = loaded
     _refuse_incomplete(name, report, unused)
     if dtype == "auto":
-        model = model.to(_automatic_dtype(model, target))
+        model = model.to(automatic_dtype(model.num_parameters(), model.dtype, target))
     try:
         return model.to(target)  # type: ignore[no-any-return]
     except RuntimeError as error:
@@ -187,13 +187,14 @@ def refuse_float16_on_cpu(dtype: torch.dtype, device: torch.device) -> None:
         )
 
 
-def _automatic_dtype(model: PreTrainedModel, device: torch.device) -> torch.dtype:
-    if model.num_parameters() < SMALL_MODEL_PARAMETERS:
+def automatic_dtype(parameters: int, own: torch.dtype, device: torch.device) -> torch.dtype:
+    """What `dtype="auto"` computes in, for a checkpoint of so many parameters in a type of its own."""
+    if parameters < SMALL_MODEL_PARAMETERS:
         return torch.float32
     if device.type == "cuda":
-        if model.dtype == torch.float16 and torch.cuda.is_bf16_supported(including_emulation=False):
+        if own == torch.float16 and torch.cuda.is_bf16_supported(including_emulation=False):
             return torch.bfloat16
-        return model.dtype
+        return own
     return torch.bfloat16 if _cpu_multiplies_bfloat16() else torch.float32
 
 

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from decoding.conformance.layer_kinds import decoder_layers
 
-# Layers are read for so many tokens at most, evenly spaced. What spoils a layer's output spoils what it says of
-# any token, and reading thirty layers of every branch for a whole vocabulary takes minutes.
+# Layers are read for so many tokens at most, evenly spaced. What spoils a layer's output spoils what it says
+# of any token, and reading thirty layers of every branch for a whole vocabulary takes minutes.
 _MOST_TOKENS = 2048
 
 # What the norm between the last layer and the head is called, beside the list of layers.
