@@ -85,7 +85,7 @@ def find_usage(
     config, tokenizer = CheckpointConfig.load(folder), TextTokenizer.load(folder)
     dtype = automatic_dtype(model.num_parameters(), own_dtype, model.device)
     name = str(dtype).removeprefix("torch.")
-    wrapped = HFLanguageModel(model.to(dtype), checked=False)
+    wrapped = HFLanguageModel(model.to(dtype), checked=False)  # type: ignore[arg-type]
     query_s, query = _time_queries(wrapped, progress)
     quoted = shlex.quote(place)
     taught = (folder / CONFIG_NAME).is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,17 @@ from decoding.conformance.scenarios import (
     MIXED_LENGTHS,
     ONE_PROMPT,
     SCENARIOS,
+    SELECTION,
     SHARED_PREFIX,
+    WHOLE_TREES,
+    Scenario,
 )
 from decoding.conformance.suite import examine
 from decoding.errors import UnsupportedModelError
 from decoding.hf_model import HFLanguageModel
+from decoding.hf_session import TreeSession
 from decoding.model_loading import load_config, load_weights
+from decoding.prompt_attention import PromptPass
 from decoding.segment_attention import Rule, Segment
 from decoding.tree_step import TreeStep
 from tests.verified_architectures import ARCHITECTURES, COMMON, build, exactly
@@ -196,8 +202,6 @@ def test_a_bias_of_the_models_own_is_found_in_its_layer() -> None:
 
 
 def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decoding.hf_session import TreeSession
-
     plain = TreeSession.collect
 
     def spoiling(self: TreeSession) -> None:
@@ -211,6 +215,96 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
     spoiled = by_scenario(report)
     assert spoiled.pop(COLLECTIONS.name) > 1e-3
     assert max(spoiled.values()) < 1e-9
+
+
+def _prefix_without_its_first_token(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        "decoding.prompt_attention._seen_prefix",
+        lambda segment, window: tuple(part[:, :, 1:] for part in segment),
+    )
+
+
+def _selected_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    plain = TreeSession.select
+    patch.setattr(TreeSession, "select", lambda self, rows, branches: plain(self, rows[::-1], branches))
+
+
+def _kept_levels_below_their_neighbours(patch: pytest.MonkeyPatch) -> None:
+    plain = TreeSession.step
+
+    def step(self: TreeSession, parents: Tensor, tokens: Tensor, level: int | None = None) -> Tensor:
+        if level is not None:
+            parents = torch.where(parents > 0, parents - 1, parents)
+        return plain(self, parents, tokens, level)
+
+    patch.setattr(TreeSession, "step", step)
+
+
+def _whole_trees_scaled(patch: pytest.MonkeyPatch) -> None:
+    plain = segment_attention.attend
+    patch.setattr(
+        "decoding.whole_tree_attention.attend",
+        lambda query, segments, rule: plain(query * 1.01, segments, rule),
+    )
+
+
+def _single_prompts_cut(patch: pytest.MonkeyPatch) -> None:
+    plain = HFLanguageModel.prefill
+
+    def prefill(self: HFLanguageModel, prompts: Any, prefix: Any = None) -> TreeSession:
+        return plain(self, [prompts[0][1:]] if len(prompts) == 1 else prompts, prefix)
+
+    patch.setattr(HFLanguageModel, "prefill", prefill)
+
+
+def _lengths_forgotten(patch: pytest.MonkeyPatch) -> None:
+    plain = PromptPass.of.__func__  # type: ignore[attr-defined]
+    patch.setattr(
+        PromptPass,
+        "of",
+        classmethod(lambda cls, lengths, *more: plain(cls, [max(lengths)] * len(lengths), *more)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "spoiled"),
+    [
+        (_single_prompts_cut, {ONE_PROMPT}),
+        (_lengths_forgotten, set(SCENARIOS) - {ONE_PROMPT}),
+        (_prefix_without_its_first_token, {SHARED_PREFIX}),
+        (_selected_in_another_order, {SELECTION}),
+        (_kept_levels_below_their_neighbours, {KEPT_LEVELS}),
+        (_whole_trees_scaled, {WHOLE_TREES}),
+    ],
+)
+def test_each_way_of_writing_finds_what_breaks_it(
+    spoil: Callable[[pytest.MonkeyPatch], None], spoiled: set[Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no other one does, so that none of them could be left out."""
+    spoil(monkeypatch)
+    report = examine(build("llama-gqa", torch.float64), SMALL)
+    assert report.verdict == "differs"
+    found = by_scenario(report)
+    assert {name for name, largest in found.items() if largest > 1e-4} == {way.name for way in spoiled}
+    assert {name for name, largest in found.items() if largest < 1e-9} == {
+        way.name for way in SCENARIOS if way not in spoiled
+    }
+
+
+def test_of_a_large_vocabulary_layers_are_read_for_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same layer is named as with all tokens, and exact models read as exact."""
+    changes = {"vocab_size": 5000}
+    report = examine(build("qwen2-mixed-windows", torch.float64, changes=changes), SMALL)
+    assert report.verdict == "exact"
+    assert report.examination is not None
+    assert max(layer.difference.largest for layer in report.examination.layers) < 1e-9
+    plain = TreeStep.sights
+    monkeypatch.setattr(TreeStep, "sights", lambda self, window: plain(self, None))
+    report = examine(build("qwen2-mixed-windows", torch.float64, changes=changes), SMALL)
+    assert report.examination is not None
+    first = report.examination.first_different
+    assert first is not None
+    assert (first.number, first.kind) == (1, "sliding attention, window 6")
 
 
 def test_what_tree_decoding_raises_is_the_finding() -> None:
