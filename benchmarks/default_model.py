@@ -21,6 +21,7 @@ from retrieval.text import TextTokenizer
 from retrieval.training.catalogue import LabelledQuery, read_catalogue, read_queries
 from retrieval.training.quality import (
     Hits,
+    TitleRows,
     bm25_rankings,
     count_hits,
     mention_probes,
@@ -55,9 +56,10 @@ def main() -> None:
 
     model = load_model(str(options.model))
     tokenizer, config = TextTokenizer.load(options.model), CheckpointConfig.load(options.model)
+    titles = TitleRows(tokenizer, config, entities)
     encoder = EncoderEmbedder(options.encoder)
     systems = {
-        "default model": lambda asked: rank_entities(model, tokenizer, config, entities, asked),
+        "default model": lambda asked: rank_entities(model, titles, asked),
         "encoder": lambda asked: nearest_rankings(encoder, entities, asked),
         "encoder + train queries": lambda asked: nearest_rankings(encoder, entities, asked, training),
         "bm25": lambda asked: bm25_rankings(entities, asked),
@@ -72,19 +74,19 @@ def main() -> None:
             cells.append(f"{100 * hits.hits_at_1:.1f} / {100 * hits.hits_at_10:.1f}")
         print(f"{title:20}{len(asked):>8}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
     mentions = mention_probes(entities, config, PROBE_SEED)
-    ranked = rank_entities(model, tokenizer, config, entities, mentions, config.mention_prompt)
+    ranked = rank_entities(model, titles, mentions, config.mention_prompt)
     hits = count_hits(ranked, mentions)
     found["mention in context"] = {"default model": hits}
     print(f"{'mention in context':20}{len(mentions):>8}{hits.hits_at_1:>18.1%} / {hits.hits_at_10:.1%}")
 
     begin = time.perf_counter()
     for query in sets["dev"][:20]:
-        rank_entities(model, tokenizer, config, entities, [query])
+        rank_entities(model, titles, [query])
     one_by_one_ms = (time.perf_counter() - begin) / 20 * 1000
     num_bytes = (options.model / "model.safetensors").stat().st_size
     parameters = sum(p.numel() for p in model.parameters())
     print(f"\n{parameters / 1e6:.2f} M parameters, {num_bytes / 1e6:.1f} MB of weights")
-    print(f"{one_by_one_ms:.0f} ms a query, 20 beams, one at a time, trie construction included, 1 thread")
+    print(f"{one_by_one_ms:.0f} ms a query, 20 beams, one at a time, 1 thread")
     begin = time.perf_counter()
     for query in sets["dev"]:
         encoder.embed_queries([query.text])

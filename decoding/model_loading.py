@@ -155,7 +155,7 @@ def load_weights(
     _refuse_incomplete(name, report, unused)
     in_blocks = getattr(model, "hf_quantizer", None) is not None  # some are unpacked while they are read
     if dtype == "auto" and not in_blocks:
-        model = model.to(_automatic_dtype(model, target))
+        model = model.to(automatic_dtype(model.num_parameters(), model.dtype, target))
     if adapter is not None:
         if in_blocks:
             raise ModelLoadError(
@@ -213,13 +213,14 @@ def refuse_float16_on_cpu(dtype: torch.dtype, device: torch.device) -> None:
         )
 
 
-def _automatic_dtype(model: PreTrainedModel, device: torch.device) -> torch.dtype:
-    if model.num_parameters() < SMALL_MODEL_PARAMETERS:
+def automatic_dtype(parameters: int, own: torch.dtype, device: torch.device) -> torch.dtype:
+    """What `dtype="auto"` computes in, for a checkpoint of so many parameters in a type of its own."""
+    if parameters < SMALL_MODEL_PARAMETERS:
         return torch.float32
     if device.type == "cuda":
-        if model.dtype == torch.float16 and torch.cuda.is_bf16_supported(including_emulation=False):
+        if own == torch.float16 and torch.cuda.is_bf16_supported(including_emulation=False):
             return torch.bfloat16
-        return model.dtype
+        return own
     return _cpu_dtype()
 
 

@@ -106,7 +106,7 @@ def _attend_causally(
     tree: PromptPass, prefix: PrefixSegment | None, query: Tensor, key: Tensor, value: Tensor, rule: Rule
 ) -> Tensor:
     """Causal attention over unpadded sequences of length T. Returns (rows, H, T, D_v)."""
-    if rule.softcap is not None or rule.bias_owner is not None:
+    if rule.softcap is not None or rule.bias_owner is not None or rule.sinks is not None:
         bias = _causal_bias(rule, query, prefix)
         return torch.cat(
             [

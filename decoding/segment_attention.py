@@ -24,12 +24,15 @@ class Rule:
         window: A token at position p sees positions above p - window.
         softcap: Scores become softcap * tanh(score / softcap).
         bias_owner: The module whose `compute_bias` gives T5-style relative position biases.
+        sinks: Attention sinks: one score per head that takes part in the softmax and has no value.
+            Shape: (H,).
     """
 
     scaling: float
     window: int | None
     softcap: float | None
     bias_owner: nn.Module | None
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +58,7 @@ def attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
     Args:
         query: Shape: (Q, H, B, D).
         segments: Their lengths n may differ.
-        rule: Scaling and soft cap; window and bias are already in the segments.
+        rule: Scaling, soft cap and sinks; window and bias are already in the segments.
 
     Returns:
         Shape: (Q, H, B, D_v).
@@ -64,22 +67,30 @@ def attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
     kv_heads = segments[0].keys.shape[1]
     folded = (query * rule.scaling).reshape(queries, kv_heads, -1, size)
     lengths = [segment.keys.shape[2] for segment in segments]
-    # One array for all segments, so that nothing has to be put together afterwards.
+    total = sum(lengths)
+    # One array for all segments, so that nothing is put together afterwards; sinks are its last column.
     scores = query.new_empty(
-        queries, heads, branches, sum(lengths), dtype=torch.promote_types(query.dtype, torch.float32)
+        queries,
+        heads,
+        branches,
+        total + (rule.sinks is not None),
+        dtype=torch.promote_types(query.dtype, torch.float32),
     )
-    by_kv_head = scores.view(queries, kv_heads, -1, sum(lengths))
-    for part, segment in zip(torch.split(by_kv_head, lengths, dim=-1), segments, strict=True):
+    by_kv_head = scores.view(queries, kv_heads, -1, scores.shape[-1])
+    of_keys = scores[..., :total]
+    for part, segment in zip(torch.split(by_kv_head[..., :total], lengths, dim=-1), segments, strict=True):
         _multiply(folded, segment.keys.mT, part)
     if rule.softcap is not None:
-        scores.div_(rule.softcap).tanh_().mul_(rule.softcap)
-    for part, segment in zip(torch.split(scores, lengths, dim=-1), segments, strict=True):
+        of_keys.div_(rule.softcap).tanh_().mul_(rule.softcap)
+    if rule.sinks is not None:
+        scores[..., -1] = rule.sinks[:, None]
+    for part, segment in zip(torch.split(of_keys, lengths, dim=-1), segments, strict=True):
         if segment.bias is not None:
             part.add_(segment.bias)
         if segment.hidden is not None:
             part.masked_fill_(segment.hidden[:, None], -torch.inf)
     _lift_negligible(scores)
-    weights = torch.split(by_kv_head.softmax(dim=-1).to(query.dtype), lengths, dim=-1)
+    weights = torch.split(by_kv_head.softmax(dim=-1)[..., :total].to(query.dtype), lengths, dim=-1)
     attended = query.new_empty(queries, kv_heads, folded.shape[2], segments[0].values.shape[3])
     for number, (part, segment) in enumerate(zip(weights, segments, strict=True)):
         _multiply(part, segment.values, attended, add=number > 0)

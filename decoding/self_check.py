@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel
 
+from decoding.architectures import other_engine
 from decoding.conformance.difference import Tolerance
 from decoding.conformance.float64 import exactly
 from decoding.conformance.plain_passes import PlainAnswers, plain_answers
@@ -79,11 +80,12 @@ def refuse_if_different(model: HFLanguageModel, expected: Expectation) -> None:
             outcome = replay(Driver(model, expected.tree, None, generator), MIXED_LENGTHS, expected.answers)
     except Exception as error:
         raise UnsupportedModelError(
-            f"model type {name!r} is not supported: token-tree decoding failed: {error}"
+            f"model type {name!r} is not supported: token-tree decoding failed: {error}{other_engine(name)}"
         ) from error
     tolerance = Tolerance.relative(expected.dtype)
     if not tolerance.holds(outcome.logits):
         raise UnsupportedModelError(
             f"model type {name!r} is not supported: token-tree decoding differs from plain forward passes by "
             f"{tolerance.measure(outcome.logits):.2g} (relative), at most {tolerance.allowed:g} is allowed"
+            f"{other_engine(name)}"
         )

@@ -28,7 +28,7 @@ from decoding.whole_tree_attention import WholeTreePass, attend_whole_trees
 TREE_ATTENTION = "genret_tree"
 
 # Arguments that change the scores in ways not computed here. Present and not None means: refuse.
-_UNSUPPORTED_ARGUMENTS = ("s_aux", "sinks", "alibi", "head_mask", "block_mask")
+_UNSUPPORTED_ARGUMENTS = ("sinks", "alibi", "head_mask", "block_mask")
 
 
 def register_tree_attention() -> None:
@@ -52,6 +52,7 @@ def tree_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     position_bias: Tensor | None = None,
+    s_aux: Tensor | None = None,
     tree: PromptPass | BranchPass | WholeTreePass | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -69,6 +70,7 @@ def tree_attention(
         sliding_window: Window of this layer, in positions.
         softcap: Soft cap of this layer's scores.
         position_bias: Bias computed by the model from slots; only its presence matters in the tree.
+        s_aux: Attention sinks of this layer, by transformers' name. Shape: (H,).
         tree: The pass, or None outside the tree.
         **kwargs: Whatever else the model passes on.
 
@@ -79,8 +81,8 @@ def tree_attention(
         UnsupportedModelError: the layer asks for scores that are not computed here.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if tree is None and softcap is not None:
-        return _attend_outside(query, key, value, attention_mask, dropout, scaling, softcap), None
+    if tree is None and (softcap is not None or s_aux is not None):
+        return _attend_outside(query, key, value, attention_mask, dropout, scaling, softcap, s_aux), None
     if isinstance(tree, WholeTreePass) and not getattr(module, "is_causal", True):
         return _attend_across(
             tree, module, query, key, value, attention_mask, dropout, scaling, position_bias
@@ -107,6 +109,7 @@ def tree_attention(
         window=sliding_window,
         softcap=softcap,
         bias_owner=_bias_owner(module, position_bias, tree.shared_bias),
+        sinks=s_aux,
     )
     layer = module.layer_idx
     assert isinstance(layer, int)
@@ -155,11 +158,17 @@ def _attend_outside(
     attention_mask: Tensor | None,
     dropout: float,
     scaling: float,
-    softcap: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
-    """Soft-capped attention of an ordinary forward pass; the mask follows `sdpa_mask`. (Q, B, H, D_v)."""
+    """Attention of an ordinary forward pass with soft-capped scores or sinks, which no kernel here computes.
+
+    The mask follows `sdpa_mask`. Returns shape (Q, B, H, D_v).
+    """
     if dropout:
-        raise UnsupportedModelError("attention dropout is not supported together with soft-capped scores")
+        raise UnsupportedModelError(
+            "attention dropout is not supported together with soft-capped scores or attention sinks"
+        )
     length, groups = query.shape[2], query.shape[1] // key.shape[1]
     hidden: Tensor | None = None
     if attention_mask is None and length > 1:
@@ -172,10 +181,15 @@ def _attend_outside(
         hidden = hidden & ~hidden.all(-1, keepdim=True)
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     scores = (query * scaling) @ key.mT
-    scores = torch.tanh(scores.to(torch.promote_types(scores.dtype, torch.float32)) / softcap) * softcap
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
     if hidden is not None:
         scores = scores.masked_fill(hidden, -torch.inf)
-    return (scores.softmax(dim=-1).to(query.dtype) @ value).transpose(1, 2).contiguous()
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.to(scores)[:, None, None].expand(*scores.shape[:3], 1)], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous()
 
 
 def _bias_owner(

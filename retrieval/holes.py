@@ -6,7 +6,10 @@ import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import cached_property
 
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.holes.place import spelled
 from decoding.grammar.holes.sorted_texts import SortedTexts
 from decoding.grammar.holes.text_leaf import TextLeaf
 from decoding.grammar.holes.text_searcher import TextSearcher
@@ -94,11 +97,11 @@ class TitleHoles:
 
         Raises:
             HoleError: there is no such index, it does not know the order of its titles, or the filter cannot
-                be read or does not fit the index; or the tokenizer cannot write every title.
+                be read or does not fit the index; or the tokenizer cannot write one of its titles.
         """
         titles = self._titles(name.index)
-        if not self._searcher.vocabulary.writable.is_everything:
-            raise HoleError("the model's tokenizer cannot write every title: it lacks tokens for some bytes")
+        if titles.refusal is not None:
+            raise HoleError(titles.refusal)
         if name.predicate is None:
             return titles.leaf()
         try:
@@ -129,7 +132,7 @@ class TitleHoles:
         with self._lock:
             known = list(self._indexes.values())
         for titles in known:
-            if titles.index.title_order is not None:
+            if titles.index.title_order is not None and titles.refusal is None:
                 titles.leaf().warm_up()
 
     def _titles(self, name: str) -> _Titles:
@@ -161,6 +164,16 @@ class _Titles:
         self._searcher = searcher
         self._texts: SortedTexts | None = None
         self._lock = threading.Lock()
+
+    @cached_property
+    def refusal(self) -> str | None:
+        """Why the tokenizer cannot write its titles, with the first one that it cannot; None: it can."""
+        batches = title_batches(self.index.entities.stored_column(TITLE))
+        try:
+            self._searcher.require(batches, spelled)
+        except VocabularyError as error:
+            return f"{self.name}: {error}"
+        return None
 
     def leaf(self) -> TextLeaf:
         """The leaf of all titles.

@@ -146,6 +146,19 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "VaultGemmaConfig",
         {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
     ),
+    # Attention sinks of every head, and two experts of four for every token.
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "sliding_window": 6,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": SLIDING_AND_FULL,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
     "bart": ("BartConfig", BART),
     "mbart": ("MBartConfig", BART),
     "t5": ("T5Config", T5),
@@ -197,6 +210,8 @@ def build(
     # every sum: wider weights would drown what the ancestors of a token add to it.
     scale = 1.0 if "d_kv" in options or config_name == "BartConfig" else 2.0
     model = auto.from_config(config, attn_implementation="eager").to(dtype).eval()
+    if dtype == torch.float64 and "num_local_experts" in options:
+        model.set_experts_implementation("eager")  # the grouped product has no float64 on a CPU
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter.ndim > 1:

@@ -16,6 +16,10 @@ from transformers import PreTrainedModel
 
 from decoding.conformance.layer_kinds import decoder_layers
 
+# Layers are read for so many tokens at most, evenly spaced. What spoils a layer's output spoils what it says
+# of any token, and reading thirty layers of every branch for a whole vocabulary takes minutes.
+_MOST_TOKENS = 2048
+
 # What the norm between the last layer and the head is called, beside the list of layers.
 _FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm")
 
@@ -38,6 +42,9 @@ class LayerReader:
         if isinstance(named.get("project_out"), nn.Module):  # OPT's way to a narrower embedding
             self._tail.append(named["project_out"])
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._tokens: Tensor | slice = slice(None)
+        if isinstance(self._head, nn.Linear) and self._head.out_features > _MOST_TOKENS:
+            self._tokens, self._head = _some_of(self._head, _MOST_TOKENS)
         self._factor = 1.0
         self._outputs: list[Tensor | None] = [None] * self.num_layers
 
@@ -68,7 +75,7 @@ class LayerReader:
 
     @torch.no_grad()
     def read(self, hidden: Tensor) -> Tensor:
-        """Logits that the head gives for a layer's output. Shape: (n, d) to (n, V)."""
+        """Logits that the head gives for a layer's output, of all tokens or of 2,048. (n, d) to (n, V)."""
         for module in self._tail:
             hidden = module(hidden)
         logits: Tensor = self._head(hidden) * self._factor
@@ -84,4 +91,16 @@ class LayerReader:
         read = self.read(hidden).double()
         square = float(read.square().sum())
         if square:
-            self._factor *= float((read * logits.double()).sum()) / square
+            self._factor *= float((read * logits[:, self._tokens].double()).sum()) / square
+
+
+@torch.no_grad()
+def _some_of(head: nn.Linear, count: int) -> tuple[Tensor, nn.Linear]:
+    """So many tokens, evenly spaced, and a head that writes the logits of these alone."""
+    weight = head.weight
+    tokens = torch.linspace(0, head.out_features - 1, count, device=weight.device).long()
+    some = nn.Linear(head.in_features, count, head.bias is not None, weight.device, weight.dtype)
+    some.weight.copy_(weight[tokens])
+    if head.bias is not None:
+        some.bias.copy_(head.bias[tokens])
+    return tokens, some

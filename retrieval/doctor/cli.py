@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +16,20 @@ import click
 from decoding.errors import DecodingError, ModelLoadError
 from retrieval.checkpoints import find_checkpoint
 from retrieval.defaults import default_model_dir
-from retrieval.errors import GenretError
+from retrieval.errors import GenretError, ModelError
 from retrieval.options import SHOWN, hardware_options
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel
+
     from decoding.conformance.plan import ExamineOptions
     from decoding.conformance.report import Report
+    from retrieval.doctor.usage import Usage
 
 _DIFFERENT = 1
 _LARGEST_SEED = 2**63 - 1
+_SILENT_S = 10.0  # between two lines of progress where there is no terminal
 
 
 @click.command("doctor")
@@ -78,8 +85,11 @@ def doctor_command(
 
     MODEL is a directory, GGUF file, adapter or hub id; the shipped model when left out.
     Decodes random trees in all the ways the service does and compares every branch with a plain forward pass
-    over its path alone. Exits with 0 when they agree within rounding, with 1 when they differ or the
-    architecture is refused, and with 2 when there is nothing to compare.
+    over its path alone. Of an exact model it then says how to use it: prompt, end token, dtype, memory,
+    seconds per query, and the commands to type.
+
+    Exits with 0 when they agree within rounding, with 1 when they differ or the architecture is refused, and
+    with 2 when there is nothing to compare.
     """
     _refuse_unwritable(json_file)
     import torch
@@ -93,28 +103,37 @@ def doctor_command(
     place = str(default_model_dir()) if model is None else model
     try:
         options = ExamineOptions(seed, trees, depth, beams, prompt_tokens)
-        report = _examine(place, device, dtype, options, even_if_refused)
+        report, usage = _examine(place, device, dtype, options, even_if_refused)
     except (ModelLoadError, PlanError, GenretError) as error:
         raise click.UsageError(str(error)) from error
     except DecodingError as error:
         raise click.ClickException(str(error)) from error
     if json_file is not None:
-        text = json.dumps({"model": place, **report.to_json()}, indent=2)
+        how = usage if usage is None or isinstance(usage, str) else usage.to_json()
+        text = json.dumps({"model": place, **report.to_json(), "usage": how}, indent=2)
         if str(json_file) == "-":
             click.echo(text)
         else:
             json_file.write_text(text + "\n", encoding="utf-8")
     if str(json_file) != "-":
-        click.echo(render(place, report))
+        click.echo(render(place, report, usage))
     if report.verdict != "exact":
         raise click.exceptions.Exit(_DIFFERENT)
 
 
-def _examine(place: str, device: str, dtype: str, options: ExamineOptions, even_if_refused: bool) -> Report:
-    """Load and examine a checkpoint; a refused one is not loaded unless that is asked for."""
+def _examine(
+    place: str, device: str, dtype: str, options: ExamineOptions, even_if_refused: bool
+) -> tuple[Report, Usage | str | None]:
+    """Load and examine a checkpoint once; a refused one is not loaded unless that is asked for.
+
+    Returns:
+        What was found, and how to use an exact model: None for any other, a reason where its tokenizer says
+        nothing.
+    """
     from decoding.conformance.report import ModelFacts, Report
     from decoding.conformance.suite import examine, standing
     from decoding.model_loading import check_dtype, load_config, load_weights
+    from retrieval.doctor.usage import find_usage
 
     target = check_dtype(dtype, device)
     found = find_checkpoint(place)
@@ -122,7 +141,7 @@ def _examine(place: str, device: str, dtype: str, options: ExamineOptions, even_
     config = load_config(found.weights, trust_remote_code=False)
     how, refusal = standing(config)
     if refusal is not None and not even_if_refused:
-        return Report(ModelFacts(config.model_type, how, refusal), None)
+        return Report(ModelFacts(config.model_type, how, refusal), None), None
     progress = _Progress()
     try:
         progress("loading", 0, 1)
@@ -130,24 +149,52 @@ def _examine(place: str, device: str, dtype: str, options: ExamineOptions, even_
             found.weights, config, target, dtype, trust_remote_code=False, adapter=found.adapter
         )
         report = examine(loaded, options, progress)
+        report = replace(report, facts=replace(report.facts, standing=how, refusal=refusal))
+        usage: Usage | str | None = None
+        if report.verdict == "exact":
+            try:
+                usage = find_usage(place, loaded, _own_dtype(config, loaded), progress)
+            except ModelError as error:
+                usage = str(error)
     finally:
         progress.clear()
-    return replace(report, facts=replace(report.facts, standing=how, refusal=refusal))
+    return report, usage
+
+
+def _own_dtype(config: PreTrainedConfig, model: PreTrainedModel) -> torch.dtype:
+    """The type a checkpoint is stored in, as far as its configuration says."""
+    import torch
+
+    declared = getattr(config, "dtype", None)
+    return declared if isinstance(declared, torch.dtype) else model.dtype
 
 
 class _Progress:
-    """One line on a terminal's standard error, rewritten; nothing elsewhere."""
+    """What is being done, how much of it, and for how long: on standard error.
 
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
+    One line that is rewritten on a terminal; elsewhere a line whenever the last one is ten seconds old.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._clock = clock
+        self._began_s = self._shown_s = clock()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        if self._shown:
-            click.echo(f"\r\033[K{stage}: {done} of {total}", err=True, nl=False)
+        now = self._clock()
+        line = f"{stage}: {done} of {total}, {now - self._began_s:.0f} s"
+        if self._is_terminal:
+            click.echo(f"\r\033[K{line}", err=True, nl=False)
+        elif now - self._shown_s >= _SILENT_S:
+            click.echo(line, err=True)
+            self._shown_s = now
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._shown:
+        if self._is_terminal:
             click.echo("\r\033[K", err=True, nl=False)
 
 

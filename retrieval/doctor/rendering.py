@@ -9,6 +9,7 @@ from textwrap import fill
 
 from decoding.conformance.difference import Difference, Tolerance
 from decoding.conformance.report import Examination, LayerResult, ModelFacts, Report
+from retrieval.doctor.usage import Usage
 
 _WIDTH = 100
 _STANDING = {
@@ -18,8 +19,8 @@ _STANDING = {
 }
 
 
-def render(place: str, report: Report) -> str:
-    """Everything that was found, ending with the verdict."""
+def render(place: str, report: Report, usage: Usage | str | None) -> str:
+    """Everything that was found, the verdict, and how to use an exact model (or why nobody knows)."""
     found = report.examination
     blocks = [_facts(place, report.facts, found)]
     if found is not None:
@@ -29,6 +30,8 @@ def render(place: str, report: Report) -> str:
         blocks += [_wrapped(f"Not covered: {what}.") for what in found.plan.uncovered]
         blocks += [_wrapped(note) for note in _notes(report.facts, found)]
     blocks.append(_wrapped(_verdict(report)))
+    if usage is not None:
+        blocks.append(_wrapped(f"Use: {usage}.") if isinstance(usage, str) else _usage(usage))
     return "\n\n".join(blocks)
 
 
@@ -104,6 +107,25 @@ def _worst(tolerance: Tolerance, layers: Sequence[LayerResult]) -> LayerResult:
     """The layer with the largest difference; a NaN is larger than anything."""
     broken = [layer for layer in layers if layer.difference.largest != layer.difference.largest]
     return broken[0] if broken else max(layers, key=lambda layer: tolerance.measure(layer.difference))
+
+
+def _usage(usage: Usage) -> str:
+    end = "none that its tokenizer names: name one with --end-token of genret build"
+    lines = [
+        ("prompt", usage.prompt),
+        ("end token", end if usage.end_token is None else repr(usage.end_token)),
+        ("dtype", f"{usage.dtype} ({usage.why_dtype})"),
+        ("memory", f"{_size(usage.weights_bytes)} of weights, {_size(usage.kv_bytes_per_token)} a token"),
+        ("a query", f"{usage.query_s:.2g} s in {usage.dtype} ({usage.query})"),
+        *(("type" if not number else "", command) for number, command in enumerate(usage.commands)),
+    ]
+    return "\n".join(f"{name:<14}{text}" for name, text in lines)
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 10_000_000:
+        return f"{num_bytes / 1e3:,.1f} kB"
+    return f"{num_bytes / 1e6:,.0f} MB"
 
 
 def _notes(facts: ModelFacts, found: Examination) -> list[str]:

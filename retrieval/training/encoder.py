@@ -39,6 +39,7 @@ from retrieval.training.run import (
     RunPlan,
     asked_sets,
     check_out,
+    planned,
     run_budget,
     training_texts,
     write_metrics,
@@ -162,12 +163,14 @@ def run_encoder_training(plan: RunPlan, report: Callable[[str], None]) -> dict[s
         MissingExtraError: the teacher needs a library that is not installed.
         TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
     """
+    report(f"reading {plan.catalogue}")
     entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
     queries = read_queries(plan.queries, entities) if plan.queries else []
     teacher = None if plan.teacher is None else _open_teacher(plan.teacher)
     check_out(plan)
     torch.manual_seed(plan.trainer.seed)
     texts = training_texts(entities, queries)
+    report(f"{len(entities):,} entities; learning a tokenizer")
     tokenizer = train_tokenizer(texts, plan.vocab_size or VOCAB_SIZE, _normalizer())
     model = build_encoder(tokenizer)
     asked = training_queries(queries)
@@ -177,6 +180,7 @@ def run_encoder_training(plan: RunPlan, report: Callable[[str], None]) -> dict[s
     )
     save_tokenizer(tokenizer, plan.out)
     budget = run_budget(plan, len(texts))
+    report(planned(plan, budget, len(texts)))
     drawn = ExampleOptions(first=BESIDE_TEXTS, later=BESIDE_TEXTS, texts=True)
     dataset = ExampleDataset(
         ExampleGenerator(entities, queries, drawn),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -81,26 +82,54 @@ def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[LabelledQuer
     return Hits(first / len(pairs), ten / len(pairs), len(pairs))
 
 
+class TitleRows:
+    """Titles and aliases as token rows with their trie, made when first asked for and then kept.
+
+    However often a model is measured, and on however many sets of queries, the catalogue is tokenised once.
+
+    Args:
+        tokenizer: The checkpoint's.
+        config: The checkpoint's prompts and rendering.
+        entities: The catalogue.
+    """
+
+    def __init__(
+        self, tokenizer: TextTokenizer, config: CheckpointConfig, entities: Sequence[TrainingEntity]
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.config = config
+        self._entities = entities
+        self._trie: TitleTrie | None = None
+
+    @cached_property
+    def owners(self) -> dict[tuple[int, ...], list[str]]:
+        """Token row of every surface form -> the entities that have it."""
+        surfaces = [(surface, entity.entity_id) for entity in self._entities for surface in entity.surfaces]
+        rendering = self.config.rendering or Rendering()
+        rows = self.tokenizer.encode_titles([surface for surface, _ in surfaces], rendering)
+        owners: dict[tuple[int, ...], list[str]] = {}
+        for row, (_, entity_id) in zip(rows, surfaces, strict=True):
+            if row is not None and self.tokenizer.unknown_id not in row[:-1]:  # as in an index
+                owners.setdefault(tuple(row), []).append(entity_id)
+        return owners
+
+    def trie(self, vocab_size: int, device: torch.device) -> TitleTrie:
+        """The trie of all rows, for the one model that they are measured with."""
+        if self._trie is None:
+            self._trie = TitleTrie.from_rows(self.owners, vocab_size, device)
+        return self._trie
+
+
 def measure_hits(
-    model: Any,
-    tokenizer: TextTokenizer,
-    config: CheckpointConfig,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    prompt: str | None = None,
+    model: Any, titles: TitleRows, queries: Sequence[LabelledQuery], prompt: str | None = None
 ) -> Hits:
     """Rank the entities for every query with the model and count hits. See `rank_entities`."""
-    return count_hits(rank_entities(model, tokenizer, config, entities, queries, prompt), queries)
+    return count_hits(rank_entities(model, titles, queries, prompt), queries)
 
 
 @torch.no_grad()
 def rank_entities(
-    model: Any,
-    tokenizer: TextTokenizer,
-    config: CheckpointConfig,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    prompt: str | None = None,
+    model: Any, titles: TitleRows, queries: Sequence[LabelledQuery], prompt: str | None = None
 ) -> list[list[str]]:
     """Return entity ids, best first, for every query put through a template (None: the default one).
 
@@ -112,23 +141,18 @@ def rank_entities(
     """
     training, attention = model.training, model.config._attn_implementation
     try:
-        return _rank(HFLanguageModel(model), tokenizer, config, entities, queries, prompt)
+        return _rank(HFLanguageModel(model), titles, queries, prompt)
     finally:
         model.set_attn_implementation(attention)
         model.train(training)
 
 
 def _rank(
-    model: HFLanguageModel,
-    tokenizer: TextTokenizer,
-    config: CheckpointConfig,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    prompt: str | None,
+    model: HFLanguageModel, titles: TitleRows, queries: Sequence[LabelledQuery], prompt: str | None
 ) -> list[list[str]]:
-    owners = _rows(tokenizer, config.rendering or Rendering(), entities)
-    trie = TitleTrie.from_rows(owners, model.vocab_size, model.device)
-    template = config.prompt(prompt)
+    tokenizer = titles.tokenizer
+    trie = titles.trie(model.vocab_size, model.device)
+    template = titles.config.prompt(prompt)
     limits = Limits.of(model)
     longest = limits.prompt_tokens(trie.max_depth)
     if longest is not None:
@@ -145,21 +169,8 @@ def _rank(
         for i, result in zip(batch, results, strict=True):
             if not isinstance(result, BeamResult):  # only a cancelled query ends in an error
                 raise result
-            rankings[i] = _by_entity(result, owners)
+            rankings[i] = _by_entity(result, titles.owners)
     return rankings
-
-
-def _rows(
-    tokenizer: TextTokenizer, rendering: Rendering, entities: Sequence[TrainingEntity]
-) -> dict[tuple[int, ...], list[str]]:
-    """Token row of every surface form -> the entities that have it."""
-    surfaces = [(surface, entity.entity_id) for entity in entities for surface in entity.surfaces]
-    rows = tokenizer.encode_titles([surface for surface, _ in surfaces], rendering)
-    owners: dict[tuple[int, ...], list[str]] = {}
-    for row, (_, entity_id) in zip(rows, surfaces, strict=True):
-        if row is not None and tokenizer.unknown_id not in row[:-1]:  # as in an index
-            owners.setdefault(tuple(row), []).append(entity_id)
-    return owners
 
 
 def _by_entity(result: BeamResult, owners: Mapping[tuple[int, ...], Sequence[str]]) -> list[str]:

@@ -42,7 +42,7 @@ from retrieval.training.examples import LATER, LATER_WITH_MENTIONS, ExampleGener
 from retrieval.training.limits import limits_of_checkpoint
 from retrieval.training.mentions import LabelledMention, read_labelled_mentions
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.quality import Hits, measure_hits, mention_probes, noise_probes
+from retrieval.training.quality import Hits, TitleRows, measure_hits, mention_probes, noise_probes
 from retrieval.training.trainer import TitleTrainer, TrainerOptions, train_model
 
 METRICS_NAME = "metrics.json"
@@ -159,21 +159,27 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     """
     if plan.lora is not None:
         lora.check_packages()
+    report(f"reading {plan.catalogue}")
     entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
     queries = read_queries(plan.queries, entities) if plan.queries else []
     mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
     check_out(plan)
     torch.manual_seed(plan.trainer.seed)
+    report(f"{len(entities):,} entities; {'loading ' + plan.model if plan.model else 'learning a tokenizer'}")
     checkpoint = _start_checkpoint(plan, entities, queries, mentions)
     if plan.answers:
         checkpoint = replace(checkpoint, config=with_answers(checkpoint.config))
     if plan.annotations:
         checkpoint = replace(checkpoint, config=with_annotations(checkpoint.config))
     _log_start(plan, checkpoint, entities, queries, mentions, report)
+    report("tokenising titles and aliases")
     encoder = _encoder(plan, checkpoint, entities, report)
+    titles = TitleRows(checkpoint.tokenizer, checkpoint.config, entities)
 
     num_pairs = len(training_texts(entities, queries)) + len(mentions)
     budget = run_budget(plan, num_pairs)
+    report(planned(plan, budget, num_pairs))
+    report("collecting words of the catalogue for the examples")
     ramp = _RAMP_PASSES * num_pairs
     if plan.minutes is None:
         ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
@@ -195,8 +201,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
             # The model in training computes under the trainer's autocast; a copy does not.
             adapted = checkpoint.adapted
             model = _copy(checkpoint.model) if adapted is None else deepcopy(adapted).merge_and_unload()
-            now = replace(checkpoint, model=model)
-            hits = _measure(now, entities, dev[:_DEV_QUERIES_WHILE_TRAINING])
+            hits = measure_hits(model, titles, dev[:_DEV_QUERIES_WHILE_TRAINING])
             report(f"dev (first {hits.num_queries})  {hits}")
 
     steps = train_model(
@@ -211,14 +216,12 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
         evaluate=evaluate,
     )
     _save(checkpoint, plan)
-    saved = _Checkpoint(
-        load_model(str(plan.out)), TextTokenizer.load(plan.out), CheckpointConfig.load(plan.out)
-    )
-    hits = _final_hits(plan, saved, entities, queries, report)
+    saved = load_model(str(plan.out))
+    hits = _final_hits(plan, saved, titles, entities, queries, report)
     more: dict[str, Any] = {"preset": plan.preset, "fine_tuned_from": plan.model}
     if plan.lora is not None:
         more |= {"lora": plan.lora, "lora_layers": plan.lora_layers}
-    return write_metrics(plan, budget, steps, saved.model, hits, more)
+    return write_metrics(plan, budget, steps, saved, hits, more)
 
 
 def write_metrics(
@@ -369,6 +372,19 @@ def run_budget(plan: RunPlan, num_pairs: int) -> Budget:
     return Budget(min(limits, default=MAX_STEPS), plan.minutes)
 
 
+def planned(plan: RunPlan, budget: Budget, num_pairs: int) -> str:
+    """One line that says how long a run is before it begins: steps, passes over the texts, minutes."""
+    batch = plan.trainer.batch_size
+    ends = []
+    if budget.max_steps < MAX_STEPS:
+        passes = budget.max_steps * batch / num_pairs
+        ends.append(f"{budget.max_steps:,} steps of {batch} examples ({passes:,.3g} passes)")
+    if plan.minutes is not None:
+        ends.append(f"{plan.minutes:g} minutes")
+    bound = "" if plan.minutes is not None else "; --minutes, --epochs or --max-steps make it shorter"
+    return f"plan: {num_pairs:,} texts with labels, {' or '.join(ends)}{bound}"
+
+
 def _steps_of(epochs: float, num_pairs: int, batch_size: int) -> int:
     return max(1, round(min(epochs * num_pairs / batch_size, MAX_STEPS)))
 
@@ -438,28 +454,21 @@ def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
     model.save_pretrained(plan.out)
 
 
-def _measure(
-    checkpoint: _Checkpoint,
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    prompt: str | None = None,
-) -> Hits:
-    return measure_hits(checkpoint.model, checkpoint.tokenizer, checkpoint.config, entities, queries, prompt)
-
-
 def _final_hits(
     plan: RunPlan,
-    checkpoint: _Checkpoint,
+    model: Any,
+    titles: TitleRows,
     entities: Sequence[TrainingEntity],
     queries: Sequence[LabelledQuery],
     report: Callable[[str], None],
 ) -> dict[str, Hits]:
     found = {}
+    report("measuring the finished model")
     for name, asked in asked_sets(plan, entities, queries).items():
-        found[name] = _measure(checkpoint, entities, asked)
+        found[name] = measure_hits(model, titles, asked)
         report(f"{name}  {found[name]}")
-    probes = mention_probes(entities, checkpoint.config, plan.trainer.seed)
-    hits = _measure(checkpoint, entities, probes, checkpoint.config.mention_prompt)
+    probes = mention_probes(entities, titles.config, plan.trainer.seed)
+    hits = measure_hits(model, titles, probes, titles.config.mention_prompt)
     report(f"mention in context  {hits}")
     return found | {"mention in context": hits}
 

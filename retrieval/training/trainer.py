@@ -17,6 +17,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from retrieval.errors import InputError
+from retrieval.linking.progress import duration
 from retrieval.training.budget import Budget, BudgetCallback
 from retrieval.training.dataset import IGNORED_LABEL, ExampleDataset
 from retrieval.training.interruption import (
@@ -26,6 +27,8 @@ from retrieval.training.interruption import (
     remove_half_made,
 )
 from retrieval.training.optimizer import build_optimizer
+
+_SILENT_S = 30.0  # between two lines of progress, where steps are not longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,11 @@ class TitleTrainer(BudgetTrainer):
 
 
 class _Reporter(TrainerCallback):
-    """One line of progress every few steps, and the evaluation when it is due."""
+    """One line of progress every few steps, and the evaluation when it is due.
+
+    Until the first such line, steps 1, 2, 4, 8, … have one without a loss, so that a run of slow steps says
+    soon how long it will take; later, steps that come half a minute after the line before.
+    """
 
     def __init__(
         self,
@@ -171,20 +178,33 @@ class _Reporter(TrainerCallback):
         self._options = options
         self._report = report
         self._evaluate = evaluate
+        self._first_step = 0
+        self._reported_s = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._first_step = state.global_step
+        self._reported_s = self._budget.elapsed_s
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not logs or "loss" not in logs:
             return
-        share = self._budget.progress(state.global_step)
-        elapsed = self._budget.elapsed_s
+        learnt = f"loss {logs['loss']:.4f}  rate {logs.get('learning_rate', 0.0):.2e}  "
+        self._report_step(state.global_step, learnt)
+
+    def _report_step(self, step: int, learnt: str) -> None:
+        share = self._budget.progress(step)
+        self._reported_s = elapsed = self._budget.elapsed_s
         left = elapsed * (1 - share) / share if share else 0.0
-        clock = f"elapsed {elapsed / 60:.1f} min  left {left / 60:.1f} min"
         self._report(
-            f"step {state.global_step}  {100 * share:5.1f} %  loss {logs['loss']:.4f}  "
-            f"rate {logs.get('learning_rate', 0.0):.2e}  {clock}"
+            f"step {step}  {100 * share:5.1f} %  {learnt}elapsed {duration(elapsed)}  left {duration(left)}"
         )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        taken = state.global_step - self._first_step
+        early = taken & (taken - 1) == 0 and taken < self._options.log_steps
+        late = self._budget.elapsed_s - self._reported_s > _SILENT_S
+        if (early or late) and state.global_step % self._options.log_steps:
+            self._report_step(state.global_step, "")
         every = self._options.eval_steps
         if every and state.global_step % every == 0:
             self._evaluate()
@@ -247,7 +267,7 @@ def train_model(
     )
     trainer.remove_callback(PrinterCallback)  # prints to stdout, which is for data
     if trainer.args.device.type == "cpu":
-        # Of texts as short as these, the backward pass of torch's fused attention takes ten times as long on a
+        # Of texts as short as these, the backward pass of fused attention takes ten times as long on a
         # CPU as that of plain matrix products: a fifth of a step of LoRA at 135 million parameters.
         model.set_attn_implementation("eager")
     last = None

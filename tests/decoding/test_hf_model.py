@@ -399,8 +399,9 @@ REFUSED = {
 def test_refused_by_name(name: str) -> None:
     torch.manual_seed(0)
     model = wider(AutoModelForCausalLM.from_config(REFUSED[name]))
-    with pytest.raises(UnsupportedModelError, match=name):
+    with pytest.raises(UnsupportedModelError, match=name) as refused:
         HFLanguageModel(model)
+    assert str(refused.value).endswith("; vLLM runs this architecture, and genret cannot use vLLM yet")
 
 
 def test_bidirectional_prompts_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,21 @@ def segments(dtype: torch.dtype) -> tuple[Tensor, tuple[Segment, ...]]:
 def test_sure_attention_is_as_exact_as_any() -> None:
     exact, rounded = (attend(*segments(dtype), RULE) for dtype in (torch.float64, torch.float32))
     torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=2e-4)
+
+
+def test_a_sink_takes_its_share_and_adds_nothing() -> None:
+    """The same as one more key with that score, whose value is zero; compared in float64."""
+    query, (whole, part) = segments(torch.float64)
+    sinks = torch.tensor([-3.0, 0.0, 40.0, 900.0], dtype=torch.float64)
+    keys, values = torch.cat([whole.keys, part.keys], 2), torch.cat([whole.values, part.values], 2)
+    assert whole.hidden is not None
+    hidden = torch.nn.functional.pad(whole.hidden, (0, part.keys.shape[2]))[:, None]
+    scores = (query @ keys.mT).masked_fill(hidden, -torch.inf)
+    with_sink = torch.cat([scores, sinks[None, :, None, None].expand(*scores.shape[:3], 1)], -1)
+    expected = with_sink.softmax(-1)[..., :-1] @ values
+    got = attend(query, (whole, part), dataclasses.replace(RULE, sinks=sinks))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    assert float((got - attend(query, (whole, part), RULE)).abs().max()) > 0.1
 
 
 def test_no_weight_is_denormal(monkeypatch) -> None:

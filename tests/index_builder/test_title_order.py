@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,6 +47,24 @@ def test_words_of_texts_are_read_where_they_lie() -> None:
     assert [int(word).to_bytes(8, "big") for word in words] == [text[:8].ljust(8, b"\0") for text in texts]
     assert taken.tolist() == [0, 3, 8, 1]
     assert batches.lengths(batches_numbers).tolist() == [0, 3, 10, 1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, st.sampled_from([1, 4, 1 << 16]))
+def test_bytes_and_characters_are_those_of_all_texts(texts: list[bytes], rows: int) -> None:
+    whole = TextBatches.of(texts, rows)
+    # A column may begin inside of its buffer, and end before it does.
+    batches = TextBatches(
+        [begins + 3 for begins in whole.offsets],
+        [np.frombuffer(b"\x7fzz" + data.tobytes() + b"!", dtype=np.uint8) for data in whole.data],
+        rows,
+    )
+    assert batches.units(of_bytes=True) == [bytes([byte]) for byte in sorted({*b"".join(texts)})]
+    characters = {char for text in texts for char in text.decode("utf-8", "surrogateescape")}
+    expected = [char.encode("utf-8", "surrogateescape") for char in sorted(characters)]
+    assert batches.units(of_bytes=False) == expected
+    for unit in batches.units(of_bytes=True):
+        assert batches.first_with(unit) == next(text for text in texts if unit in text)
 
 
 def test_batches_that_do_not_fit_are_refused() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, MambaConfig, StableLmConfig
 
 import decoding.hf_model
@@ -15,6 +17,7 @@ import retrieval.doctor.cli
 from decoding.conformance.plan import ExamineOptions
 from decoding.conformance.suite import examine
 from service.main import cli
+from tests.checkpoints import make_checkpoint
 from tests.verified_architectures import COMMON, build
 
 QUICK = ("--trees", "1", "--depth", "3", "--beams", "3", "--prompt-tokens", "12")
@@ -55,7 +58,9 @@ def test_an_exact_model(gemma: Path) -> None:
     assert "layers        2 x sliding attention, window 6" in lines
     assert "              1 x full attention" in lines
     assert any(line.startswith("with a shared prefix") for line in lines)
-    assert lines[-1].startswith("EXACT: log-probabilities differ by at most")
+    assert any(line.startswith("EXACT: log-probabilities differ by at most") for line in lines)
+    last = " ".join(done.stdout.split("\n\n")[-1].split())
+    assert last.startswith(f"Use: {gemma}: no tokenizer.json in this directory")
     assert done.stderr == ""
     table = lines[lines.index(next(line for line in lines if line.startswith("token trees"))) :]
     ends = {len(line) for line in (table[0], table[1], table[2])}
@@ -185,5 +190,83 @@ def test_progress_is_for_terminals(
     examine(build("gpt2"), ExamineOptions(trees=1, depth=2, beams=2, prompt_tokens=10), progress)
     progress.clear()
     shown = capsys.readouterr().err
-    assert "token trees: 7 of 7" in shown
+    assert "token trees: 7 of 7, 0 s" in shown
     assert shown.endswith("\r\033[K")
+
+
+def test_progress_elsewhere_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    progress = retrieval.doctor.cli._Progress(clock=lambda: now)
+    for done in range(8):
+        progress("plain passes", done, 7)
+        now += 4.0
+    progress.clear()
+    assert capsys.readouterr().err == "plain passes: 3 of 7, 12 s\nplain passes: 6 of 7, 24 s\n"
+
+
+def usage_of(folder: Path) -> dict[str, Any]:
+    done = doctor(folder, *QUICK, "--json", "-")
+    assert done.exit_code == 0, done.output
+    usage: dict[str, Any] = json.loads(done.stdout)["usage"]
+    assert usage.pop("query_s") > 0
+    return usage
+
+
+def test_a_taught_checkpoint_is_used_as_it_says(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "my model", "llama")
+    usage = usage_of(folder)
+    config = json.loads((folder / "config.json").read_text())
+    head = config["hidden_size"] // config["num_attention_heads"]
+    weights = load_file(folder / "model.safetensors")
+    assert usage == {
+        "prompt": "'plain' of its genret.json",
+        "end_token": "</s>",
+        "dtype": "float32",
+        "why_dtype": "below 50 M parameters less gains little",
+        "weights_bytes": sum(4 * tensor.numel() for tensor in weights.values()),
+        "kv_bytes_per_token": config["num_hidden_layers"] * 2 * config["num_key_value_heads"] * head * 4,
+        "query": "48 tokens of prompt, 10 beams, titles of 6 tokens, one query at a time",
+        "commands": [
+            f"genret build CATALOGUE --tokenizer '{folder}' --out my.index",
+            f"genret serve my.index --model '{folder}' --dtype float32",
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("architecture", "file", "content", "prompt"),
+    [
+        ("llama", "chat_template.jinja", "{{ messages }}", "its chat template; it has no genret.json, which"),
+        (
+            "llama",
+            "tokenizer_config.json",
+            '{"chat_template": "x"}',
+            "its chat template; it has no genret.json",
+        ),
+        (
+            "llama",
+            None,
+            "",
+            "few-shot; it has no chat template and no genret.json, which `genret init-model`",
+        ),
+        ("bart", None, "", "none that it knows: teach it with `genret train --model`"),
+    ],
+)
+def test_a_checkpoint_from_elsewhere_needs_a_prompt(
+    architecture: str, file: str | None, content: str, prompt: str, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "model", architecture)
+    (folder / "genret.json").unlink()
+    if file is not None:
+        (folder / file).write_text(content)
+    usage = usage_of(folder)
+    assert usage["prompt"].startswith(prompt)
+    assert (usage["commands"][0] == f"genret init-model {folder}") == (architecture == "llama")
+    lines = doctor(folder, *QUICK).stdout.splitlines()
+    assert lines[-1] == f"              genret serve my.index --model {folder} --dtype float32"
+
+
+def test_a_model_that_differs_is_not_to_be_used(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding.hf_model, "use_true_positions", lambda embedding: None)
+    found = json.loads(doctor(bart, *QUICK, "--json", "-").stdout)
+    assert (found["verdict"], found["usage"]) == ("differs", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -63,6 +64,32 @@ class TextBatches:
         batch, row = number >> self.shift, number & ((1 << self.shift) - 1)
         begin, end = self.offsets[batch][row : row + 2].tolist()
         return self.data[batch][begin:end].tobytes()
+
+    def units(self, of_bytes: bool) -> list[bytes]:
+        """The distinct bytes of all texts, or their distinct characters, ascending. One pass over the bytes.
+
+        A byte that is no part of UTF-8 is a character of its own.
+        """
+        seen = np.zeros(1 << 8 if of_bytes else sys.maxunicode + 1, dtype=np.bool_)
+        for begins, data in zip(self.offsets, self.data, strict=True):
+            texts = data[begins[0] : begins[-1]]
+            if not of_bytes:
+                decoded = texts.tobytes().decode("utf-8", "surrogateescape")
+                texts = np.frombuffer(decoded.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+            seen[texts] = True
+        found = np.flatnonzero(seen).tolist()
+        if of_bytes:
+            return [bytes([byte]) for byte in found]
+        return [chr(code).encode("utf-8", "surrogateescape") for code in found]
+
+    def first_with(self, unit: bytes) -> bytes:
+        """The first text that has a byte or character, which one of them must have."""
+        for begins, data in zip(self.offsets, self.data, strict=True):
+            at = data[begins[0] : begins[-1]].tobytes().find(unit)
+            if at >= 0:
+                row = int(np.searchsorted(begins, at + begins[0], side="right")) - 1
+                return data[begins[row] : begins[row + 1]].tobytes()
+        raise ValueError(f"no text has {unit!r}")
 
     def lengths(self, numbers: npt.NDArray[np.integer]) -> Longs:
         """Bytes of texts. Shape: (n,), int64."""

@@ -7,11 +7,14 @@ so no request ever does it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from decoding.grammar.errors import VocabularyError
 from decoding.grammar.holes.place import Place
 from decoding.grammar.holes.search import Search
 from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.grammar.holes.text_batches import TextBatches
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens
 from decoding.grammar.vocabulary.token_node import TokenNode
 
@@ -32,6 +35,32 @@ class TextSearcher:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._compiled: CompiledSearch | None = None
+
+    def require(self, texts: TextBatches, spelled: Callable[[bytes], bytes]) -> None:
+        """Check that the vocabulary can write every text, by one pass over their bytes.
+
+        A vocabulary that has all bytes of UTF-8 is not compared with the texts.
+
+        Args:
+            texts: Any texts.
+            spelled: How a byte, or a character, of a text is written.
+
+        Raises:
+            VocabularyError: names the first text that it cannot write, and what is missing.
+        """
+        writable = self.vocabulary.writable
+        if writable.has_all_bytes:
+            return
+        for unit in texts.units(writable.is_of_bytes):
+            missing = writable.missing(spelled(unit))
+            if missing:
+                title = texts.first_with(unit).decode("utf-8", "backslashreplace")
+                character = missing.decode("utf-8", "backslashreplace")
+                lacked = f"byte {missing.hex()}" if writable.is_of_bytes else f"character {character!r}"
+                raise VocabularyError(
+                    f"the model's tokenizer cannot write the title {title!r}: "
+                    f"it has no token for the {lacked}"
+                )
 
     def warm_up(self) -> None:
         """Compile the loops where numba is there and works."""

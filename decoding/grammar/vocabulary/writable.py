@@ -16,8 +16,10 @@ from decoding.grammar.regular.minimise import Row
 from decoding.grammar.regular.ranges import union
 from decoding.grammar.regular.utf8 import byte_edges
 
+# The bytes of UTF-8.
+_ALL_BYTES = frozenset({*range(0xC0), *range(0xC2, 0xF5)})
 # JSON writes control characters with escapes.
-_NEEDED_BYTES = frozenset({*range(0x20, 0xC0), *range(0xC2, 0xF5)})
+_NEEDED_BYTES = _ALL_BYTES - set(range(0x20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ class Writable:
     units: frozenset[bytes]
     is_of_bytes: bool
     is_everything: bool = False
+
+    @property
+    def has_all_bytes(self) -> bool:
+        """Whether every text of UTF-8 can be written as it is, control characters included."""
+        return self.is_of_bytes and {unit[0] for unit in self.units} >= _ALL_BYTES
 
     def missing(self, text: bytes) -> bytes:
         """The first byte or character of a text that cannot be written, b"" if all of it can.

@@ -82,7 +82,7 @@ class MentionGenerator:
 
     Raises:
         InputError: the template or the filter cannot be used with this retriever.
-        ModelError: the model has too few positions for any text, or its tokenizer cannot write every title.
+        ModelError: the model has too few positions for any text, or its tokenizer cannot write a title.
     """
 
     def __init__(self, retriever: Retriever, options: GenerateOptions | None = None) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from decoding.grammar.errors import VocabularyError
 from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.markup.spelling import spelled_title
 from decoding.markup.titles import LinkTitles
 from retrieval.errors import InputError, ModelError
 from retrieval.filters.entity_filter import EntityFilter
@@ -54,12 +56,10 @@ def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
     Raises:
         InputError: the predicate cannot be read, or does not fit the index; or the index is of a format
             without an order of titles.
-        ModelError: the tokenizer cannot write every title.
+        ModelError: the tokenizer cannot write one of the titles, which is named.
     """
     index = retriever.index
     searcher = retriever.answerer.engine.searcher
-    if not searcher.vocabulary.writable.is_everything:
-        raise ModelError("the model's tokenizer cannot write every title: it lacks tokens for some bytes")
     order = index.title_order
     if order is None:
         raise InputError(
@@ -67,7 +67,12 @@ def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
             f"is of format version {index.manifest.format_version}, which has no order of titles; "
             "rebuild it, or update it with genret update",
         )
-    texts = SortedTexts(title_batches(index.entities.stored_column(TITLE)), order)
+    batches = title_batches(index.entities.stored_column(TITLE))
+    try:
+        searcher.require(batches, spelled_title)
+    except VocabularyError as error:
+        raise ModelError(str(error)) from error
+    texts = SortedTexts(batches, order)
     if predicate is not None:
         restriction = Restriction(parse(predicate))
         retriever.filters.check(restriction)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 import decoding.hf_model
+from decoding import segment_attention
 from decoding.conformance.plan import ExamineOptions, PlanError
 from decoding.conformance.report import Report
 from decoding.conformance.scenarios import (
@@ -20,12 +26,20 @@ from decoding.conformance.scenarios import (
     MIXED_LENGTHS,
     ONE_PROMPT,
     SCENARIOS,
+    SELECTION,
     SHARED_PREFIX,
+    WHOLE_TREES,
+    Scenario,
 )
 from decoding.conformance.suite import examine
 from decoding.errors import UnsupportedModelError
+from decoding.hf_model import HFLanguageModel
+from decoding.hf_session import TreeSession
+from decoding.model_loading import load_config, load_weights
+from decoding.prompt_attention import PromptPass
+from decoding.segment_attention import Rule, Segment
 from decoding.tree_step import TreeStep
-from tests.verified_architectures import ARCHITECTURES, COMMON, build
+from tests.verified_architectures import ARCHITECTURES, COMMON, build, exactly
 
 SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
 
@@ -78,6 +92,59 @@ def test_windows_that_trees_ignore_are_found(monkeypatch: pytest.MonkeyPatch) ->
     first = report.examination.first_different
     assert first is not None
     assert (first.number, first.kind) == (0, "sliding attention, window 6")
+
+
+@pytest.mark.parametrize("module", ["decoding.branch_attention", "decoding.prompt_attention"])
+def test_sinks_that_trees_ignore_are_found(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = segment_attention.attend
+
+    def without(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
+        return plain(query, segments, dataclasses.replace(rule, sinks=None))
+
+    monkeypatch.setattr(f"{module}.attend", without)
+    report = examine(build("gpt_oss", torch.float64), SMALL)
+    assert report.verdict == "differs"
+    assert report.examination is not None
+    first = report.examination.first_different
+    assert first is not None
+    assert first.number == 0
+    assert report.examination.overall.largest > 1e-2
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_a_plain_pass_of_an_adapted_model_is_the_models_own(name: str) -> None:
+    """What prompts are scored with outside of trees: padding on the left, windows, caps and sinks."""
+    own, adapted = build(name, torch.float64), build(name, torch.float64)
+    HFLanguageModel(adapted)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 61, (2, 14), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, :5] = 0
+    with torch.no_grad(), exactly(torch.float64):
+        expected = own(input_ids=ids, attention_mask=mask).logits
+        got = adapted(input_ids=ids, attention_mask=mask).logits
+    torch.testing.assert_close(got[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-9)
+
+
+def test_gpt_oss_as_it_is_published_is_computed_in_bfloat16(tmp_path: Path) -> None:
+    """Experts in MXFP4 (two numbers a byte, one exponent for 32) are read, and unpacked without a kernel."""
+    build("gpt_oss", torch.bfloat16, changes={"intermediate_size": 32}).save_pretrained(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, read, written = weights.pop(name).shape
+        shape = (experts, written, read // 32)
+        weights[f"{name}_blocks"] = torch.randint(0, 256, (*shape, 16), generator=generator).to(torch.uint8)
+        weights[f"{name}_scales"] = torch.full(shape, 124, dtype=torch.uint8)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_weights(
+        tmp_path, load_config(tmp_path, False), torch.device("cpu"), "bfloat16", trust_remote_code=False
+    )
+    assert model.dtype == torch.bfloat16
+    assert examine(model, SMALL).verdict == "exact"
 
 
 def test_a_later_layer_is_named_when_the_difference_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +202,6 @@ def test_a_bias_of_the_models_own_is_found_in_its_layer() -> None:
 
 
 def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decoding.hf_session import TreeSession
-
     plain = TreeSession.collect
 
     def spoiling(self: TreeSession) -> None:
@@ -150,6 +215,96 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
     spoiled = by_scenario(report)
     assert spoiled.pop(COLLECTIONS.name) > 1e-3
     assert max(spoiled.values()) < 1e-9
+
+
+def _prefix_without_its_first_token(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        "decoding.prompt_attention._seen_prefix",
+        lambda segment, window: tuple(part[:, :, 1:] for part in segment),
+    )
+
+
+def _selected_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    plain = TreeSession.select
+    patch.setattr(TreeSession, "select", lambda self, rows, branches: plain(self, rows[::-1], branches))
+
+
+def _kept_levels_below_their_neighbours(patch: pytest.MonkeyPatch) -> None:
+    plain = TreeSession.step
+
+    def step(self: TreeSession, parents: Tensor, tokens: Tensor, level: int | None = None) -> Tensor:
+        if level is not None:
+            parents = torch.where(parents > 0, parents - 1, parents)
+        return plain(self, parents, tokens, level)
+
+    patch.setattr(TreeSession, "step", step)
+
+
+def _whole_trees_scaled(patch: pytest.MonkeyPatch) -> None:
+    plain = segment_attention.attend
+    patch.setattr(
+        "decoding.whole_tree_attention.attend",
+        lambda query, segments, rule: plain(query * 1.01, segments, rule),
+    )
+
+
+def _single_prompts_cut(patch: pytest.MonkeyPatch) -> None:
+    plain = HFLanguageModel.prefill
+
+    def prefill(self: HFLanguageModel, prompts: Any, prefix: Any = None) -> TreeSession:
+        return plain(self, [prompts[0][1:]] if len(prompts) == 1 else prompts, prefix)
+
+    patch.setattr(HFLanguageModel, "prefill", prefill)
+
+
+def _lengths_forgotten(patch: pytest.MonkeyPatch) -> None:
+    plain = PromptPass.of.__func__  # type: ignore[attr-defined]
+    patch.setattr(
+        PromptPass,
+        "of",
+        classmethod(lambda cls, lengths, *more: plain(cls, [max(lengths)] * len(lengths), *more)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "spoiled"),
+    [
+        (_single_prompts_cut, {ONE_PROMPT}),
+        (_lengths_forgotten, set(SCENARIOS) - {ONE_PROMPT}),
+        (_prefix_without_its_first_token, {SHARED_PREFIX}),
+        (_selected_in_another_order, {SELECTION}),
+        (_kept_levels_below_their_neighbours, {KEPT_LEVELS}),
+        (_whole_trees_scaled, {WHOLE_TREES}),
+    ],
+)
+def test_each_way_of_writing_finds_what_breaks_it(
+    spoil: Callable[[pytest.MonkeyPatch], None], spoiled: set[Scenario], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no other one does, so that none of them could be left out."""
+    spoil(monkeypatch)
+    report = examine(build("llama-gqa", torch.float64), SMALL)
+    assert report.verdict == "differs"
+    found = by_scenario(report)
+    assert {name for name, largest in found.items() if largest > 1e-4} == {way.name for way in spoiled}
+    assert {name for name, largest in found.items() if largest < 1e-9} == {
+        way.name for way in SCENARIOS if way not in spoiled
+    }
+
+
+def test_of_a_large_vocabulary_layers_are_read_for_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same layer is named as with all tokens, and exact models read as exact."""
+    changes = {"vocab_size": 5000}
+    report = examine(build("qwen2-mixed-windows", torch.float64, changes=changes), SMALL)
+    assert report.verdict == "exact"
+    assert report.examination is not None
+    assert max(layer.difference.largest for layer in report.examination.layers) < 1e-9
+    plain = TreeStep.sights
+    monkeypatch.setattr(TreeStep, "sights", lambda self, window: plain(self, None))
+    report = examine(build("qwen2-mixed-windows", torch.float64, changes=changes), SMALL)
+    assert report.examination is not None
+    first = report.examination.first_different
+    assert first is not None
+    assert (first.number, first.kind) == (1, "sliding attention, window 6")
 
 
 def test_what_tree_decoding_raises_is_the_finding() -> None:

@@ -11,7 +11,7 @@ from retrieval.defaults import default_model_dir, sample_catalogue
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import read_catalogue, read_queries
-from retrieval.training.quality import measure_hits
+from retrieval.training.quality import TitleRows, measure_hits
 from retrieval.training.run import load_model
 
 FOLDER = default_model_dir()
@@ -48,9 +48,8 @@ def test_hits_on_the_dev_queries_are_those_of_its_metrics() -> None:
     metrics = json.loads((FOLDER / "metrics.json").read_text(encoding="utf-8"))
     entities = read_catalogue(CATALOGUE)
     dev = [q for q in read_queries(QUERIES, entities) if q.split == "dev"][:100]
-    hits = measure_hits(
-        load_model(str(FOLDER)), TextTokenizer.load(FOLDER), CheckpointConfig.load(FOLDER), entities, dev
-    )
+    titles = TitleRows(TextTokenizer.load(FOLDER), CheckpointConfig.load(FOLDER), entities)
+    hits = measure_hits(load_model(str(FOLDER)), titles, dev)
     said = metrics["hits"]["dev"]
     # A part of the queries, so only about as good: four standard errors of a share over 100 queries.
     assert hits.hits_at_1 == pytest.approx(said["hits_at_1"], abs=0.2)

@@ -23,7 +23,7 @@ from retrieval.training.dataset import ExampleEncoder
 from retrieval.training.examples import Example
 from retrieval.training.limits import fit_prompt, limits_of_checkpoint
 from retrieval.training.presets import Preset, build_model, save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.quality import rank_entities
+from retrieval.training.quality import TitleRows, rank_entities
 from retrieval.training.run import load_model
 from retrieval.types import Mention
 from tests.tiny_transformers import build
@@ -186,7 +186,8 @@ def test_measuring_cuts_long_queries_and_misses_long_titles(tmp_path: Path, arch
     tokenizer, config = TextTokenizer.load(folder), CheckpointConfig.load(folder)
     model = load_model(str(folder))
     queries = [LabelledQuery(text, "1", "dev") for text in ("short", "long " + LONG, LONG)]
-    rankings = rank_entities(model, tokenizer, config, ENTITIES, queries)
+    titles = TitleRows(tokenizer, config, ENTITIES)
+    rankings = rank_entities(model, titles, queries)
     assert [sorted(ranking) for ranking in rankings] == [["1", "2"]] * 3
     # A neighbour in the batch that is cut changes nothing.
-    assert rank_entities(model, tokenizer, config, ENTITIES, queries[:1]) == rankings[:1]
+    assert rank_entities(model, titles, queries[:1]) == rankings[:1]

@@ -19,7 +19,7 @@ from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.cli import train_command
-from retrieval.training.quality import measure_hits
+from retrieval.training.quality import TitleRows, measure_hits
 from retrieval.training.run import RunPlan, load_model
 from retrieval.training.trainer import TrainerOptions
 
@@ -73,7 +73,7 @@ def test_a_checkpoint_from_scratch_opens_and_has_learnt(data: Path) -> None:
     assert HFLanguageModel.load(folder, device="cpu", dtype="float32").vocab_size == tokenizer.vocab_size
     entities = read_catalogue(data / "catalogue.tsv")
     dev = [q for q in read_queries(data / "queries.tsv", entities) if q.split == "dev"]
-    again = measure_hits(load_model(str(folder)), tokenizer, config, entities, dev)
+    again = measure_hits(load_model(str(folder)), TitleRows(tokenizer, config, entities), dev)
     assert again.to_json() == metrics["hits"]["dev"]
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary.writable import Writable
 from retrieval import Retriever
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.index.reader import Index
@@ -219,6 +220,25 @@ def test_a_model_with_hardly_any_positions_is_refused(tmp_path: Path) -> None:
         pytest.raises(ModelError, match="too few positions to write texts again"),
     ):
         MentionGenerator(opened)
+
+
+def test_a_tokenizer_may_lack_bytes_that_no_title_has(
+    small: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["Hamlet and Macbeth", "Paris, Texas (not the Nile)"]
+    options = GenerateOptions(method="beam")
+    expected = MentionGenerator(small, options).annotate(texts)
+    vocabulary = small.answerer.engine.vocabulary
+    units = vocabulary.writable.units
+
+    def lacking(*missing: bytes) -> Writable:
+        return Writable(units - set(missing), vocabulary.writable.is_of_bytes)
+
+    monkeypatch.setattr(vocabulary, "writable", lacking(b"\x01", b"\xf1"))
+    assert MentionGenerator(small, options).annotate(texts) == expected
+    monkeypatch.setattr(vocabulary, "writable", lacking(b"\x01", b"H"))
+    with pytest.raises(ModelError, match="cannot write the title 'Hamlet': it has no token for the byte 48"):
+        MentionGenerator(small, options)
 
 
 def plain_logprobs(retriever: Retriever, prompt: list[int], tokens: tuple[int, ...]) -> list[float]:
