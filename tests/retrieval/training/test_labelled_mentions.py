@@ -134,4 +134,7 @@ def test_a_wrong_file_ends_the_command_in_one_line(tmp_path: Path) -> None:
     arguments = ["--catalogue", str(tmp_path / "catalogue.tsv"), "--mentions", str(mentions)]
     result = CliRunner().invoke(train_command, [*arguments, "--out", str(tmp_path / "o"), "--preset", "tiny"])
     assert result.exit_code == 1
-    assert result.output == f"Error: {mentions}, line 1: the catalogue has no entity 'Rhine'\n"
+    assert result.output.splitlines() == [
+        f"reading {tmp_path / 'catalogue.tsv'}",
+        f"Error: {mentions}, line 1: the catalogue has no entity 'Rhine'",
+    ]

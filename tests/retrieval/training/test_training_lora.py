@@ -17,7 +17,7 @@ from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 from retrieval.training import lora
 from retrieval.training.catalogue import read_catalogue, read_queries
-from retrieval.training.quality import measure_hits
+from retrieval.training.quality import TitleRows, measure_hits
 from retrieval.training.run import load_model
 from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, train
 from tests.tiny_gguf import write_gguf
@@ -66,7 +66,7 @@ def test_an_adapter_is_learnt_written_and_opened(data: Path) -> None:
     assert config == CheckpointConfig.load(data / "base")
     entities = read_catalogue(data / "catalogue.tsv")
     dev = [q for q in read_queries(data / "queries.tsv", entities) if q.split == "dev"]
-    again = measure_hits(load_model(str(out)), tokenizer, config, entities, dev)
+    again = measure_hits(load_model(str(out)), TitleRows(tokenizer, config, entities), dev)
     assert again.to_json() == metrics["hits"]["dev"]
 
 
