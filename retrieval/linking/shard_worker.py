@@ -131,6 +131,7 @@ class ShardWorker:
             device=worker.device,
             dtype=worker.dtype,
             num_threads=worker.num_threads,
+            prompt=job.options.prompt,
             verify_digests=worker.verify_digests,
             encoder=worker.encoder,
         )

@@ -68,6 +68,7 @@ class RunPlan:
         vocab_size: Overrides the preset's vocabulary size.
         max_prompt_tokens: Longer training prompts are cut.
         max_bad_rows: So many bad rows of the catalogue are left out, more are an error.
+        prompt: Template for queries, of the model to fine-tune; None: its default one.
         save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
         answers: Share of the examples whose target is a JSON document with the title in it.
         annotations: Share of the examples with labelled mentions whose target is the text with links in it.
@@ -89,6 +90,7 @@ class RunPlan:
     vocab_size: int | None = None
     max_prompt_tokens: int = 96
     max_bad_rows: int = 0
+    prompt: str | None = None
     save_dtype: str = "float16"
     answers: float = 0.0
     annotations: float = 0.0
@@ -115,6 +117,8 @@ class RunPlan:
                 raise InputError(name, f"must be in [0, 1], got {getattr(self, name)}")
         if self.annotations and self.mentions is None:
             raise InputError("annotations", "needs labelled mentions; name a file of them with --mentions")
+        if self.prompt is not None and self.model is None:
+            raise InputError("prompt", "needs a model to fine-tune, whose templates there are")
         if self.max_bad_rows < 0:
             raise InputError("max_bad_rows", f"must be >= 0, got {self.max_bad_rows}")
         if self.max_prompt_tokens < 8:
@@ -242,7 +246,7 @@ def _start_checkpoint(
     mentions: Sequence[LabelledMention],
 ) -> _Checkpoint:
     if plan.model is not None:
-        return _fine_tuned(plan.model, plan.out)
+        return _fine_tuned(plan.model, plan.out, plan.prompt)
     preset = PRESETS[str(plan.preset)]
     if plan.vocab_size is not None:
         try:
@@ -262,7 +266,7 @@ def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[Labelle
     return texts + [query.text for query in queries if query.split == "train"]
 
 
-def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
+def _fine_tuned(path_or_id: str, out: Path, prompt: str | None) -> _Checkpoint:
     model = load_model(path_or_id)
     folder = Path(path_or_id)
     if not folder.is_dir():
@@ -274,12 +278,8 @@ def _fine_tuned(path_or_id: str, out: Path) -> _Checkpoint:
     for name in _TOKENIZER_FILES:
         if (folder / name).is_file() and (folder / name).resolve() != (out / name).resolve():
             shutil.copyfile(folder / name, out / name)
-    config = CheckpointConfig.load(folder)
-    if config.rendering is None:
-        # What goes with the built-in templates and what `Rendering.of_checkpoint` says of a pretrained
-        # decoder-only checkpoint; an encoder-decoder begins to write from nothing.
-        start = Rendering(context="Entity:", prefix=" ")
-        config = replace(config, rendering=Rendering() if model.config.is_encoder_decoder else start)
+    config = CheckpointConfig.load(folder).with_prompt(prompt)
+    config = replace(config, rendering=config.title_rendering())
     tokenizer = TextTokenizer.load(out)
     tokenizer.end_token_id(config.rendering or Rendering())
     return _Checkpoint(model, tokenizer, config)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from decoding.hf_model import HFLanguageModel
 from retrieval.errors import InputError
 from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
+from retrieval.text import TextTokenizer
 from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.cli import train_command
 from retrieval.training.quality import measure_hits
@@ -104,7 +104,7 @@ def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["fine_tuned_from"] == str(data / "base")
     # What the index builder takes for such a checkpoint before it was tuned.
-    expected = Rendering.of_checkpoint(data / "base") or Rendering()
+    expected = CheckpointConfig.load(data / "base").title_rendering()
     assert CheckpointConfig.load(data / "tuned").rendering == expected
     assert expected.context == ("Entity:" if preset == "tiny" else "")
     assert result.stderr.count("dev (first 1)") == 2
