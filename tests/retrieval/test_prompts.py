@@ -134,7 +134,8 @@ def test_malformed_template(fields: dict[str, Any], message: str) -> None:
 def test_unknown_template_lists_the_known_ones() -> None:
     with pytest.raises(
         InputError,
-        match=r"unknown template 'x'; known: \['annotate', 'few-shot', 'few-shot-mention', 'json', 'mention', 'plain'\]",
+        match=r"unknown template 'x'; known: \['annotate', 'few-shot', 'few-shot-mention', "
+        r"'json', 'mention', 'plain'\]",
     ):
         CheckpointConfig().prompt("x")
     assert CheckpointConfig().prompt(None) is PLAIN
@@ -204,7 +205,8 @@ def test_checkpoint_without_a_config_gets_the_built_in_one(tmp_path: Path) -> No
         ),
         (
             '{"format_version": 1, "name_evidence": {"model": 1}}',
-            r"name_evidence: expected fields among \['context', 'mention', 'spelling'\], got unknown \['model'\]",
+            r"name_evidence: expected fields among \['context', 'mention', 'spelling'\], "
+            r"got unknown \['model'\]",
         ),
         ('{"format_version": 1, "name_evidence": 1}', "name_evidence: expected a JSON object, got 1"),
         (
@@ -226,7 +228,8 @@ def test_checkpoint_without_a_config_gets_the_built_in_one(tmp_path: Path) -> No
         ('{"format_version": 1, "mention_prompt": []}', r"mention_prompt: expected text, got \[\]"),
         (
             '{"format_version": 1, "rendering": {"x": 1}}',
-            r"rendering: expected fields among \['context', 'end_token', 'prefix', 'suffix'\], got unknown \['x'\]",
+            r"rendering: expected fields among \['context', 'end_token', 'prefix', 'suffix'\], "
+            r"got unknown \['x'\]",
         ),
         ('{"format_version": 1, "rendering": "x"}', r'rendering: expected a JSON object or null, got "x"'),
         (
