@@ -57,13 +57,14 @@ QUERY_SHOTS = (
     ("planet with the rings", "Saturn"),
     ("tallest animal, long neck, eats acacia leaves", "Giraffe"),
 )
+# Most are called what the text calls them: examples that all are called otherwise teach a model to rename.
 MENTION_SHOTS = (
-    ("The thermometer broke and drops of [mercury] rolled over the floor", "Mercury (element)"),
-    ("Between Venus and Mars, and far from [Saturn], lies the Earth", "Saturn"),
-    ("Critics compared the portrait with works of [Leonardo] and his pupils", "Leonardo da Vinci"),
-    ("Bogart was never better than in [Casablanca], and the ending is perfect", "Casablanca (film)"),
+    ("She flew from [Lisbon] to Rome with two suitcases and a violin", "Lisbon"),
     ("The laws that [Newton] found hold for apples and for moons", "Isaac Newton"),
-    ("We wrote the script in [Python], which everybody in the team knows", "Python (programming language)"),
+    ("Between Venus and Mars, and far from [Saturn], lies the Earth", "Saturn"),
+    ("Bogart was never better than in [Casablanca], and the ending is perfect", "Casablanca (film)"),
+    ("They ate [paella] on the beach until midnight", "Paella"),
+    ("He drove his old [Volvo] through the snow", "Volvo"),
 )
 TITLE_START = "Entity:"  # what stands right before a title in all built-in templates for queries
 MENTION_FORMAT, MENTION_CONTEXT_CHARS = "{left}[{mention}]{right}", 200
@@ -147,7 +148,7 @@ class PromptTemplate:
 
 
 def _shots(kind: str, shots: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"{kind}: {asked}\n{TITLE_START} {title}\n" for asked, title in shots)
+    return "".join(f"\n{kind}: {asked}\n{TITLE_START} {title}\n" for asked, title in shots)
 
 
 # Of decoders. An encoder-decoder begins a title from nothing: `CheckpointConfig.load` leaves them out.
@@ -164,7 +165,7 @@ PLAIN = PromptTemplate(
 )
 FEW_SHOT = PromptTemplate(
     name="few-shot",
-    prefix="Retrieve the entity for my query.\n" + _shots("Query", QUERY_SHOTS) + "Query:",
+    prefix="Retrieve the entity for my query.\n" + _shots("Query", QUERY_SHOTS) + "\nQuery:",
     before_query=" ",
     suffix=f"\n{TITLE_START}",
     special_tokens=True,
@@ -182,7 +183,7 @@ MENTION = PromptTemplate(
 )
 FEW_SHOT_MENTION = PromptTemplate(
     name="few-shot-mention",
-    prefix="Name the entity that the words in brackets mean.\n" + _shots("Text", MENTION_SHOTS) + "Text:",
+    prefix="Name the entity that the words in brackets mean.\n" + _shots("Text", MENTION_SHOTS) + "\nText:",
     before_query=" ",
     suffix=f"\n{TITLE_START}",
     special_tokens=True,
@@ -240,9 +241,9 @@ class _Chat:
 
 
 CHAT_PROMPTS = {
-    "chat": _Chat("Which entity does the query mean? Answer with its name.\nQuery:", QUERY_SHOTS),
+    "chat": _Chat("Query:", QUERY_SHOTS),
     "chat-mention": _Chat(
-        "Which entity do the words in brackets mean? Answer with its name.\nText:",
+        "What do the words in brackets mean? Answer with the name of the entity.\nText:",
         MENTION_SHOTS,
         MENTION_FORMAT,
         MENTION_CONTEXT_CHARS,

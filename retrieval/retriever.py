@@ -388,11 +388,11 @@ class Retriever(Questions):
         if request.filter is not None:
             self.filters.check(request.restriction)
         self.check_method(request)
-        template = self._template(request.prompt)
+        template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
         return Job(self._completed(request), prompt, self._prompts.num_shared(template), cancel)
 
-    def _template(self, name: str | None) -> PromptTemplate:
+    def prompt_template(self, name: str | None) -> PromptTemplate:
         """Return the template of a name, the default one for None.
 
         Raises:
@@ -406,7 +406,7 @@ class Retriever(Questions):
 
     def _fits(self, name: str) -> bool:
         try:
-            self._template(name)
+            self.prompt_template(name)
         except InputError:
             return False
         return True
@@ -419,7 +419,7 @@ class Retriever(Questions):
 
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
         """Return a request that can be answered with its prompt and the rows of its titles."""
-        template = self._template(request.prompt)
+        template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
         rows = self._titles.rows(request.titles)
         return ScoreJob(request, prompt, rows, self._prompts.num_shared(template), cancel)
