@@ -126,7 +126,7 @@ def _has_chat_template(folder: Path) -> bool:
     if not file.is_file():
         return False
     try:
-        declared = json.loads(file.read_text(encoding="utf-8"))
+        declared = json.loads(file.read_bytes())
     except ValueError:
         return False  # whoever loads the tokenizer says so better
     return isinstance(declared, dict) and bool(declared.get("chat_template"))

@@ -242,12 +242,7 @@ class _Chat:
 
 CHAT_PROMPTS = {
     "chat": _Chat("Query:", QUERY_SHOTS),
-    "chat-mention": _Chat(
-        "What do the words in brackets mean? Answer with the name of the entity.\nText:",
-        MENTION_SHOTS,
-        MENTION_FORMAT,
-        MENTION_CONTEXT_CHARS,
-    ),
+    "chat-mention": _Chat("Text:", MENTION_SHOTS, MENTION_FORMAT, MENTION_CONTEXT_CHARS),
 }
 
 
