@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrieval.arguments import check_text
 from retrieval.chat_template import ChatTemplate
@@ -18,9 +18,6 @@ from retrieval.errors import InputError, ModelError
 from retrieval.request_checks import DEFAULT_TITLE_WEIGHT
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.types import Mention
-
-if TYPE_CHECKING:
-    from jsonschema import ValidationError
 
 CONFIG_NAME = "genret.json"
 CONFIG_VERSION = 1
@@ -472,8 +469,8 @@ def check_document(document: object) -> None:
         raise ValueError(_said(error))
 
 
-def _said(error: ValidationError) -> str:
-    """Return a violation of the schema as "field: expected ..., got ..."."""
+def _said(error: Any) -> str:
+    """Return a violation of the schema, of jsonschema, as "field: expected ..., got ..."."""
     where, got = list(error.absolute_path), json.dumps(error.instance, ensure_ascii=False)
     match error.validator:
         case "required":

@@ -13,6 +13,7 @@ from retrieval.text import Rendering, TextTokenizer
 from service.main import cli
 from tests.checkpoints import END, make_checkpoint, make_index
 from tests.retrieval.test_chat_template import STOP, chat_checkpoint
+from tests.service.server_process import ServerProcess
 
 
 def init_model(*arguments: object) -> Result:
@@ -170,3 +171,21 @@ def test_commands_take_a_prompt_and_refuse_one_that_does_not_fit(tmp_path: Path)
     told = run.invoke(cli, [*evaluate, "--prompt", "plain", "--format", "json"])
     assert told.exit_code == 0, told.output
     assert "--prompt plain" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.slow  # processes that load a model
+def test_a_server_takes_a_prompt_for_requests_that_name_none(tmp_path: Path) -> None:
+    checkpoint = bare(tmp_path / "model")
+    rendering = CheckpointConfig.load(checkpoint).with_prompt("few-shot").title_rendering()
+    index = make_index(tmp_path, checkpoint, rendering=rendering)
+    for prompt, said in (
+        ("x", "unknown template 'x'; known: ["),
+        ("chat", "'chat' needs a checkpoint with a chat template"),
+    ):
+        with ServerProcess(str(index), "--model", str(checkpoint), "--prompt", prompt) as refused:
+            refused.said(said)
+    with ServerProcess(str(index), "--model", str(checkpoint), "--prompt", "few-shot") as server:
+        server.said("ready on ")
+    by_text = make_index(tmp_path / "text", checkpoint)
+    with ServerProcess(str(by_text), "--model", str(checkpoint), "--prompt", "few-shot") as refused:
+        refused.said("but the prompt 'few-shot' of")
