@@ -157,7 +157,9 @@ def _add_evidence(
         manifest = maker.make_vectors(manifest, vectors)
     if evidence is not None:
         device = "cpu" if vectors is None else vectors.options.device
-        manifest = maker.make_ranking(manifest, device, evidence.ranking, evidence.model_place)
+        manifest = maker.make_ranking(
+            manifest, device, evidence.ranking, evidence.model_place, options.prompt
+        )
     return manifest
 
 
@@ -179,7 +181,7 @@ def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
         if options.evidence.ranking is not None:
             read_rankings(options.evidence.ranking)
         if (model := options.evidence.model_place) is not None:
-            check_model(model, tokenizer, options.rendering)
+            check_model(model, tokenizer, options.rendering, options.prompt)
     if options.vectors is not None:
         check_method(options.vectors.method, options.vectors.options.device)
 

@@ -23,8 +23,11 @@ from index_builder.describe import describe_build, describe_plan
 from index_builder.evidence_flags import EvidenceWishes, build_evidence_flags
 from index_builder.plan import BuildPlan, plan_build
 from index_builder.source_flags import SourceFlags, source_flags
+from retrieval.checkpoints import SETTINGS_FILE
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
+from retrieval.options import prompt_option
+from retrieval.prompts import CheckpointConfig
 from retrieval.sources import STDIN
 from retrieval.text import Rendering, TextTokenizer
 
@@ -57,6 +60,10 @@ _ENV = "GENRET_BUILD_"
     help="Tokenizer of the model that will write the titles: a checkpoint directory, a tokenizer.json or a "
     "hub id.",
 )
+@prompt_option(
+    "The template the index is for: it says how titles are rendered, as far as no --title-... does.",
+    envvar=_ENV + "PROMPT",
+)
 @click.option(
     "--title-context",
     envvar=_ENV + "TITLE_CONTEXT",
@@ -82,8 +89,8 @@ _ENV = "GENRET_BUILD_"
     "--end-token",
     envvar=_ENV + "END_TOKEN",
     show_envvar=True,
-    show_default="the tokenizer's end-of-sequence token",
-    help="Token that closes every title.",
+    show_default="the prompt's, else the tokenizer's end-of-sequence token",
+    help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
 )
 @source_flags(_ENV)
 @build_evidence_flags(_ENV)
@@ -116,6 +123,7 @@ def build_command(
     titles: tuple[str, ...],
     out: Path | None,
     tokenizer: str | None,
+    prompt: str | None,
     title_context: str | None,
     title_prefix: str | None,
     title_suffix: str | None,
@@ -158,13 +166,17 @@ def build_command(
     ):
         weighed = None if evidence.evidence is None else evidence.evidence.model_place
         text_tokenizer = load_tokenizer(tokenizer or weighed)
+        rendering = _rendering(text_tokenizer, prompt, overrides)
+        if (doubt := text_tokenizer.doubt_of_end(rendering)) is not None:
+            click.echo(f"warning: {doubt}", err=True)
         options = BuildOptions(
             out=out,
             format=flags.format,
             mapping=flags.mapping,
             aliases=flags.aliases,
             unescape_html=flags.unescape_html,
-            rendering=_rendering(text_tokenizer, overrides),
+            rendering=rendering,
+            prompt=prompt,
             max_bad_rows=max_bad_rows,
             max_title_tokens=max_title_tokens,
             rejects=rejects_file(rejects, out, dry_run),
@@ -190,8 +202,18 @@ def _beside(titles: Path) -> Path:
     return titles.with_name((titles.stem or titles.name) + ".index")
 
 
-def _rendering(tokenizer: TextTokenizer, overrides: dict[str, str | None]) -> Rendering:
-    """Return the checkpoint's rendering, with what the command line says put over it."""
-    base = Rendering.of_checkpoint(Path(tokenizer.source)) or Rendering()
+def _rendering(tokenizer: TextTokenizer, prompt: str | None, overrides: dict[str, str | None]) -> Rendering:
+    """Return the rendering of a prompt of the checkpoint, with what the command line says put over it.
+
+    Raises:
+        InputError: there is no such prompt, or an option is no text.
+        ModelError: the checkpoint's `genret.json` is malformed.
+    """
+    folder = Path(tokenizer.source)
+    base = Rendering()  # of a tokenizer alone
+    if prompt is not None or any((folder / name).is_file() for name in ("config.json", SETTINGS_FILE)):
+        base = CheckpointConfig.load(folder).with_prompt(prompt).title_rendering()
     given = {name: value for name, value in overrides.items() if value is not None}
+    if "end_token" in given:
+        given["end_token"] = given["end_token"].replace("\\n", "\n")  # as it is written in a shell
     return Rendering.from_json({**base.to_json(), **given})

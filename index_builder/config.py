@@ -30,6 +30,7 @@ class BuildOptions:
         aliases: A second file of aliases, or None.
         unescape_html: Whether HTML entities in titles and aliases are resolved.
         rendering: How titles stand after the prompt.
+        prompt: Template that a model is weighed with; None: its default one.
         max_bad_rows: More bad rows than this fail the build.
         max_title_tokens: Titles of more tokens, end token included, are bad rows.
         rejects: Where bad rows are written; None writes none.
@@ -52,6 +53,7 @@ class BuildOptions:
     aliases: Path | None = None
     unescape_html: bool = False
     rendering: Rendering = field(default_factory=Rendering)
+    prompt: str | None = None
     max_bad_rows: int = 0
     max_title_tokens: int = 256
     rejects: Path | None = None

@@ -178,7 +178,12 @@ class EvidenceMaker:
         return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
 
     def make_ranking(
-        self, manifest: Manifest, device: str, given: Path | None = None, model: str | None = None
+        self,
+        manifest: Manifest,
+        device: str,
+        given: Path | None = None,
+        model: str | None = None,
+        prompt: str | None = None,
     ) -> Manifest:
         """Take the rankings of a file, or fit one to queries made from the catalogue; tiny ones go without.
 
@@ -189,6 +194,7 @@ class EvidenceMaker:
             device: Where the encoder of the vectors runs.
             given: The file; None: one is fitted.
             model: Checkpoint directory or hub id of a model to weigh; None: none.
+            prompt: Template it is asked with; None: its default one.
 
         Raises:
             InputError: the file cannot be read, or is none of rankings.
@@ -215,17 +221,19 @@ class EvidenceMaker:
                         return manifest
                     rankings = rankings.with_one(NO_MODEL, ranking)
                 if model is not None:
-                    rankings = self._weighed(index, evidence, rankings, model)
+                    rankings = self._weighed(index, evidence, rankings, model, prompt)
         write_synced(self._folder / RANKING_FILE, rankings.to_bytes())
         return self._added(manifest, (RANKING_FILE,))
 
-    def _weighed(self, index: Index, evidence: Evidence, rankings: Rankings, model: str) -> Rankings:
+    def _weighed(
+        self, index: Index, evidence: Evidence, rankings: Rankings, model: str, prompt: str | None
+    ) -> Rankings:
         """Return the rankings with one for a model; without, if too few made queries find their entity."""
         from retrieval.ranking.weighing import weigh_model
 
         try:
             fingerprint, tuned = weigh_model(
-                index, evidence, rankings, model, self._model_threads, self._progress
+                index, evidence, rankings, model, self._model_threads, self._progress, prompt
             )
         except InputError as error:
             self._progress.note(f"the model was not weighed: {error.message}")

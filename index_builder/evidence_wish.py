@@ -11,6 +11,7 @@ from typing import Any
 from index_builder.past_queries import QueryFile
 from retrieval.defaults import default_model_dir
 from retrieval.errors import InputError, MissingExtraError
+from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.vectors.embedder import (
     ENCODER,
@@ -215,13 +216,14 @@ def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple
     return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
 
 
-def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering) -> None:
+def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prompt: str | None) -> None:
     """Refuse a model that cannot write the titles of an index.
 
     Args:
         place: Checkpoint directory or hub id of the model.
         tokenizer: Of the index.
         rendering: Of its titles.
+        prompt: Name of the template the index is for; None: the model's default.
 
     Raises:
         InputError: it has another tokenizer, was taught other titles, or the directory holds no model.
@@ -237,7 +239,8 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering) -> N
             f"{place}: expected the tokenizer of the index, {tokenizer.source} ({tokenizer.fingerprint}), "
             f"got another one ({own.fingerprint})",
         )
-    taught = Rendering.of_checkpoint(folder)
+    config = CheckpointConfig.load(folder).with_prompt(prompt)
+    taught = config.rendering or config.prompt(None).rendering
     if taught is None:
         return
     expected, got = (

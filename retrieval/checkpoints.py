@@ -20,6 +20,7 @@ from retrieval.gguf_files import SUFFIX, converted
 SETTINGS_FILE = "genret.json"
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+_SMALL_FILES = (SETTINGS_FILE, "config.json", "chat_template.jinja")
 _WHEEL = "wheel:"
 
 
@@ -87,7 +88,17 @@ def settings_folder(folder: Path) -> Path:
     file = folder / SETTINGS_FILE
     if file.is_file() and json_object(file).keys() - {"format_version", "base"}:
         return folder
-    return local_folder(find_checkpoint(folder).weights)
+    return weights_folder(folder)
+
+
+def weights_folder(folder: Path) -> Path:
+    """Return the folder that describes a model's weights: that of the base for an adapter, else the same.
+
+    Raises:
+        ModelError: the base is not known, or not here.
+    """
+    is_adapter = (folder / ADAPTER_FILE).is_file()
+    return local_folder(find_checkpoint(folder).weights) if is_adapter else folder
 
 
 def local_folder(weights: str | Path) -> Path:
@@ -102,9 +113,7 @@ def local_folder(weights: str | Path) -> Path:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return Path(
-            snapshot_download(str(weights), allow_patterns=[*TOKENIZER_FILES, SETTINGS_FILE, "config.json"])
-        )
+        return Path(snapshot_download(str(weights), allow_patterns=[*TOKENIZER_FILES, *_SMALL_FILES]))
     except HFValidationError as error:
         raise ModelError(f"{str(weights)!r} is neither an existing path nor a valid hub id") from error
     except Exception as error:  # the hub client raises a dozen unrelated types

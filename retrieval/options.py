@@ -20,6 +20,10 @@ DTYPE: dict[str, Any] = {
     "default": "auto",
     "help": "Number type of the model.",
 }
+PROMPT: dict[str, Any] = {
+    "help": "Name of the prompt template; an unknown one lists those there are.",
+    "show_default": "the checkpoint's",
+}
 ENCODER: dict[str, Any] = {
     "help": "Directory or hub id of the encoder that made the index's vectors.",
     "show_default": "where it lay then",
@@ -63,3 +67,14 @@ def model_options(command: _F) -> _F:
 def encoder_option(command: _F) -> _F:
     """Add --encoder to a command that opens an index with vectors."""
     return click.option("--encoder", **ENCODER, show_envvar=True)(command)
+
+
+def prompt_option(more: str = "", envvar: str | None = None) -> Callable[[_F], _F]:
+    """Add --prompt to a command.
+
+    Args:
+        more: What the command does with it, a sentence behind that of all commands.
+        envvar: Variable of a command that names its own; None: by the command's name.
+    """
+    told = f"{PROMPT['help']} {more}".strip()
+    return click.option("--prompt", **{**PROMPT, "help": told}, show_envvar=True, envvar=envvar)

@@ -7,23 +7,32 @@ never forge a special token and the markup's KV can be shared by all queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.arguments import check_text, number
-from retrieval.checkpoints import SETTINGS_FILE, settings_folder
+from retrieval.arguments import check_text
+from retrieval.chat_template import ChatTemplate
+from retrieval.checkpoints import SETTINGS_FILE, settings_folder, weights_folder
 from retrieval.errors import InputError, ModelError
-from retrieval.request_checks import (
-    DEFAULT_TITLE_WEIGHT,
-    MAX_TITLE_WEIGHT,
-    MIN_TITLE_WEIGHT,
-)
+from retrieval.request_checks import DEFAULT_TITLE_WEIGHT
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.types import Mention
 
 CONFIG_VERSION = 1
+_LONGEST_SHOWN = 80  # characters of a wrong value in a message
+_KINDS = {
+    "object": "a JSON object",
+    "string": "text",
+    "null": "null",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+}
+
+# The contract of the file, field by field; docs/prompts.md shows it as a table.
+SCHEMA_FILE = Path(__file__).with_name("genret.schema.json")
 
 _TEMPLATE_FIELDS = (
     "prefix",
@@ -35,13 +44,27 @@ _TEMPLATE_FIELDS = (
     "special_tokens",
 )
 _DEFAULT_PROMPTS = ("default_prompt", "mention_prompt", "answer_prompt", "annotate_prompt")
-_MAY_BE_UNSET = ("answer_prompt", "annotate_prompt")
 
-_FEW_SHOT_EXAMPLES = (
+# Chosen by measurement, see docs/prompts.md. None of the answers is one of the sample's dev or test queries.
+QUERY_SHOTS = (
     ("which metal is liquid at room temperature", "Mercury (element)"),
     ("painter of the mona lisa", "Leonardo da Vinci"),
-    ("river that flows through cairo", "Nile"),
+    ("large river through the jungle of brazil", "Amazon River"),
+    ("here's looking at you kid, humphrey bogart", "Casablanca (film)"),
+    ("planet with the rings", "Saturn"),
+    ("tallest animal, long neck, eats acacia leaves", "Giraffe"),
 )
+# Most are called what the text calls them: examples that all are called otherwise teach a model to rename.
+MENTION_SHOTS = (
+    ("She flew from [Lisbon] to Rome with two suitcases and a violin", "Lisbon"),
+    ("The laws that [Newton] found hold for apples and for moons", "Isaac Newton"),
+    ("Between Venus and Mars, and far from [Saturn], lies the Earth", "Saturn"),
+    ("Bogart was never better than in [Casablanca], and the ending is perfect", "Casablanca (film)"),
+    ("They ate [paella] on the beach until midnight", "Paella"),
+    ("He drove his old [Volvo] through the snow", "Volvo"),
+)
+TITLE_START = "Entity:"  # what stands right before a title in all built-in templates for queries
+MENTION_FORMAT, MENTION_CONTEXT_CHARS = "{left}[{mention}]{right}", 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +82,7 @@ class PromptTemplate:
         lowercase: Whether the user's text is put in lower case, for models taught on such text only.
         special_tokens: Whether the prompt gets the special tokens that the tokenizer itself puts around a
             text (a beginning-of-sequence token, an encoder's end token), as pretrained models expect.
+        rendering: How titles stand behind this prompt; None: as the checkpoint says.
     """
 
     name: str
@@ -69,6 +93,7 @@ class PromptTemplate:
     context_chars: int = 0
     lowercase: bool = False
     special_tokens: bool = False
+    rendering: Rendering | None = None
 
     def __post_init__(self) -> None:
         for name in ("name", "prefix", "before_query", "suffix", "mention_format"):
@@ -119,16 +144,29 @@ class PromptTemplate:
         return " ".join("".join(pieces).split())
 
 
+def _shots(kind: str, shots: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"\n{kind}: {asked}\n{TITLE_START} {title}\n" for asked, title in shots)
+
+
+# Of decoders. An encoder-decoder begins a title from nothing: `CheckpointConfig.load` leaves them out.
+_BEHIND_START = Rendering(context=TITLE_START, prefix=" ")
+_ON_A_LINE = Rendering(context=TITLE_START, prefix=" ", end_token="\n")
+
 PLAIN = PromptTemplate(
-    name="plain", prefix="Query:", before_query=" ", suffix="\nEntity:", special_tokens=True
+    name="plain",
+    prefix="Query:",
+    before_query=" ",
+    suffix=f"\n{TITLE_START}",
+    special_tokens=True,
+    rendering=_BEHIND_START,
 )
 FEW_SHOT = PromptTemplate(
     name="few-shot",
-    prefix="Retrieve the entity for my query.\n"
-    + "".join(f"Query: <{q}>    Entity: <{t}>\n" for q, t in _FEW_SHOT_EXAMPLES)
-    + "Query: <",
-    suffix=">    Entity:",
+    prefix="Retrieve the entity for my query.\n" + _shots("Query", QUERY_SHOTS) + "\nQuery:",
+    before_query=" ",
+    suffix=f"\n{TITLE_START}",
     special_tokens=True,
+    rendering=_ON_A_LINE,
 )
 MENTION = PromptTemplate(
     name="mention",
@@ -136,8 +174,19 @@ MENTION = PromptTemplate(
     before_query=" ",
     suffix="\nThe marked words mean:",
     special_tokens=True,
-    mention_format="{left}[{mention}]{right}",
-    context_chars=200,
+    mention_format=MENTION_FORMAT,
+    context_chars=MENTION_CONTEXT_CHARS,
+    rendering=Rendering(context="The marked words mean:", prefix=" "),
+)
+FEW_SHOT_MENTION = PromptTemplate(
+    name="few-shot-mention",
+    prefix="Name the entity that the words in brackets mean.\n" + _shots("Text", MENTION_SHOTS) + "\nText:",
+    before_query=" ",
+    suffix=f"\n{TITLE_START}",
+    special_tokens=True,
+    mention_format=MENTION_FORMAT,
+    context_chars=MENTION_CONTEXT_CHARS,
+    rendering=_ON_A_LINE,
 )
 JSON_ANSWER = PromptTemplate(
     name="json",
@@ -153,7 +202,45 @@ ANNOTATE = PromptTemplate(
     suffix="\nText with links:\n",
     special_tokens=True,
 )
-BUILT_IN = {template.name: template for template in (PLAIN, FEW_SHOT, MENTION, JSON_ANSWER, ANNOTATE)}
+BUILT_IN = {
+    template.name: template
+    for template in (PLAIN, FEW_SHOT, MENTION, FEW_SHOT_MENTION, JSON_ANSWER, ANNOTATE)
+}
+_BUILT_IN_MARKUP = frozenset(replace(template, rendering=None) for template in BUILT_IN.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """A conversation that ends where a title begins: earlier turns show how, the last has the user's text."""
+
+    ask: str
+    shots: tuple[tuple[str, str], ...]
+    mention_format: str = "{mention}"
+    context_chars: int = 0
+
+    def template(self, name: str, chat: ChatTemplate) -> PromptTemplate:
+        """Return the conversation in the words of a checkpoint's chat template.
+
+        Raises:
+            InputError: the chat template cannot be rendered, or changes the user's text.
+        """
+        turns = [(f"{self.ask} {asked}", f"{TITLE_START} {title}") for asked, title in self.shots]
+        parts = chat.around_query(turns, f"{self.ask} ", TITLE_START)
+        return PromptTemplate(
+            name=name,
+            prefix=parts.before.removesuffix(" "),
+            before_query=" " if parts.before.endswith(" ") else "",
+            suffix=parts.after,
+            mention_format=self.mention_format,
+            context_chars=self.context_chars,
+            rendering=Rendering(context=TITLE_START, prefix=" ", end_token=parts.end),
+        )
+
+
+CHAT_PROMPTS = {
+    "chat": _Chat("Query:", QUERY_SHOTS),
+    "chat-mention": _Chat("Text:", MENTION_SHOTS, MENTION_FORMAT, MENTION_CONTEXT_CHARS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +277,7 @@ class CheckpointConfig:
         name_evidence: What else counts where a text is linked among the entities of one name.
         base: The model that an adapter belongs to, where it is not the one that its `adapter_config.json`
             names; see `retrieval.checkpoints`.
+        chat: The checkpoint's chat template, for the prompts `CHAT_PROMPTS`; None: it has none.
     """
 
     prompts: Mapping[str, PromptTemplate] = field(default_factory=lambda: dict(BUILT_IN))
@@ -201,17 +289,54 @@ class CheckpointConfig:
     title_weight: float = DEFAULT_TITLE_WEIGHT
     name_evidence: NameEvidence = field(default_factory=NameEvidence)
     base: str | None = None
+    chat: ChatTemplate | None = field(default=None, compare=False)
+
+    @property
+    def known_prompts(self) -> list[str]:
+        """Names of all templates, in alphabetical order."""
+        return sorted({*self.prompts, *(CHAT_PROMPTS if self.chat is not None else ())})
 
     def prompt(self, name: str | None) -> PromptTemplate:
         """Return the template called `name`, the default one for None.
 
         Raises:
-            InputError: no such template; the text lists those there are.
+            InputError: no such template, or it needs a chat template that the checkpoint does not have; the
+                text lists those there are.
         """
         key = self.default_prompt if name is None else name
-        if key not in self.prompts:
-            raise InputError("prompt", f"unknown template {key!r}; known: {sorted(self.prompts)}")
-        return self.prompts[key]
+        if key in self.prompts:
+            return self.prompts[key]
+        if key not in CHAT_PROMPTS:
+            raise InputError("prompt", f"unknown template {key!r}; known: {self.known_prompts}")
+        if self.chat is None:
+            raise InputError(
+                "prompt",
+                f"{key!r} needs a checkpoint with a chat template (chat_template.jinja, or chat_template in "
+                f"tokenizer_config.json), and this one has none; known: {self.known_prompts}",
+            )
+        return self.chat.kept(key, CHAT_PROMPTS[key].template)
+
+    @property
+    def is_default_built_in(self) -> bool:
+        """Whether the default template is a built-in one, not one that the checkpoint was taught with."""
+        if self.default_prompt not in self.prompts:
+            return True  # of the chat template
+        return replace(self.prompt(None), rendering=None) in _BUILT_IN_MARKUP
+
+    def with_prompt(self, name: str | None) -> CheckpointConfig:
+        """Return the config with another default template; as it is for None.
+
+        Raises:
+            InputError: as `prompt` does.
+        """
+        if name is None:
+            return self
+        self.prompt(name)
+        return replace(self, default_prompt=name)
+
+    def title_rendering(self) -> Rendering:
+        """Return how titles stand behind the default template: what an index for it is built with."""
+        return self.rendering or self.prompt(None).rendering or Rendering()
 
     def answer_template(self, name: str | None) -> PromptTemplate:
         """Return the template called `name`, the one for JSON answers for None.
@@ -233,21 +358,23 @@ class CheckpointConfig:
         """The template of a name; without one the built-in, or a taught checkpoint's own default."""
         if name is not None:
             return self.prompt(name)
-        default = self.prompt(None)
-        return built_in if default in BUILT_IN.values() else default
+        return built_in if self.is_default_built_in else self.prompt(None)
 
     def save(self, folder: Path) -> None:
-        """Write `genret.json` into a checkpoint directory."""
-        document = {
+        """Write `genret.json` into a checkpoint directory.
+
+        Templates are written in full, those made of the chat template too where they are used: a later
+        change of the built-in ones, or of the chat template, does not change what an index was built for.
+        """
+        defaults = {name: getattr(self, name) for name in _DEFAULT_PROMPTS}
+        names = {*self.prompts, *(name for name in defaults.values() if name is not None)}
+        document: dict[str, Any] = {
             "format_version": CONFIG_VERSION,
             "default_prompt": self.default_prompt,
             "mention_prompt": self.mention_prompt,
             "answer_prompt": self.answer_prompt,
             "rendering": self.rendering.to_json() if self.rendering else None,
-            "prompts": {
-                name: {field_name: getattr(template, field_name) for field_name in _TEMPLATE_FIELDS}
-                for name, template in sorted(self.prompts.items())
-            },
+            "prompts": {name: _template_json(self.prompt(name)) for name in sorted(names)},
         }
         # Releases that do not know one of these refuse the file.
         if self.annotate_prompt is not None:
@@ -266,71 +393,131 @@ class CheckpointConfig:
         """Read `genret.json`; built-in templates when the checkpoint has none.
 
         Raises:
-            ModelError: the file is there and malformed.
+            ModelError: the file is there and malformed; the text names file, field, what was expected and
+                what is there.
         """
-        file = settings_folder(folder) / SETTINGS_FILE
+        settings = settings_folder(folder)
+        built_in, file = cls.built_in(weights_folder(settings)), settings / SETTINGS_FILE
         if not file.is_file():
-            return cls()
+            return built_in
         try:
-            return cls._parse(json.loads(file.read_text(encoding="utf-8")))
+            document = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+            check_document(document)
+            return built_in._with_document(document)
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{file}: malformed: {error}") from error
 
     @classmethod
-    def _parse(cls, document: object) -> CheckpointConfig:
-        fields = _object("the document", document)
-        version = fields.pop("format_version", None)
-        if version != CONFIG_VERSION:
-            raise ValueError(f"format_version: expected {CONFIG_VERSION}, got {version!r}")
+    def built_in(cls, folder: Path) -> CheckpointConfig:
+        """Return the config of a checkpoint that says nothing itself.
+
+        Raises:
+            ModelError: its `config.json` is malformed.
+        """
         prompts = dict(BUILT_IN)
-        for name, value in _object("prompts", fields.pop("prompts", {})).items():
-            prompts[name] = _template(name, value)
-        rendering = fields.pop("rendering", None)
-        defaults = {name: fields.pop(name, getattr(cls(), name)) for name in _DEFAULT_PROMPTS}
-        fields.pop("vector_weight", None)  # of earlier checkpoints: what vectors count, each index now says
-        title_weight = _factor("title_weight", fields.pop("title_weight", DEFAULT_TITLE_WEIGHT))
-        evidence = _name_evidence(fields.pop("name_evidence", {}))
-        base = fields.pop("base", None)
-        if base is not None:
-            check_text("base", base)
-        if fields:
-            raise ValueError(f"unknown keys {sorted(fields)}")
-        for name, value in defaults.items():
-            if value not in list(prompts) and not (name in _MAY_BE_UNSET and value is None):
-                raise ValueError(f"{name}: unknown template {value!r}; known: {sorted(prompts)}")
-        return cls(
-            prompts=prompts,
+        if _is_encoder_decoder(folder):
+            prompts = {name: replace(template, rendering=None) for name, template in prompts.items()}
+        return cls(prompts=prompts, chat=ChatTemplate.of(folder))
+
+    def _with_document(self, document: dict[str, Any]) -> CheckpointConfig:
+        """Return the config with what a document says that follows the schema.
+
+        Raises:
+            ValueError: a default is no template, or a text is none that can be used.
+        """
+        own = {name: _template(name, value) for name, value in document.get("prompts", {}).items()}
+        rendering = document.get("rendering")
+        taken = (*_DEFAULT_PROMPTS, "title_weight", "base")
+        plain = {name: document[name] for name in taken if name in document}
+        config = replace(
+            self,
+            prompts={**self.prompts, **own},
             rendering=Rendering.from_json(rendering) if rendering is not None else None,
-            title_weight=title_weight,
-            name_evidence=evidence,
-            base=base,
-            **defaults,
+            name_evidence=NameEvidence(**document.get("name_evidence", {})),
+            **plain,
         )
+        for field_name in _DEFAULT_PROMPTS:
+            name = getattr(config, field_name)
+            if name is not None and name not in config.known_prompts:
+                try:
+                    config.prompt(name)
+                except InputError as error:
+                    raise ValueError(f"{field_name}: {error.message}") from None
+        return config
 
 
-def _template(name: str, value: object) -> PromptTemplate:
-    fields = _object(f"prompts.{name}", value)
-    unknown = sorted(set(fields) - set(_TEMPLATE_FIELDS))
-    if unknown:
-        raise ValueError(f"prompts.{name}: unknown keys {unknown}; known: {sorted(_TEMPLATE_FIELDS)}")
+def _is_encoder_decoder(folder: Path) -> bool:
+    """Whether the model of a directory is one, as its `config.json` says; False without one.
+
+    Raises:
+        ModelError: the file is malformed.
+    """
+    file = folder / "config.json"
     try:
-        return PromptTemplate(name=name, **fields)
+        document = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if not isinstance(document, dict):
+            raise ValueError(f"expected a JSON object, got {type(document).__name__}")
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: malformed: {error}") from error
+    return bool(document.get("is_encoder_decoder", False))
+
+
+def check_document(document: object) -> None:
+    """Check what `genret.json` holds against the schema.
+
+    Raises:
+        ValueError: it names the field, what is expected there and what it holds.
+    """
+    from jsonschema import Draft202012Validator  # takes a tenth of a second to import
+
+    validator = Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+    error = next(iter(validator.iter_errors(document)), None)
+    if error is not None:
+        raise ValueError(_said(error))
+
+
+def _said(error: Any) -> str:
+    """Return a violation of the schema, of jsonschema, as "field: expected ..., got ..."."""
+    where, got = list(error.absolute_path), json.dumps(error.instance, ensure_ascii=False)
+    match error.validator:
+        case "required":
+            (name,) = (name for name in error.validator_value if name not in error.instance)
+            where, expected, got = [*where, name], f"{error.schema['properties'][name]['const']}", "nothing"
+        case "additionalProperties":
+            known = sorted(error.schema["properties"])
+            unknown = sorted(set(error.instance) - set(known))
+            expected, got = f"fields among {known}", f"unknown {unknown}"
+        case "type":
+            kinds = error.validator_value
+            kinds = kinds if isinstance(kinds, list) else [kinds]
+            expected = " or ".join(_KINDS[kind] for kind in kinds)
+        case "minimum" | "maximum":
+            low, high = error.schema["minimum"], error.schema.get("maximum")
+            expected = f"at least {low}" if high is None else f"a number in [{low:g}, {high:g}]"
+        case "pattern":
+            expected = "text with {mention} in it"
+        case _:
+            expected = json.dumps(error.validator_value)
+    name = ".".join(map(str, where)) or "the document"
+    shown = got if len(got) <= _LONGEST_SHOWN else got[:_LONGEST_SHOWN] + "…"
+    return f"{name}: expected {expected}, got {shown}"
+
+
+def _refuse_constant(constant: str) -> float:
+    raise ValueError(f"expected JSON, got {constant}, which is no number of JSON")
+
+
+def _template_json(template: PromptTemplate) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(template, name) for name in _TEMPLATE_FIELDS}
+    if template.rendering is not None:  # releases that do not know it refuse the file
+        fields["rendering"] = template.rendering.to_json()
+    return fields
+
+
+def _template(name: str, value: dict[str, Any]) -> PromptTemplate:
+    rendering = value.get("rendering")
+    own = None if rendering is None else Rendering.from_json(rendering)
+    try:
+        return PromptTemplate(**{**value, "name": name, "rendering": own})
     except InputError as error:
         raise ValueError(f"prompts.{name}.{error}") from None
-
-
-def _name_evidence(value: object) -> NameEvidence:
-    fields = _object("name_evidence", value)
-    if unknown := sorted(set(fields) - set(asdict(NameEvidence()))):
-        raise ValueError(f"name_evidence: unknown keys {unknown}; known: {sorted(asdict(NameEvidence()))}")
-    return NameEvidence(**{name: _factor(f"name_evidence.{name}", one) for name, one in fields.items()})
-
-
-def _factor(name: str, value: object) -> float:
-    return number(name, value, MIN_TITLE_WEIGHT, MAX_TITLE_WEIGHT)
-
-
-def _object(name: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name}: expected a JSON object, got {type(value).__name__}")
-    return dict(value)

@@ -23,7 +23,7 @@ from retrieval.arguments import named
 from retrieval.batch_answerer import BatchAnswerer, Job, Reply
 from retrieval.batch_runner import BatchRunner
 from retrieval.checkpoint_fingerprint import folder_fingerprint
-from retrieval.compatibility import check_rendering, check_templates
+from retrieval.compatibility import check_default_prompt, check_prompt, check_templates
 from retrieval.defaults import default_model_dir
 from retrieval.errors import InputError
 from retrieval.explaining import Explainer
@@ -37,7 +37,7 @@ from retrieval.model_opening import load_draft, load_model
 from retrieval.prefix_store import PrefixStore
 from retrieval.prepared import answer_prepared
 from retrieval.prompt_encoder import PromptEncoder
-from retrieval.prompts import CheckpointConfig
+from retrieval.prompts import CheckpointConfig, PromptTemplate
 from retrieval.questions import Questions
 from retrieval.ranking.ranker import Ranker
 from retrieval.score_types import ScoreRequest
@@ -102,11 +102,12 @@ class Retriever(Questions):
         self.tokenizer = tokenizer
         self.config = config or CheckpointConfig()
         index.check_tokenizer(tokenizer, model.vocab_size)
-        check_rendering(index, tokenizer, self.config)
+        check_default_prompt(index, tokenizer, self.config)
         check_templates(tokenizer, self.config, model.vocab_size)
         limits = Limits.of(model)
         self.trie = TitleTrie(index.trie_arrays(), model.vocab_size, model.device)
         self.filters = FilterStore(index, model.device, filter_cache_bytes)
+        self._fitting: set[PromptTemplate] = set()  # templates that were found to fit the index
         self._prompts = PromptEncoder(tokenizer, model.vocab_size, limits.prompt_tokens(self.trie.max_depth))
         self.prefixes = PrefixStore(model) if prefixes is None else prefixes
         self._shares_prefixes = prefixes is not None
@@ -133,6 +134,7 @@ class Retriever(Questions):
         device: str = "auto",
         dtype: str = "auto",
         num_threads: int | None = None,
+        prompt: str | None = None,
         verify_digests: bool = True,
         trust_remote_code: bool = False,
         filter_cache_bytes: int = DEFAULT_FILTER_CACHE_BYTES,
@@ -151,6 +153,7 @@ class Retriever(Questions):
             device: "auto", "cpu", "cuda", "cuda:1", ...
             dtype: "auto", "float32", "bfloat16", "float16" or "float64".
             num_threads: Torch threads of this process; None: leave them as they are.
+            prompt: Template of requests that name none; None: the checkpoint's default.
             verify_digests: Check every file's digest, not only sizes and structure.
             trust_remote_code: Run model code that a hub checkpoint brings along.
             filter_cache_bytes: Bound on the memory of filters kept for further requests; one that is larger
@@ -171,9 +174,9 @@ class Retriever(Questions):
             place = default_model_dir() if model is None else model
             tokenizer = TextTokenizer.load(place)
             # Of a hub id, `source` is the folder it was fetched into.
-            config = CheckpointConfig.load(Path(tokenizer.source))
+            config = CheckpointConfig.load(Path(tokenizer.source)).with_prompt(prompt)
             opened.check_tokenizer(tokenizer, None)  # before the weights, which take longer
-            check_rendering(opened, tokenizer, config)
+            check_default_prompt(opened, tokenizer, config)
             loaded = load_model(place, device, dtype, num_threads, trust_remote_code)
             draft = None
             if draft_model is not None:
@@ -325,7 +328,8 @@ class Retriever(Questions):
             yield partial(self.retrieve, "warm-up", k=1, method=method, seed=0, num_samples=1)
         if self.ranker.can_propose:
             yield partial(self.retrieve, "warm-up", k=1, method="shortlist", shortlist_size=1)
-        yield partial(self.link, Mention("warm-up"))
+        if self._fits(self.config.mention_prompt):  # otherwise requests to link are refused
+            yield partial(self.link, Mention("warm-up"))
         yield partial(self.answer, "warm-up", _WARM_UP_SCHEMA, max_tokens=64)
 
     def named_index(self) -> NamedIndex:
@@ -385,9 +389,28 @@ class Retriever(Questions):
         if request.filter is not None:
             self.filters.check(request.restriction)
         self.check_method(request)
-        template = self.config.prompt(request.prompt)
+        template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
         return Job(self._completed(request), prompt, self._prompts.num_shared(template), cancel)
+
+    def prompt_template(self, name: str | None) -> PromptTemplate:
+        """Return the template of a name, the default one for None.
+
+        Raises:
+            InputError: there is none, or titles of the index do not go on behind it.
+        """
+        template = self.config.prompt(name)
+        if template not in self._fitting:
+            check_prompt(self.index, self.tokenizer, self.config, template)
+            self._fitting.add(template)
+        return template
+
+    def _fits(self, name: str) -> bool:
+        try:
+            self.prompt_template(name)
+        except InputError:
+            return False
+        return True
 
     def _completed(self, request: RetrieveRequest) -> RetrieveRequest:
         """Return a request with the checkpoint's weight of titles where it has none of its own."""
@@ -397,7 +420,7 @@ class Retriever(Questions):
 
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
         """Return a request that can be answered with its prompt and the rows of its titles."""
-        template = self.config.prompt(request.prompt)
+        template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
         rows = self._titles.rows(request.titles)
         return ScoreJob(request, prompt, rows, self._prompts.num_shared(template), cancel)

@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from retrieval.arguments import check_text
-from retrieval.checkpoints import SETTINGS_FILE, find_checkpoint, json_object, local_folder, settings_folder
+from retrieval.checkpoints import find_checkpoint, json_object, local_folder
 from retrieval.errors import InputError, ModelError
 
 # End-of-sequence names tried, in order, when a bare tokenizer.json says nothing about its special tokens.
@@ -35,7 +35,8 @@ class Rendering:
         context: Last plain text of the prompt; titles are tokenised after it and it is stripped again.
         prefix: Text put in front of every title, e.g. " " or " <".
         suffix: Text put behind every title, e.g. ">".
-        end_token: The token that closes a row, e.g. "</s>". None: the tokenizer's end-of-sequence token.
+        end_token: The token that closes a row: one of the vocabulary, e.g. "</s>", or text that is one token,
+            e.g. a line break. None: the tokenizer's end-of-sequence token.
     """
 
     context: str = ""
@@ -63,29 +64,6 @@ class Rendering:
             if not (key == "end_token" and text is None):
                 check_text(f"rendering.{key}", text)
         return cls(**value)
-
-    @classmethod
-    def of_checkpoint(cls, folder: Path) -> Rendering | None:
-        """Return the rendering a checkpoint directory was trained with; None when it does not say.
-
-        A pretrained decoder-only checkpoint without `genret.json` gets the rendering that goes with the
-        built-in templates: a blank and the title behind "Entity:".
-
-        Raises:
-            ModelError: its `genret.json` or `config.json` is malformed.
-        """
-        folder = settings_folder(folder)
-        file = folder / SETTINGS_FILE
-        if not file.is_file():
-            model = folder / "config.json"
-            if not model.is_file() or json_object(model).get("is_encoder_decoder", False):
-                return None
-            return cls(context="Entity:", prefix=" ")
-        value = json_object(file).get("rendering")
-        try:
-            return None if value is None else cls.from_json(value)
-        except ValueError as error:
-            raise ModelError(f"{file}: malformed: {error}") from error
 
 
 class TextTokenizer:
@@ -145,6 +123,7 @@ class TextTokenizer:
         tokenizer.source = str(found.adapter)
         return tokenizer
 
+    @classmethod
     @classmethod
     def _of_folder(cls, folder: Path) -> TextTokenizer:
         file = folder / "tokenizer.json"
@@ -238,6 +217,11 @@ class TextTokenizer:
         """Return one token as the vocabulary has it, special ones too; empty when it lacks it."""
         return self._markup.id_to_token(token_id) or ""
 
+    def text_token_id(self, text: str) -> int | None:
+        """Return the token that is a text, whatever the vocabulary calls it; None where there is none."""
+        ids = self.encode_text(text, after="a")
+        return ids[0] if len(ids) == 1 and ids[0] != self.unknown_id else None
+
     def end_token_id(self, rendering: Rendering) -> int:
         """Return the id of the token that closes every row under `rendering`.
 
@@ -251,8 +235,33 @@ class TextTokenizer:
             )
         token_id = self.token_id(token)
         if token_id is None:
-            raise InputError("end_token", f"{token!r} is not in the vocabulary of {self.source}")
+            token_id = self.text_token_id(token)
+        if token_id is None:
+            raise InputError(
+                "end_token",
+                f"{token!r} is not in the vocabulary of {self.source}, nor text that is one token of it",
+            )
         return token_id
+
+    def doubt_of_end(self, rendering: Rendering) -> str | None:
+        """Return why the token that closes rows looks wrong; None where it ends a line, a turn or a text.
+
+        Raises:
+            InputError: as `end_token_id` does.
+        """
+        end = self.end_token_id(rendering)
+        text = str(self._markup.decode([end], skip_special_tokens=False))
+        if self.token_name(end) in self._special_tokens or "\n" in text:
+            return None
+        right = [f"{token!r} ends a text" for token in [self.end_token or self._guess_end_token()] if token]
+        line_end = self.text_token_id("\n")
+        if line_end is not None:
+            right.append(f"{self.token_name(line_end)!r} ends a line")
+        return (
+            f"the end token {self.token_name(end)!r} is the text {text!r} in the vocabulary of "
+            f"{self.source}, neither a special token nor a line break; "
+            f"there {' and '.join(right) or 'is no such token'}"
+        )
 
     def encode_titles(self, titles: Sequence[str], rendering: Rendering) -> list[list[int] | None]:
         """Tokenise titles in the context of the prompt's end, end token included.

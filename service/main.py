@@ -42,6 +42,9 @@ COMMANDS = {
     "inspect": LazyCommand("retrieval.index.cli", "inspect_command", "Say what is in an index."),
     "verify": LazyCommand("retrieval.index.cli", "verify_command", "Check every byte of an index."),
     "train": LazyCommand("retrieval.training.cli", "train_command", "Train or fine-tune a model."),
+    "init-model": LazyCommand(
+        "service.commands.init_model", "init_model_command", "Write genret.json for a checkpoint."
+    ),
     "doctor": LazyCommand(
         "retrieval.doctor.cli", "doctor_command", "Check that a model is decoded exactly, layer by layer."
     ),

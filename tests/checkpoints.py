@@ -137,7 +137,7 @@ def make_index(
         tokenizer = checkpoint
     else:
         tokenizer = TextTokenizer.load(checkpoint)
-        options.setdefault("rendering", Rendering.of_checkpoint(checkpoint) or Rendering())
+        options.setdefault("rendering", CheckpointConfig.load(checkpoint).title_rendering())
     build_index(source, tokenizer, BuildOptions(out=folder / "index", **options))
     return folder / "index"
 

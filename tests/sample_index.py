@@ -12,7 +12,8 @@ from index_builder.evidence_wish import EvidenceWish
 from index_builder.past_queries import QueryFile
 from retrieval.defaults import default_model_dir, sample_catalogue, sample_queries
 from retrieval.errors import ModelError
-from retrieval.text import Rendering, TextTokenizer
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
 
 
 def build_sample_index(out: Path, with_queries: bool = False) -> Path:
@@ -26,7 +27,7 @@ def build_sample_index(out: Path, with_queries: bool = False) -> Path:
         model = default_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
-    rendering = Rendering.of_checkpoint(model)
+    rendering = CheckpointConfig.load(model).title_rendering()
     assert rendering is not None
     queries = (QueryFile(sample_queries(), "train"),) if with_queries else ()
     options = BuildOptions(out=out, rendering=rendering, evidence=EvidenceWish(queries=queries))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
-from retrieval.options import SHOWN, model_options
+from retrieval.options import SHOWN, model_options, prompt_option
 
 if TYPE_CHECKING:
     from retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
@@ -30,6 +31,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     **SHOWN,
 )
 @model_options
+@prompt_option()
 @click.option(
     "--set",
     "sets",
@@ -137,6 +139,7 @@ def evaluate_command(
     device: str,
     dtype: str,
     threads: int,
+    prompt: str | None,
     sets: tuple[str, ...],
     methods: tuple[str, ...],
     k: int,
@@ -183,11 +186,10 @@ def evaluate_command(
             resume=resume,
         )
         plan.check()
-        command = _command(
-            index_path, model, sets, plan, {"device": device, "dtype": dtype, "threads": threads}
-        )
+        loading = {"device": device, "dtype": dtype, "threads": threads, "prompt": prompt}
+        command = _command(index_path, model, sets, plan, loading)
         with sigterm_as_interrupt():
-            evaluated = _run(plan, index_path, model, device, dtype, threads, command)
+            evaluated = _run(plan, index_path, model, device, dtype, threads, prompt, command)
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted: the runs that were done are in {out}; --resume goes on", err=True)
         sys.exit(INTERRUPTED)
@@ -209,13 +211,16 @@ def _run(
     device: str,
     dtype: str,
     threads: int,
+    prompt: str | None,
     command: str,
 ) -> Evaluated:
     from retrieval.evaluation.environment import about_machine
     from retrieval.evaluation.evaluation import evaluate
     from retrieval.retriever import Retriever
 
-    with Retriever.open(index_path, model, device=device, dtype=dtype, num_threads=threads) as retriever:
+    with Retriever.open(
+        index_path, model, device=device, dtype=dtype, num_threads=threads, prompt=prompt
+    ) as retriever:
         about = [("device", str(retriever.model.device)), *about_machine(threads)]
         return evaluate(plan, retriever, about, command)
 
@@ -244,7 +249,7 @@ def _command(
     model: str | None,
     sets: tuple[str, ...],
     plan: EvaluationPlan,
-    hardware: dict[str, str | int],
+    loading: Mapping[str, object],
 ) -> str:
     """Return the command that repeats an evaluation, with what it was given and what is not the default."""
     words = ["genret", "evaluate", "--index", index_path]
@@ -262,7 +267,7 @@ def _command(
         "baseline": plan.compared_with,
         "resamples": plan.num_resamples,
         "batch-size": plan.batch_size,
-        **hardware,
+        **loading,
         "limit": plan.limit,
         "redirects": plan.redirects,
         "out": plan.out,

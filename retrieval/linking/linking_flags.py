@@ -10,6 +10,7 @@ import click
 from retrieval.linking.finding.options import CASES, FindOptions
 from retrieval.linking.flag_groups import Values, flag, flag_group
 from retrieval.linking.options import CANDIDATE_SETS, MENTION_SOURCES, LinkOptions
+from retrieval.options import PROMPT
 from retrieval.request_checks import DECODERS, METHODS
 
 
@@ -149,7 +150,7 @@ linking_flags = flag_group(
         flag("--seed", type=int, default=0, help="disc: the same seed gives the same answers."),
         flag(
             "--prompt",
-            help="Template that puts a mention to the model.",
+            help=PROMPT["help"],
             show_default="the checkpoint's for mentions",
         ),
         flag(

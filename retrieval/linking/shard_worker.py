@@ -131,6 +131,7 @@ class ShardWorker:
             device=worker.device,
             dtype=worker.dtype,
             num_threads=worker.num_threads,
+            prompt=job.options.prompt,
             verify_digests=worker.verify_digests,
             encoder=worker.encoder,
         )
@@ -141,6 +142,8 @@ class ShardWorker:
                     f"the index {worker.index} was {job.index_digest} when the run began, is now "
                     f"{retriever.index.digest}; finished shards are kept, and go with the old index only"
                 )
+            if job.options.mentions != "generated":  # else every mention would fail of a prompt, too
+                retriever.prompt_template(job.options.prompt or retriever.config.mention_prompt)
             if job.options.filter is not None:
                 retriever.check_filter(job.options.filter)  # else every mention would fail of it
             cache_dir = Path(worker.cache_dir) if worker.cache_dir else None

@@ -50,6 +50,7 @@ def weigh_model(
     model: str | Path,
     num_threads: int,
     progress: EvidenceProgress,
+    prompt: str | None = None,
 ) -> tuple[str, Tuned]:
     """Fit a ranking for a model to queries made from the catalogue, as `genret tune --model` does by itself.
 
@@ -60,6 +61,7 @@ def weigh_model(
         model: Checkpoint directory or hub id.
         num_threads: Torch threads on a CPU.
         progress: Told about every step.
+        prompt: Template the model is asked with; None: its default one.
 
     Returns:
         The model's fingerprint, and what was fitted.
@@ -75,8 +77,9 @@ def weigh_model(
     fingerprint = folder_fingerprint(folder)
     before, _ = rankings.of(fingerprint)
     alone, _ = rankings.of(NO_MODEL)
+    config = CheckpointConfig.load(folder).with_prompt(prompt)
     loaded = load_model(model, "auto", "auto", num_threads, trust_remote_code=False)
     ranker = Ranker(evidence, before, alone)
-    retriever = Retriever(index, loaded, tokenizer, CheckpointConfig.load(folder), ranker=ranker)
+    retriever = Retriever(index, loaded, tokenizer, config, ranker=ranker)
     made = made_set(index, evidence, NUM_QUERIES[0], _SEED)
     return fingerprint, tune([made], evidence, decoder_of(retriever), before, progress, seed=_SEED)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from decoding.markup.spelling import spelled_text, spelled_title
-from retrieval.prompts import BUILT_IN, CheckpointConfig
+from retrieval.prompts import CheckpointConfig
 from retrieval.training.mentions import LabelledMention
 
 # What the template for texts says behind the text, where a checkpoint was taught with one of its own.
@@ -108,7 +108,7 @@ def linked_texts(mentions: Sequence[LabelledMention]) -> list[LinkedText]:
 def with_annotations(config: CheckpointConfig) -> CheckpointConfig:
     """Return a config with a template for texts with links beside those the checkpoint was taught with."""
     default = config.prompt(None)
-    if config.annotate_prompt is not None or default in BUILT_IN.values():
+    if config.annotate_prompt is not None or config.is_default_built_in:
         return config
     template = replace(default, name=_NAME, suffix=_WITH_LINKS + default.suffix, lowercase=False)
     return replace(config, prompts={**config.prompts, _NAME: template}, annotate_prompt=_NAME)

@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from random import Random
 
-from retrieval.prompts import BUILT_IN, CheckpointConfig
+from retrieval.prompts import CheckpointConfig
 
 # What the template for answers says behind the query, where a checkpoint was taught with one of its own.
 _AS_JSON = " as json"
@@ -25,7 +25,7 @@ _PLAIN_KEYS = 0.6
 def with_answers(config: CheckpointConfig) -> CheckpointConfig:
     """Return a config with a template for JSON answers beside those that the checkpoint was taught with."""
     default = config.prompt(None)
-    if config.answer_prompt is not None or default in BUILT_IN.values():
+    if config.answer_prompt is not None or config.is_default_built_in:
         return config
     template = replace(default, name=_NAME, suffix=_AS_JSON + default.suffix)
     return replace(config, prompts={**config.prompts, _NAME: template}, answer_prompt=_NAME)

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from retrieval.errors import GenretError, InputError, MissingExtraError
 from retrieval.interruption import INTERRUPTED
+from retrieval.options import prompt_option
 from retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -88,6 +89,7 @@ class _Number(click.FloatRange):
     help="Checkpoint to fine-tune: a folder, GGUF file or hub id, decoder-only or encoder-decoder.",
     show_default="none: --preset",
 )
+@prompt_option("Queries are put to the model by it, in training as afterwards.")
 @_option(
     "--lora",
     metavar="RANK",
@@ -244,6 +246,7 @@ def train_command(
     max_bad_rows: int,
     out: Path,
     model: str | None,
+    prompt: str | None,
     preset: str | None,
     encoder: bool,
     lora: int | None,
@@ -313,6 +316,7 @@ def train_command(
             vocab_size=vocab_size,
             max_prompt_tokens=max_prompt_tokens,
             max_bad_rows=max_bad_rows,
+            prompt=prompt,
             save_dtype=save_dtype,
             answers=answers,
             annotations=annotations,

@@ -75,6 +75,7 @@ class RunPlan:
         vocab_size: Overrides the preset's vocabulary size.
         max_prompt_tokens: Longer training prompts are cut.
         max_bad_rows: So many bad rows of the catalogue are left out, more are an error.
+        prompt: Template for queries, of the model to fine-tune; None: its default one.
         save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
         answers: Share of the examples whose target is a JSON document with the title in it.
         annotations: Share of the examples with labelled mentions whose target is the text with links in it.
@@ -98,6 +99,7 @@ class RunPlan:
     vocab_size: int | None = None
     max_prompt_tokens: int = 96
     max_bad_rows: int = 0
+    prompt: str | None = None
     save_dtype: str = "float16"
     answers: float = 0.0
     annotations: float = 0.0
@@ -130,6 +132,8 @@ class RunPlan:
                 raise InputError(name, f"must be in [0, 1], got {getattr(self, name)}")
         if self.annotations and self.mentions is None:
             raise InputError("annotations", "needs labelled mentions; name a file of them with --mentions")
+        if self.prompt is not None and self.model is None:
+            raise InputError("prompt", "needs a model to fine-tune, whose templates there are")
         if self.max_bad_rows < 0:
             raise InputError("max_bad_rows", f"must be >= 0, got {self.max_bad_rows}")
         if self.max_prompt_tokens < 8:
@@ -299,12 +303,8 @@ def _fine_tuned(plan: RunPlan, named: str) -> _Checkpoint:
     for name in TOKENIZER_FILES:
         if (folder / name).is_file() and (folder / name).resolve() != (plan.out / name).resolve():
             shutil.copyfile(folder / name, plan.out / name)
-    config = replace(CheckpointConfig.load(Path(taught.source)), base=None)
-    if config.rendering is None:
-        # What goes with the built-in templates and what `Rendering.of_checkpoint` says of a pretrained
-        # decoder-only checkpoint; an encoder-decoder begins to write from nothing.
-        start = Rendering(context="Entity:", prefix=" ")
-        config = replace(config, rendering=Rendering() if model.config.is_encoder_decoder else start)
+    config = replace(CheckpointConfig.load(Path(taught.source)).with_prompt(plan.prompt), base=None)
+    config = replace(config, rendering=config.title_rendering())
     tokenizer = TextTokenizer.load(plan.out / "tokenizer.json")
     tokenizer.end_token = taught.end_token
     tokenizer.end_token_id(config.rendering or Rendering())

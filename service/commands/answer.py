@@ -13,7 +13,7 @@ from decoding.grammar.options import ExtraProperties, Formats, PropertyOrder, Wh
 from retrieval.answers.checks import ANSWER_METHODS
 from retrieval.answers.types import DEFAULT_MAX_TOKENS, AnswerRequest
 from retrieval.errors import InputError
-from retrieval.options import SHOWN
+from retrieval.options import SHOWN, prompt_option
 from service.commands.connection import Connection, call_error, connection_options
 from service.commands.query_input import batches
 from service.commands.usage import usage_error
@@ -117,9 +117,7 @@ _ABOUT_SCHEMA = "schema_json: "
     help="greedy, sample: write what must come without asking the model.",
     **SHOWN,
 )
-@click.option(
-    "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
-)
+@prompt_option()
 @click.option(
     "--index",
     default="",

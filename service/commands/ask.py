@@ -66,7 +66,13 @@ def ask_command(
             from retrieval.retriever import Retriever
 
             with Retriever.open(
-                index, model, device=device, dtype=dtype, num_threads=threads, encoder=encoder
+                index,
+                model,
+                device=device,
+                dtype=dtype,
+                num_threads=threads,
+                prompt=question.options["prompt"],
+                encoder=encoder,
             ) as retriever:
                 _hint(index, retriever, question)
                 _show(retriever, name, question, printer, DEFAULT_BATCH_SIZE)

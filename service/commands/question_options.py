@@ -11,7 +11,7 @@ import click
 
 from retrieval.errors import InputError, SourceError
 from retrieval.filters.id_file import read_ids
-from retrieval.options import SHOWN, adaptive_option
+from retrieval.options import SHOWN, adaptive_option, prompt_option
 from retrieval.request_checks import DEFAULT_NUM_SAMPLES, METHODS
 from retrieval.scoring_options import scoring_options
 from retrieval.types import RetrieveRequest
@@ -132,9 +132,7 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
         show_default="the checkpoint's",
         show_envvar=True,
     ),
-    click.option(
-        "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
-    ),
+    prompt_option(),
     click.option(
         "--filter",
         help="Only entities for which this is true: kind = 'film' and year >= 1990",

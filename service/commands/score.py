@@ -7,7 +7,7 @@ import sys
 import click
 
 from retrieval.errors import InputError
-from retrieval.options import SHOWN
+from retrieval.options import SHOWN, prompt_option
 from retrieval.score_types import ScoreRequest
 from service.commands.connection import Connection, call_error, connection_options
 from service.commands.titles_file import read_titles
@@ -38,9 +38,7 @@ from service.commands.usage import usage_error
     show_default="the server's first",
     show_envvar=True,
 )
-@click.option(
-    "--prompt", help="Name of the prompt template.", show_default="the checkpoint's", show_envvar=True
-)
+@prompt_option()
 @click.option(
     "--json",
     "as_json_lines",

@@ -13,7 +13,7 @@ import click
 
 from index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
 from retrieval.errors import IndexDirectoryError, InputError
-from retrieval.options import encoder_option, model_options
+from retrieval.options import encoder_option, model_options, prompt_option
 
 if TYPE_CHECKING:
     from index_builder.progress import BuildProgress
@@ -72,6 +72,7 @@ class _Opened:
     help="Fit the ranking of evidence alone; it also chooses what evidence proposes beside a model.",
 )
 @model_options
+@prompt_option()
 @encoder_option
 @click.option(
     "--made",
@@ -138,6 +139,7 @@ def tune_command(
     device: str,
     dtype: str,
     threads: int,
+    prompt: str | None,
     encoder: str | None,
     made: int | None,
     labelled_share: float,
@@ -167,7 +169,7 @@ def tune_command(
         index=index,
         model=model,
         has_model=not no_model,
-        hardware={"device": device, "dtype": dtype, "num_threads": threads},
+        hardware={"device": device, "dtype": dtype, "num_threads": threads, "prompt": prompt},
         encoder=encoder,
         queries=queries,
         max_unknown=max_bad_rows,

@@ -38,6 +38,7 @@ class ModelSpec:
         device: "auto", "cpu", "cuda", "cuda:1", ...
         dtype: "auto", "float32", "bfloat16", "float16" or "float64".
         num_threads: Torch threads on a CPU.
+        prompt: Template of requests that name none; None: the checkpoint's default.
         draft: Checkpoint that proposes tokens of JSON answers; None for no drafts.
         trust_remote_code: Run model code that a hub checkpoint brings along.
     """
@@ -47,6 +48,7 @@ class ModelSpec:
     device: str = "auto"
     dtype: Annotated[str, OneOf(DTYPES)] = "auto"
     num_threads: Annotated[int, Bounds(1, 4096, "threads")] = 1
+    prompt: str | None = None
     draft: str | None = None
     trust_remote_code: bool = False
 

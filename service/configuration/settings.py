@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+from retrieval.options import PROMPT
 from service.configuration.bounds import fields_of
 from service.configuration.config import IndexSpec, SchemaSpec, ServerConfig
 from service.configuration.kinds import Checkpoint, Kind, Switch, kind_of
@@ -156,6 +157,7 @@ SETTINGS: tuple[Setting, ...] = (
     _of_model("device", "--device", "auto, cpu, cuda, cuda:1, ..."),
     _of_model("dtype", "--dtype", "Number type of the model."),
     _of_model("threads", "--threads", "Torch threads on a CPU.", at="num_threads"),
+    _of_model("prompt", "--prompt", PROMPT["help"], unset=PROMPT["show_default"]),
     _of_model(
         "draft",
         "--draft-model",

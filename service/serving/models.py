@@ -151,6 +151,7 @@ class ServedModel:
             device=model.device,
             dtype=model.dtype,
             num_threads=model.num_threads,
+            prompt=model.prompt,
             trust_remote_code=model.trust_remote_code,
             filter_cache_bytes=self._filter_cache_bytes,
             grammar_cache_bytes=self._grammar_cache_bytes,

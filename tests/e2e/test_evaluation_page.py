@@ -18,8 +18,9 @@ from retrieval.evaluation.datasets.spec import SET_FORMATS
 from retrieval.evaluation.linking_metrics import MICRO_METRICS
 from retrieval.evaluation.methods.spec import METHOD_FORMS
 from retrieval.evaluation.metrics import DEFAULT_METRICS, PRIMARY_METRICS, check_metrics
+from retrieval.prompts import CheckpointConfig
 from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE
-from retrieval.text import Rendering, TextTokenizer
+from retrieval.text import TextTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "data").symlink_to(ROOT / "data")
     checkpoint = ROOT / "data" / "default-model"
-    rendering = Rendering.of_checkpoint(checkpoint)
+    rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
     options = BuildOptions(out=folder / "sample.index", rendering=rendering)
     build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)

@@ -153,7 +153,7 @@ def test_requests_of_all_kinds_share_a_batch_and_agree_with_themselves_alone(tin
         pb.RetrieveRequest(query="x", method=pb.RETRIEVAL_METHOD_DISC, seed=6, min_mass=1, num_samples=4),
         pb.RetrieveRequest(query="x", exact=True, beam_size=2),
         pb.RetrieveRequest(query="metal", length_penalty=1.0),
-        pb.RetrieveRequest(query="metal", prompt_template="few-shot", aggregation=pb.AGGREGATION_MAX),
+        pb.RetrieveRequest(query="metal", prompt_template="long", aggregation=pb.AGGREGATION_MAX),
     ]
 
     async def scenario() -> None:

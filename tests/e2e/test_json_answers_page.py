@@ -92,10 +92,11 @@ def test_the_grammar_by_hand_prints_what_the_page_says() -> None:
 def test_the_first_answer_is_written(tmp_path: Path) -> None:
     from index_builder.build import build_index
     from index_builder.config import BuildOptions
-    from retrieval.text import Rendering, TextTokenizer
+    from retrieval.prompts import CheckpointConfig
+    from retrieval.text import TextTokenizer
 
     checkpoint = ROOT / "data" / "default-model"
-    rendering = Rendering.of_checkpoint(checkpoint)
+    rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
     options = BuildOptions(out=tmp_path / "sample.index", rendering=rendering)
     build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)

@@ -13,9 +13,10 @@ from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from index_builder.evidence_wish import VectorWish
 from retrieval.entity_scorer import MAX_SCORED_FORMS
+from retrieval.prompts import CheckpointConfig
 from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from retrieval.score_types import MAX_SCORED_TITLES
-from retrieval.text import Rendering, TextTokenizer
+from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS
 from retrieval.vectors.making import TARGET_RECALL, VectorOptions
@@ -44,7 +45,7 @@ def test_the_page_has_the_figures_of_the_code(text: str) -> None:
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(ROOT / "data")
     checkpoint = ROOT / "data" / "default-model"
-    rendering = Rendering.of_checkpoint(checkpoint)
+    rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
     wish = VectorWish(VectorMethod("encoder", str(checkpoint)), VectorOptions())
     options = BuildOptions(out=tmp_path / "sample.index", rendering=rendering, vectors=wish)

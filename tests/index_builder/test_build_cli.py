@@ -58,7 +58,7 @@ def test_the_checkpoint_says_how_titles_are_rendered(tmp_path: Path, checkpoint:
 
 
 def test_a_malformed_checkpoint_configuration_is_one_line(tmp_path: Path, checkpoint: Path) -> None:
-    (checkpoint / "genret.json").write_text('{"rendering": {"prefix": 3}}')
+    (checkpoint / "genret.json").write_text('{"format_version": 1, "rendering": {"prefix": 3}}')
     result = run(write_titles(tmp_path / "t.txt", ["abc"]), "--tokenizer", checkpoint)
     assert result.exit_code == 1
     assert "genret.json: malformed: rendering.prefix:" in result.stderr

@@ -12,7 +12,8 @@ from index_builder.config import BuildOptions
 from retrieval import Retriever
 from retrieval.defaults import default_model_dir, sample_catalogue
 from retrieval.errors import ModelError
-from retrieval.text import Rendering, TextTokenizer
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
 
 VAN_GOGH = "who painted sunflowers and cut off part of his ear"
 LEAST = 0.2
@@ -24,7 +25,7 @@ def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
         model = default_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
-    rendering = Rendering.of_checkpoint(model)
+    rendering = CheckpointConfig.load(model).title_rendering()
     assert rendering is not None
     index: Path = tmp_path_factory.mktemp("sample") / "sample.index"
     build_index(sample_catalogue(), TextTokenizer.load(model), BuildOptions(out=index, rendering=rendering))

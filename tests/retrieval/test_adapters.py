@@ -141,15 +141,15 @@ def test_settings_and_tokenizer_are_the_adapter_s_or_else_the_base_s(base: Path,
     tokenizer = TextTokenizer.load(adapter)
     assert tokenizer.source == str(adapter)
     assert tokenizer.fingerprint == TextTokenizer.load(base).fingerprint
-    assert Rendering.of_checkpoint(adapter) == Rendering(context="Entity:", prefix=" ")
+    assert CheckpointConfig.load(adapter).title_rendering() == Rendering(context="Entity:", prefix=" ")
     CheckpointConfig(default_prompt="few-shot", rendering=Rendering(prefix="<")).save(base)
     assert CheckpointConfig.load(adapter).default_prompt == "few-shot"
-    assert Rendering.of_checkpoint(adapter) == Rendering(prefix="<")
+    assert CheckpointConfig.load(adapter).title_rendering() == Rendering(prefix="<")
     (adapter / "genret.json").write_text('{"format_version": 1, "base": "../base"}')
     assert CheckpointConfig.load(adapter).default_prompt == "few-shot"
     CheckpointConfig(default_prompt="mention", rendering=Rendering(prefix="[")).save(adapter)
     assert CheckpointConfig.load(adapter).default_prompt == "mention"
-    assert Rendering.of_checkpoint(adapter) == Rendering(prefix="[")
+    assert CheckpointConfig.load(adapter).title_rendering() == Rendering(prefix="[")
     assert CheckpointConfig.load(base).default_prompt == "few-shot"
 
 

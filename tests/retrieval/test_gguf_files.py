@@ -62,7 +62,9 @@ def test_the_tokenizer_is_the_one_written(tmp_path: Path) -> None:
     tokenizer, text = TextTokenizer.load(file), "Query: the river in Ōkubo 12</s>"
     assert tokenizer.end_token == "</s>"
     assert tokenizer.encode_markup(text) == tiny_tokenizer().encode(text).ids
-    assert Rendering.of_checkpoint(Path(tokenizer.source)) == Rendering(context="Entity:", prefix=" ")
+    assert CheckpointConfig.load(Path(tokenizer.source)).title_rendering() == Rendering(
+        context="Entity:", prefix=" "
+    )
 
 
 def test_it_is_converted_once_and_again_when_it_changes(
@@ -136,7 +138,7 @@ def test_genret_json_beside_the_file_belongs_to_the_checkpoint(
     for place in (file, file.parent):
         source = Path(TextTokenizer.load(place).source)
         assert CheckpointConfig.load(source).default_prompt == "few-shot"
-        assert Rendering.of_checkpoint(source) == Rendering(prefix="<")
+        assert CheckpointConfig.load(source).title_rendering() == Rendering(prefix="<")
         assert model_fingerprint(str(place)) != plain
     (file.parent / "genret.json").unlink()
     assert CheckpointConfig.load(Path(TextTokenizer.load(file).source)).default_prompt == "plain"

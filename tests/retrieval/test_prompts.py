@@ -12,20 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from retrieval.defaults import sample_catalogue, sample_queries
 from retrieval.errors import InputError, ModelError
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import (
     ANNOTATE,
     BUILT_IN,
+    CHAT_PROMPTS,
     FEW_SHOT,
     JSON_ANSWER,
     MENTION,
+    MENTION_SHOTS,
     PLAIN,
+    QUERY_SHOTS,
     CheckpointConfig,
     NameEvidence,
     PromptTemplate,
 )
 from retrieval.text import Rendering, TextTokenizer
+from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.types import Mention
 from tests.checkpoints import END, QUERY, TITLE, checkpoint_config, train_tokenizer
 
@@ -129,7 +134,8 @@ def test_malformed_template(fields: dict[str, Any], message: str) -> None:
 def test_unknown_template_lists_the_known_ones() -> None:
     with pytest.raises(
         InputError,
-        match=r"unknown template 'x'; known: \['annotate', 'few-shot', 'json', 'mention', 'plain'\]",
+        match=r"unknown template 'x'; known: \['annotate', 'few-shot', 'few-shot-mention', "
+        r"'json', 'mention', 'plain'\]",
     ):
         CheckpointConfig().prompt("x")
     assert CheckpointConfig().prompt(None) is PLAIN
@@ -171,7 +177,7 @@ def test_weight_of_vectors_that_older_versions_kept_is_left_out(tmp_path: Path, 
 def test_built_in_templates_stay_beside_the_checkpoints_own(tmp_path: Path) -> None:
     checkpoint_config().save(tmp_path)
     loaded = CheckpointConfig.load(tmp_path)
-    assert set(loaded.prompts) == {"plain", "mention", "few-shot", "json", "annotate"}
+    assert set(loaded.prompts) == {"plain", "mention", "few-shot", "few-shot-mention", "json", "annotate"}
     assert loaded.prompt("plain").prefix == QUERY
     assert loaded.rendering == Rendering(prefix=" ", end_token=END)
 
@@ -185,36 +191,68 @@ def test_checkpoint_without_a_config_gets_the_built_in_one(tmp_path: Path) -> No
     ("document", "message"),
     [
         ("{", "Expecting property name"),
-        ("[]", "the document: expected a JSON object, got list"),
-        ("{}", "format_version: expected 1, got None"),
+        ("[]", r"the document: expected a JSON object, got \[\]"),
+        ("{}", "format_version: expected 1, got nothing"),
         ('{"format_version": 2}', "format_version: expected 1, got 2"),
-        ('{"format_version": 1, "title_weight": 0}', r"title_weight: must be in \[1e-06, 1e\+06\], got 0"),
-        ('{"format_version": 1, "title_weight": NaN}', "title_weight: must be in .*, got nan"),
+        (
+            '{"format_version": 1, "title_weight": 0}',
+            r"title_weight: expected a number in \[1e-06, 1e\+06\], got 0",
+        ),
+        ('{"format_version": 1, "title_weight": NaN}', "expected JSON, got NaN, which is no number"),
         (
             '{"format_version": 1, "name_evidence": {"context": -1}}',
-            r"name_evidence\.context: must be in \[1e-06, 1e\+06\], got -1",
+            r"name_evidence\.context: expected a number in \[1e-06, 1e\+06\], got -1",
         ),
         (
             '{"format_version": 1, "name_evidence": {"model": 1}}',
-            r"name_evidence: unknown keys \['model'\]; known: \['context', 'mention', 'spelling'\]",
+            r"name_evidence: expected fields among \['context', 'mention', 'spelling'\], "
+            r"got unknown \['model'\]",
         ),
-        ('{"format_version": 1, "name_evidence": 1}', "name_evidence: expected a JSON object, got int"),
-        ('{"format_version": 1, "prompt": {}}', r"unknown keys \['prompt'\]"),
-        ('{"format_version": 1, "prompts": []}', "prompts: expected a JSON object, got list"),
-        ('{"format_version": 1, "prompts": {"a": "x"}}', r"prompts\.a: expected a JSON object, got str"),
+        ('{"format_version": 1, "name_evidence": 1}', "name_evidence: expected a JSON object, got 1"),
+        (
+            '{"format_version": 1, "prompt": {}}',
+            r"the document: expected fields among \[.*\], got unknown \['prompt'\]",
+        ),
+        ('{"format_version": 1, "prompts": []}', r"prompts: expected a JSON object, got \[\]"),
+        ('{"format_version": 1, "prompts": {"a": "x"}}', r'prompts\.a: expected a JSON object, got "x"'),
         (
             '{"format_version": 1, "prompts": {"a": {"pre": ""}}}',
-            r"prompts\.a: unknown keys \['pre'\]; known: ",
+            r"prompts\.a: expected fields among \['before_query', .*\], got unknown \['pre'\]",
         ),
         (
             '{"format_version": 1, "prompts": {"a": {"prefix": 1}}}',
-            r"prompts\.a\.prefix: must be text, got int",
+            r"prompts\.a\.prefix: expected text, got 1",
         ),
         ('{"format_version": 1, "default_prompt": "a"}', "default_prompt: unknown template 'a'; known: "),
         ('{"format_version": 1, "answer_prompt": "a"}', "answer_prompt: unknown template 'a'; known: "),
-        ('{"format_version": 1, "mention_prompt": []}', r"mention_prompt: unknown template \[\]; known: "),
-        ('{"format_version": 1, "rendering": {"x": 1}}', r"rendering: unknown keys \['x'\]"),
-        ('{"format_version": 1, "rendering": "x"}', "rendering: expected an object, got str"),
+        ('{"format_version": 1, "mention_prompt": []}', r"mention_prompt: expected text, got \[\]"),
+        (
+            '{"format_version": 1, "rendering": {"x": 1}}',
+            r"rendering: expected fields among \['context', 'end_token', 'prefix', 'suffix'\], "
+            r"got unknown \['x'\]",
+        ),
+        ('{"format_version": 1, "rendering": "x"}', r'rendering: expected a JSON object or null, got "x"'),
+        (
+            '{"format_version": 1, "prompts": {"a": {"mention_format": "{left}"}}}',
+            r'prompts\.a\.mention_format: expected text with \{mention\} in it, got "\{left\}"',
+        ),
+        (
+            '{"format_version": 1, "prompts": {"a": {"context_chars": -1}}}',
+            r"prompts\.a\.context_chars: expected at least 0, got -1",
+        ),
+        (
+            '{"format_version": 1, "prompts": {"a": {"rendering": {"end_token": 3}}}}',
+            r"prompts\.a\.rendering\.end_token: expected text or null, got 3",
+        ),
+        (
+            '{"format_version": 1, "prompts": {"a": {"prefix": "\\ud800"}}}',
+            r"prompts\.a\.prefix: not valid Unicode",
+        ),
+        ('{"format_version": 1, "title_weight": true}', "title_weight: expected a number, got true"),
+        (
+            '{"format_version": 1, "default_prompt": "chat"}',
+            "default_prompt: 'chat' needs a checkpoint with a",
+        ),
         ("[" * 100_000, "genret"),
     ],
 )
@@ -229,6 +267,33 @@ def test_config_that_is_no_utf8(tmp_path: Path) -> None:
     (tmp_path / "genret.json").write_bytes(b'{"format_version": 1, "default_prompt": "\xff"}')
     with pytest.raises(ModelError, match=r"genret\.json: malformed: 'utf-8' codec"):
         CheckpointConfig.load(tmp_path)
+
+
+def test_titles_stand_as_the_checkpoint_says_else_as_its_default_prompt_does(tmp_path: Path) -> None:
+    assert CheckpointConfig.load(tmp_path).title_rendering() == Rendering(context="Entity:", prefix=" ")
+    few_shot = CheckpointConfig.load(tmp_path).with_prompt("few-shot")
+    assert few_shot.title_rendering() == Rendering(context="Entity:", prefix=" ", end_token="\n")
+    assert few_shot.prompt(None) is FEW_SHOT
+    (tmp_path / "config.json").write_text('{"is_encoder_decoder": true}')
+    assert CheckpointConfig.load(tmp_path).with_prompt("few-shot").title_rendering() == Rendering()
+    own = Rendering(prefix=" ", end_token="</s>")
+    CheckpointConfig(rendering=own).save(tmp_path)
+    assert CheckpointConfig.load(tmp_path).with_prompt("few-shot").title_rendering() == own
+    with pytest.raises(InputError, match="prompt: unknown template 'x'"):
+        CheckpointConfig.load(tmp_path).with_prompt("x")
+    (tmp_path / "genret.json").unlink()
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"config\.json: malformed: expected a JSON object, got list"):
+        CheckpointConfig.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["few-shot", "few-shot-mention", *CHAT_PROMPTS])
+def test_no_example_of_a_built_in_prompt_is_an_answer_of_the_samples_held_out_queries(name: str) -> None:
+    shots = MENTION_SHOTS if "mention" in name else QUERY_SHOTS
+    entities = {e.entity_id: e for e in read_catalogue(sample_catalogue())}
+    queries = read_queries(sample_queries(), list(entities.values()))
+    asked = {entities[q.entity_id].title for q in queries if q.split != "train"}
+    assert {title for _, title in shots}.isdisjoint(asked)
 
 
 def test_file_says_only_what_the_class_holds(tmp_path: Path) -> None:
@@ -250,7 +315,9 @@ def test_file_says_only_what_the_class_holds(tmp_path: Path) -> None:
         "context_chars",
         "lowercase",
         "special_tokens",
+        "rendering",
     }
+    assert "rendering" not in document["prompts"]["json"], "older releases know no such field"
 
 
 TEMPLATES = st.builds(

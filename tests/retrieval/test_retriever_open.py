@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from retrieval.errors import (
 )
 from retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
 from retrieval.text import Rendering, TextTokenizer
+from retrieval.types import Mention
 from tests.checkpoints import (
     END,
     checkpoint_config,
@@ -162,13 +164,53 @@ def test_end_token_by_name_and_by_default_are_the_same(checkpoint: Path, tmp_pat
     Retriever.open(index, checkpoint).close()
 
 
-def test_checkpoint_that_was_taught_nothing_takes_any_rendering(tmp_path: Path) -> None:
+def test_a_prompt_that_does_not_fit_the_index_is_refused_with_both_sides_named(tmp_path: Path) -> None:
+    """Titles in angle brackets behind a prompt that shows them bare, and a prompt that shows them so."""
+    checkpoint = make_checkpoint(tmp_path / "model", max_positions=512)
+    rendering = Rendering(context="Entity:", prefix=" <", suffix=">")
+    angled = PromptTemplate("angled", prefix="Query: <", suffix=">    Entity:", rendering=rendering)
+    CheckpointConfig(prompts={**BUILT_IN, "angled": angled}).save(checkpoint)
+    index = make_index(tmp_path, TextTokenizer.load(checkpoint), rendering=rendering)
+    error = refusal(index, checkpoint)
+    assert isinstance(error, IndexMismatchError)
+    assert "titles stand behind a prompt as 'Entity: <TITLE>' and '</s>'" in str(error)
+    assert f"but the prompt 'plain' of {checkpoint} expects 'Entity: TITLE'" in str(error)
+    assert "as with --prompt angled, or rebuild the index" in str(error)
+    assert f"build-index … --tokenizer {checkpoint}" in str(error)
+    with Retriever.open(index, checkpoint, prompt="angled") as retriever:
+        found = retriever.retrieve("x", k=3)[0].candidates
+        assert found
+        assert found == retriever.retrieve("x", k=3, prompt="angled")[0].candidates
+        retriever.warm_up()
+        with pytest.raises(InputError, match=r"prompt: .*the prompt 'plain' of .* expects 'Entity: TITLE'"):
+            retriever.retrieve("x", k=1, prompt="plain")
+        with pytest.raises(InputError, match=r"prompt: .*the prompt 'mention' of "):
+            retriever.link(Mention("x"), k=1)
+        with pytest.raises(InputError, match=r"prompt: .*the prompt 'plain' of "):
+            retriever.score("x", "Nile", prompt="plain")
+
+
+def test_the_end_token_that_a_prompt_shows_must_be_the_indexes(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "model", max_positions=512)
     (checkpoint / "genret.json").unlink()
-    tokenizer = TextTokenizer.load(checkpoint)
-    index = make_index(tmp_path, tokenizer, rendering=Rendering(prefix=" <", suffix=">"))
-    with Retriever.open(index, checkpoint) as retriever:
-        assert retriever.retrieve("x", k=1, prompt="few-shot")[0].candidates
+    behind = Rendering(context="Entity:", prefix=" ")
+    by_end = make_index(tmp_path / "text", TextTokenizer.load(checkpoint), rendering=behind)
+    Retriever.open(by_end, checkpoint).close()
+    with pytest.raises(IndexMismatchError, match=r"as 'Entity: TITLE' and '</s>', but .* 'few-shot' of .*"):
+        Retriever.open(by_end, checkpoint, prompt="few-shot")
+    on_lines = replace(behind, end_token="\n")
+    by_line = make_index(tmp_path / "line", TextTokenizer.load(checkpoint), rendering=on_lines)
+    with Retriever.open(by_line, checkpoint, prompt="few-shot") as retriever:
+        assert retriever.index.end_token_id == retriever.tokenizer.token_id("Ċ")
+        assert retriever.retrieve("x", k=1)[0].candidates
+        assert retriever.retrieve("x", k=1, prompt="plain")[0].candidates, "it says nothing of ends"
+
+
+def test_an_unknown_default_prompt_lists_the_known_ones(index: Path, checkpoint: Path) -> None:
+    with pytest.raises(InputError, match=r"prompt: unknown template 'x'; known: \['annotate', 'few-shot'"):
+        Retriever.open(index, checkpoint, prompt="x")
+    with pytest.raises(InputError, match=r"prompt: 'chat' needs a checkpoint with a chat template .*; known"):
+        Retriever.open(index, checkpoint, prompt="chat")
 
 
 def test_malformed_config(index: Path, copy: Path) -> None:

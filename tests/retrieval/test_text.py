@@ -262,26 +262,30 @@ def test_malformed_rendering(value: object, message: str) -> None:
         Rendering.from_json(value)
 
 
-@pytest.mark.parametrize(("encoder_decoder", "context"), [(False, "Entity:"), (True, None)])
-def test_a_pretrained_model_writes_titles_as_the_built_in_templates_ask(
-    tmp_path: Path, encoder_decoder: bool, context: str | None
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"is_encoder_decoder": encoder_decoder}))
-    expected = None if context is None else Rendering(context=context, prefix=" ")
-    assert Rendering.of_checkpoint(tmp_path) == expected
+def test_an_end_token_may_be_given_as_text() -> None:
+    assert TOKENIZER.end_token_id(Rendering(end_token="\n")) == TOKENIZER.token_id("Ċ")
+    assert TOKENIZER.text_token_id("\n") == TOKENIZER.token_id("Ċ")
+    assert TOKENIZER.text_token_id("\n\nx") is None
+    with pytest.raises(InputError, match="nor text that is one token of it"):
+        TOKENIZER.end_token_id(Rendering(end_token="\n\nx"))
 
 
-def test_rendering_of_a_checkpoint(tmp_path: Path) -> None:
-    assert Rendering.of_checkpoint(tmp_path) is None
-    file = tmp_path / "genret.json"
-    file.write_text("{}")
-    assert Rendering.of_checkpoint(tmp_path) is None
-    file.write_text(json.dumps({"rendering": {"prefix": " "}}))
-    assert Rendering.of_checkpoint(tmp_path) == Rendering(prefix=" ")
-    for broken in ("[]", "{", '{"rendering": 3}', '{"rendering": {"prefix": 3}}'):
-        file.write_text(broken)
-        with pytest.raises(ModelError, match=r"genret\.json: malformed"):
-            Rendering.of_checkpoint(tmp_path)
+@pytest.mark.parametrize("end", [None, END, "Ċ", "\n"])
+def test_ends_of_texts_and_of_lines_are_beyond_doubt(end: str | None) -> None:
+    assert TOKENIZER.doubt_of_end(Rendering(end_token=end)) is None
+
+
+def test_a_letter_as_end_token_is_doubted_and_the_right_ones_are_named() -> None:
+    """Ċ is a line break in byte-level vocabularies; elsewhere it is a letter of Maltese."""
+    vocabulary = {piece: i for i, piece in enumerate(["<unk>", "</s>", "a", "b", "\n", "Ċ"])}
+    plain = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    plain.add_special_tokens(["</s>"])
+    tokenizer = TextTokenizer(plain, "</s>", "letters")
+    doubt = tokenizer.doubt_of_end(Rendering(end_token="Ċ"))
+    assert doubt is not None
+    assert "the end token 'Ċ' is the text 'Ċ' in the vocabulary of letters" in doubt
+    assert "there '</s>' ends a text and '\\n' ends a line" in doubt
+    assert tokenizer.doubt_of_end(Rendering(end_token="\n")) is None
 
 
 def test_catalogue_is_tokenised_the_same_alone_and_together() -> None:

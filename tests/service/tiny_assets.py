@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from index_builder.evidence_wish import VectorWish
+from retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
 
 CATALOGUE = """title\tentity_id\taliases\tkind
@@ -33,6 +34,7 @@ Marie Curie\tQ12\tMadame Curie\tperson
 """
 NUM_ENTITIES = 12
 MAX_POSITIONS = 256
+LONG = PromptTemplate("long", prefix="Retrieve the entity for my query.\nQuery: ", suffix="\nEntity:")
 
 
 def make_checkpoint(folder: Path) -> Path:
@@ -57,6 +59,7 @@ def make_checkpoint(folder: Path) -> Path:
         bos_token_id=None,
     )
     LlamaForCausalLM(config).eval().save_pretrained(folder)
+    CheckpointConfig(prompts={**BUILT_IN, LONG.name: LONG}).save(folder)
     return folder
 
 
@@ -65,5 +68,7 @@ def make_index(folder: Path, checkpoint: Path, vectors: VectorWish | None = None
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "titles.tsv"
     source.write_text(CATALOGUE, encoding="utf-8")
-    build_index(source, TextTokenizer.load(checkpoint), BuildOptions(out=folder / "tiny", vectors=vectors))
+    rendering = CheckpointConfig.load(checkpoint).title_rendering()
+    options = BuildOptions(out=folder / "tiny", rendering=rendering, vectors=vectors)
+    build_index(source, TextTokenizer.load(checkpoint), options)
     return folder / "tiny"

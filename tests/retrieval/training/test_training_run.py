@@ -104,10 +104,28 @@ def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["fine_tuned_from"] == str(data / "base")
     # What the index builder takes for such a checkpoint before it was tuned.
-    expected = Rendering.of_checkpoint(data / "base") or Rendering()
+    expected = CheckpointConfig.load(data / "base").title_rendering()
     assert CheckpointConfig.load(data / "tuned").rendering == expected
     assert expected.context == ("Entity:" if preset == "tiny" else "")
     assert result.stderr.count("dev (first 1)") == 2
+
+
+def test_a_model_is_fine_tuned_on_the_prompt_that_is_named(data: Path) -> None:
+    first = train(data, "base", "--preset", "tiny", "--max-steps", "1", "--vocab-size", "300")
+    assert first.exit_code == 0, first.output
+    (data / "base" / "genret.json").unlink()
+    tune = ("--model", str(data / "base"), "--max-steps", "1", "--max-prompt-tokens", "2000")
+    refused = train(data, "tuned", *tune, "--prompt", "x")
+    assert refused.exit_code == 2
+    assert "prompt: unknown template 'x'; known: ['annotate', 'few-shot', " in refused.stderr
+    result = train(data, "tuned", *tune, "--prompt", "few-shot")
+    assert result.exit_code == 0, result.output
+    config = CheckpointConfig.load(data / "tuned")
+    assert config.default_prompt == "few-shot"
+    assert config.rendering == Rendering(context="Entity:", prefix=" ", end_token="\n")
+    from_scratch = train(data, "other", "--preset", "tiny", "--prompt", "few-shot")
+    assert from_scratch.exit_code == 2
+    assert "prompt: needs a model to fine-tune" in from_scratch.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,22 @@ def link(index: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.Monk
         return CliRunner().invoke(link_command, [*arguments, *models], **options)
 
     return run
+
+
+def test_a_prompt_that_does_not_fit_is_told_before_any_document_is_linked(
+    link: Link, tmp_path: Path, checkpoint: Path
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(checkpoint, bare)
+    (bare / "genret.json").unlink()
+    unknown = link("d.jsonl", "--out", "out.jsonl", "--prompt", "x")
+    assert unknown.exit_code != 0
+    assert "unknown template 'x'; known: [" in unknown.stderr
+    by_text = make_index(tmp_path / "text", bare)
+    refused = link("d.jsonl", "--out", "out.jsonl", "--prompt", "few-shot-mention", index=by_text, model=bare)
+    assert refused.exit_code != 0
+    assert "but the prompt 'few-shot-mention' of" in refused.stderr
+    assert link("d.jsonl", "--out", "out.jsonl", index=by_text, model=bare).exit_code == 0
 
 
 def rows(out: str) -> list[dict[str, Any]]:

@@ -26,7 +26,8 @@ from retrieval.linking.options import MENTION_SOURCES, LinkJob, LinkOptions, Wor
 from retrieval.linking.output.layout import is_ours
 from retrieval.linking.rows import CANDIDATE, NIL_REASONS, SCHEMA
 from retrieval.linking.shard_worker import part_metadata
-from retrieval.text import Rendering, TextTokenizer
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import TextTokenizer
 from service.main import cli
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -107,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except ModelError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("reader")
-    rendering = Rendering.of_checkpoint(checkpoint)
+    rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
     options = BuildOptions(out=folder / "sample.index", rendering=rendering)
     build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)

@@ -1,0 +1,132 @@
+"""The chat template of a checkpoint, rendered around a place for the user's text.
+
+It is rendered once, by transformers in its sandbox, with a placeholder where the text goes. What stands
+around the placeholder is markup like any other: the text itself never passes through the template.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrieval.errors import InputError
+
+if TYPE_CHECKING:
+    from retrieval.prompts import PromptTemplate
+
+_PLACE = "GENRETUSERTEXT"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatParts:
+    """What a chat template makes of a conversation.
+
+    Attributes:
+        before: Markup before the user's text.
+        after: Markup behind it, up to where the title begins.
+        end: Text of the token that ends the assistant's turn; None: the turn ends with the text.
+    """
+
+    before: str
+    after: str
+    end: str | None
+
+
+class ChatTemplate:
+    """A checkpoint's chat template. Nothing is loaded before a prompt asks for it.
+
+    Args:
+        folder: Checkpoint directory that has one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tokenizer: Any = None
+        self._kept: dict[str, PromptTemplate] = {}
+
+    @classmethod
+    def of(cls, folder: Path) -> ChatTemplate | None:
+        """Return the chat template of a directory; None where it has none."""
+        return cls(folder) if _has_chat_template(folder) else None
+
+    def kept(self, name: str, make: Callable[[str, ChatTemplate], PromptTemplate]) -> PromptTemplate:
+        """Return the template of a name, made when it is first asked for."""
+        if name not in self._kept:
+            self._kept[name] = make(name, self)
+        return self._kept[name]
+
+    def around_query(self, turns: Sequence[tuple[str, str]], ask: str, start: str) -> ChatParts:
+        """Render a conversation whose last user turn ends with the user's text.
+
+        Args:
+            turns: Earlier turns, each of the user and of the assistant.
+            ask: What stands before the text in the last turn of the user.
+            start: What the assistant's last turn has begun with; a title goes on from there.
+
+        Raises:
+            InputError: the template cannot be rendered, or does not show user and assistant as they are.
+        """
+        said = [
+            {"role": role, "content": text}
+            for turn in turns
+            for role, text in zip(("user", "assistant"), turn, strict=True)
+        ]
+        asked = [*said, {"role": "user", "content": ask + _PLACE}]
+        before, after = self._parted([*asked, {"role": "assistant", "content": start}], goes_on=True)
+        if not after.endswith(start):
+            raise self._error(f"the assistant's turn must go on behind {start!r}, got {after[-40:]!r}")
+        ended = [{"role": "user", "content": ask}, {"role": "assistant", "content": start + _PLACE}]
+        _, behind = self._parted(ended, goes_on=False)
+        return ChatParts(before, after, self._first_token(behind))
+
+    def _parted(self, messages: list[dict[str, str]], goes_on: bool) -> tuple[str, str]:
+        """Render messages, one of which holds the placeholder, and return what stands around it."""
+        import jinja2
+
+        try:
+            rendered = self._loaded().apply_chat_template(
+                messages, tokenize=False, continue_final_message=goes_on
+            )
+        except (jinja2.TemplateError, LookupError, TypeError, ValueError) as error:
+            raise self._error(f"cannot be rendered: {error}") from error
+        parts = rendered.split(_PLACE)
+        if len(parts) != 2:
+            raise self._error(f"expected to show the user's text once, got it {len(parts) - 1} times")
+        return parts[0], parts[1]
+
+    def _first_token(self, markup: str) -> str | None:
+        """Return the first token of markup as the vocabulary has it; None of an empty one."""
+        ids = self._loaded().encode(markup, add_special_tokens=False)
+        return None if not ids else str(self._loaded().convert_ids_to_tokens(ids[0]))
+
+    def _loaded(self) -> Any:
+        if self._tokenizer is None:
+            from transformers import PreTrainedTokenizerFast  # transformers takes seconds to import
+
+            try:
+                self._tokenizer = PreTrainedTokenizerFast.from_pretrained(
+                    str(self._folder), local_files_only=True
+                )
+            except (OSError, ValueError, TypeError, LookupError) as error:
+                raise self._error(f"its tokenizer cannot be loaded: {error}") from error
+        return self._tokenizer
+
+    def _error(self, message: str) -> InputError:
+        return InputError("prompt", f"the chat template of {self._folder}: {message}")
+
+
+def _has_chat_template(folder: Path) -> bool:
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    file = folder / _TOKENIZER_CONFIG
+    if not file.is_file():
+        return False
+    try:
+        declared = json.loads(file.read_bytes())
+    except ValueError:
+        return False  # whoever loads the tokenizer says so better
+    return isinstance(declared, dict) and bool(declared.get("chat_template"))

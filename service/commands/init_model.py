@@ -1,0 +1,141 @@
+"""`genret init-model`: a `genret.json` for a checkpoint that has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from retrieval.checkpoints import SETTINGS_FILE
+from retrieval.compatibility import PROBE_TITLES
+from retrieval.errors import InputError
+from retrieval.options import SHOWN, prompt_option
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+from service.commands.usage import usage_error
+
+
+@click.command("init-model")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@prompt_option("Made the default one for queries.")
+@click.option(
+    "--mention-prompt",
+    help="The same for mentions.",
+    show_default="what goes with the prompt for queries",
+    show_envvar=True,
+)
+@click.option(
+    "--end-token",
+    help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
+    show_default="what ends the assistant's turn, the line or the text in the prompt",
+    show_envvar=True,
+)
+@click.option("--force", is_flag=True, help="Replace the genret.json that is there.", **SHOWN)
+def init_model_command(
+    folder: Path, prompt: str | None, mention_prompt: str | None, end_token: str | None, force: bool
+) -> None:
+    """Write genret.json for the checkpoint in DIR: which prompts it is asked with, and how titles end.
+
+    A checkpoint with a chat template gets the prompts chat and chat-mention; another decoder few-shot and
+    few-shot-mention; an encoder-decoder, which has to be trained, plain and mention. What was chosen is
+    printed, with why, and the command that builds an index for it. See docs/prompts.md.
+    """
+    file = folder / SETTINGS_FILE
+    if file.exists() and not force:
+        raise click.ClickException(f"{file} is there already; replace it with --force")
+    for name in ("tokenizer.json", "config.json"):
+        if not (folder / name).is_file():
+            raise click.ClickException(f"{folder}: expected a checkpoint with {name}, got none")
+    tokenizer = TextTokenizer.load(folder)
+    try:
+        config, reasons = _chosen(CheckpointConfig.built_in(folder), prompt, mention_prompt)
+        rendering, more = _rendering(tokenizer, config.title_rendering(), end_token)
+        if more:  # otherwise the prompts say it themselves
+            config, reasons = replace(config, rendering=rendering), {**reasons, **more}
+        end = tokenizer.end_token_id(rendering)
+        doubt = tokenizer.doubt_of_end(rendering)
+    except InputError as error:
+        raise usage_error(error) from error
+    config.save(folder)
+    told = {
+        "prompt": config.default_prompt,
+        "mentions": config.mention_prompt,
+        "titles": repr(f"{rendering.context}{rendering.prefix}TITLE{rendering.suffix}"),
+        "end token": f"{tokenizer.token_name(end)!r} ({end})",
+    }
+    click.echo(f"{file}")
+    for name, value in told.items():
+        click.echo(f"  {name:<10} {value}: {reasons[name]}")
+    if doubt is not None:
+        click.echo(f"warning: {doubt}", err=True)
+    click.echo(f"next: genret build TITLES --tokenizer {folder}")
+
+
+def _chosen(
+    config: CheckpointConfig, prompt: str | None, mention_prompt: str | None
+) -> tuple[CheckpointConfig, dict[str, str]]:
+    """Return the config with the prompts that suit the checkpoint, and why each was chosen.
+
+    Raises:
+        InputError: there is no such prompt, or the two do not write titles alike.
+    """
+    if prompt is not None:
+        chosen, why = prompt, "as --prompt says"
+    elif config.chat is not None:
+        chosen, why = "chat", "the checkpoint has a chat template"
+    elif config.prompt("few-shot").rendering is not None:
+        chosen, why = "few-shot", "a decoder without a chat template goes on with what examples show"
+    else:
+        chosen, why = "plain", "an encoder-decoder begins titles from nothing, and has to be trained"
+    mentions = mention_prompt or _MENTIONS.get(chosen, "mention")
+    # The templates for JSON and for links are no examples of how a title follows a query.
+    config = replace(
+        config,
+        default_prompt=chosen,
+        mention_prompt=mentions,
+        answer_prompt="json",
+        annotate_prompt="annotate",
+    )
+    queries, others = config.prompt(chosen).rendering, config.prompt(mentions).rendering
+    if queries and others and others.end_token not in (None, queries.end_token):
+        raise InputError(
+            "mention_prompt",
+            f"{mentions!r} ends titles with {others.end_token!r}, the prompt {chosen!r} with "
+            f"{queries.end_token or 'the end-of-sequence token'!r}; an index has one end token",
+        )
+    return config, {
+        "prompt": why,
+        "mentions": "as --mention-prompt says" if mention_prompt else f"what goes with {chosen}",
+        "titles": "as they stand behind the prompt",
+        "end token": "what ends them there" if queries and queries.end_token else "the end-of-sequence token",
+    }
+
+
+def _rendering(
+    tokenizer: TextTokenizer, of_prompt: Rendering, end_token: str | None
+) -> tuple[Rendering, dict[str, str]]:
+    """Return the prompt's rendering as this vocabulary can write it, and why it differs, if it does.
+
+    Raises:
+        InputError: the vocabulary lacks the end token, or the first letters of a title merge with the prompt.
+    """
+    rendering, reasons = of_prompt, {}
+    if end_token is not None:
+        rendering = replace(rendering, end_token=end_token.replace("\\n", "\n"))
+        reasons["end token"] = "as --end-token says"
+    elif rendering.end_token == "\n" and tokenizer.text_token_id("\n") is None:
+        rendering = replace(rendering, end_token=None)
+        reasons["end token"] = "the end of a text: the vocabulary has no token of a line break alone"
+    for prefix in dict.fromkeys((rendering.prefix, "")):
+        tried = replace(rendering, prefix=prefix)
+        if None not in tokenizer.encode_titles(PROBE_TITLES, tried):
+            if prefix != rendering.prefix:
+                reasons["titles"] = "with a blank in front they would merge with the prompt"
+            return tried, reasons
+    raise InputError(
+        "prompt", f"the first letters of titles merge with {rendering.context!r} in {tokenizer.source}"
+    )
+
+
+_MENTIONS = {"chat": "chat-mention", "few-shot": "few-shot-mention"}

@@ -1,0 +1,191 @@
+"""`genret init-model`: what it chooses for a checkpoint, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+from service.main import cli
+from tests.checkpoints import END, make_checkpoint, make_index
+from tests.retrieval.test_chat_template import STOP, chat_checkpoint
+from tests.service.server_process import ServerProcess
+
+
+def init_model(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["init-model", *map(str, arguments)], prog_name="genret")
+
+
+def bare(folder: Path, architecture: str = "llama") -> Path:
+    checkpoint = make_checkpoint(folder, architecture, max_positions=1024)
+    (checkpoint / "genret.json").unlink()
+    return checkpoint
+
+
+def test_a_checkpoint_with_a_chat_template_is_asked_in_conversations(tmp_path: Path) -> None:
+    checkpoint = chat_checkpoint(tmp_path)
+    result = init_model(checkpoint)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        f"{checkpoint / 'genret.json'}",
+        "  prompt     chat: the checkpoint has a chat template",
+        "  mentions   chat-mention: what goes with chat",
+        "  titles     'Entity: TITLE': as they stand behind the prompt",
+        f"  end token  {STOP!r} (321): what ends them there",
+        f"next: genret build TITLES --tokenizer {checkpoint}",
+    ]
+    config = CheckpointConfig.load(checkpoint)
+    assert (config.default_prompt, config.mention_prompt) == ("chat", "chat-mention")
+    assert (config.answer_prompt, config.annotate_prompt) == ("json", "annotate")
+    assert config.title_rendering() == Rendering(context="Entity:", prefix=" ", end_token=STOP)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "prompt", "end"), [("llama", "few-shot", "Ċ"), ("bart", "plain", END)]
+)
+def test_without_one_it_is_shown_examples_or_has_to_be_trained(
+    tmp_path: Path, architecture: str, prompt: str, end: str
+) -> None:
+    checkpoint = bare(tmp_path, architecture)
+    result = init_model(checkpoint)
+    assert result.exit_code == 0, result.output
+    config = CheckpointConfig.load(checkpoint)
+    assert config.default_prompt == prompt
+    tokenizer = TextTokenizer.load(checkpoint)
+    assert tokenizer.end_token_id(config.title_rendering()) == tokenizer.token_id(end)
+    index = tmp_path / "titles.index"
+    (tmp_path / "titles.txt").write_text("Nile\nParis\nHamlet\n")
+    built = CliRunner().invoke(
+        cli, ["build", str(tmp_path / "titles.txt"), "--out", str(index), "--tokenizer", str(checkpoint)]
+    )
+    assert built.exit_code == 0, built.output
+    asked = CliRunner().invoke(
+        cli, ["ask", str(index), "river", "--model", str(checkpoint), "--json", "--method", "beam"]
+    )
+    assert asked.exit_code == 0, asked.output
+    assert json.loads(asked.stdout)["candidates"]
+
+
+def test_what_is_given_is_what_is_written(tmp_path: Path) -> None:
+    checkpoint = chat_checkpoint(tmp_path)
+    result = init_model(checkpoint, "--prompt", "few-shot", "--mention-prompt", "mention", "--end-token", END)
+    assert result.exit_code == 0, result.output
+    assert "prompt     few-shot: as --prompt says" in result.stdout
+    assert "mentions   mention: as --mention-prompt says" in result.stdout
+    assert f"end token  {END!r} (1): as --end-token says" in result.stdout
+    config = CheckpointConfig.load(checkpoint)
+    assert config.title_rendering() == Rendering(context="Entity:", prefix=" ", end_token=END)
+    assert config.rendering == config.title_rendering()
+
+
+@pytest.mark.parametrize("end", ["\\n", "\n", "Ċ"])
+def test_a_line_break_may_be_written_in_three_ways(tmp_path: Path, end: str) -> None:
+    checkpoint = bare(tmp_path)
+    result = init_model(checkpoint, "--end-token", end)
+    assert result.exit_code == 0, result.output
+    assert "warning" not in result.stderr
+    tokenizer = TextTokenizer.load(checkpoint)
+    rendering = CheckpointConfig.load(checkpoint).title_rendering()
+    assert tokenizer.end_token_id(rendering) == tokenizer.token_id("Ċ")
+
+
+def test_an_end_token_that_is_a_letter_is_a_warning(tmp_path: Path) -> None:
+    result = init_model(bare(tmp_path), "--end-token", "a")
+    assert result.exit_code == 0
+    assert f"warning: the end token 'a' is the text 'a' in the vocabulary of {tmp_path}" in result.stderr
+    assert f"there {END!r} ends a text and 'Ċ' ends a line" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--prompt", "x"], 2, "unknown template 'x'; known: ['annotate', 'few-shot', "),
+        (["--prompt", "chat"], 2, "'chat' needs a checkpoint with a chat template"),
+        (["--mention-prompt", "x"], 2, "unknown template 'x'; known: "),
+        (["--end-token", "<stop>"], 2, "end-token: '<stop>' is not in the vocabulary of"),
+        (
+            ["--prompt", "plain", "--mention-prompt", "few-shot-mention"],
+            2,
+            "'few-shot-mention' ends titles with '\\n', the prompt 'plain' with 'the end-of-sequence token'",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_writes_nothing(
+    tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    result = init_model(bare(tmp_path), *arguments)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert not (tmp_path / "genret.json").exists()
+
+
+def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    before = (checkpoint / "genret.json").read_bytes()
+    result = init_model(checkpoint)
+    assert result.exit_code == 1
+    assert f"{checkpoint / 'genret.json'} is there already; replace it with --force" in result.stderr
+    assert (checkpoint / "genret.json").read_bytes() == before
+    assert init_model(checkpoint, "--force").exit_code == 0
+    assert CheckpointConfig.load(checkpoint).default_prompt == "few-shot"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
+    (bare(tmp_path) / name).unlink()
+    result = init_model(tmp_path)
+    assert result.exit_code == 1
+    assert f"expected a checkpoint with {name}, got none" in result.stderr
+
+
+def test_commands_take_a_prompt_and_refuse_one_that_does_not_fit(tmp_path: Path) -> None:
+    """The same option from the index to the answer: build, ask, tune and evaluate."""
+    checkpoint = bare(tmp_path / "model")
+    titles = tmp_path / "titles.txt"
+    titles.write_text("Nile\nParis\nHamlet\n")
+    index = str(tmp_path / "lines.index")
+    run = CliRunner()
+    build = ["build", str(titles), "--out", index, "--tokenizer", str(checkpoint)]
+    assert "unknown template 'x'; known: " in run.invoke(cli, [*build, "--prompt", "x"]).stderr
+    assert run.invoke(cli, [*build, "--prompt", "few-shot"]).exit_code == 0
+    ask = ["ask", index, "river", "--model", str(checkpoint), "--method", "beam"]
+    assert run.invoke(cli, [*ask, "--prompt", "few-shot"]).exit_code == 0
+    by_default = make_index(tmp_path / "default", checkpoint)
+    refused = run.invoke(cli, ["ask", str(by_default), *ask[2:], "--prompt", "few-shot"])
+    assert refused.exit_code == 1
+    assert "but the prompt 'few-shot' of" in refused.stderr
+    assert "--prompt plain, or rebuild the index" in refused.stderr
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("query\tentity_id\nriver\tQ7\nriver in egypt\tQ7\n")
+    evaluate = [
+        *("evaluate", "--index", str(by_default), "--model", str(checkpoint), "--set", f"queries:{queries}"),
+        *("--method", "trie", "--out", str(tmp_path / "report"), "--no-plots", "--resamples", "100"),
+    ]
+    told = run.invoke(cli, [*evaluate, "--prompt", "few-shot"])
+    assert told.exit_code == 1
+    assert "but the prompt 'few-shot' of" in told.stderr
+    told = run.invoke(cli, [*evaluate, "--prompt", "plain", "--format", "json"])
+    assert told.exit_code == 0, told.output
+    assert "--prompt plain" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.slow  # processes that load a model
+def test_a_server_takes_a_prompt_for_requests_that_name_none(tmp_path: Path) -> None:
+    checkpoint = bare(tmp_path / "model")
+    rendering = CheckpointConfig.load(checkpoint).with_prompt("few-shot").title_rendering()
+    index = make_index(tmp_path, checkpoint, rendering=rendering)
+    for prompt, said in (
+        ("x", "unknown template 'x'; known: ["),
+        ("chat", "'chat' needs a checkpoint with a chat template"),
+    ):
+        with ServerProcess(str(index), "--model", str(checkpoint), "--prompt", prompt) as refused:
+            refused.said(said)
+    with ServerProcess(str(index), "--model", str(checkpoint), "--prompt", "few-shot") as server:
+        server.said("ready on ")
+    by_text = make_index(tmp_path / "text", checkpoint)
+    with ServerProcess(str(by_text), "--model", str(checkpoint), "--prompt", "few-shot") as refused:
+        refused.said("but the prompt 'few-shot' of")
