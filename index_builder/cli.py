@@ -23,7 +23,7 @@ from index_builder.describe import describe_build, describe_plan
 from index_builder.evidence_flags import EvidenceWishes, build_evidence_flags
 from index_builder.plan import BuildPlan, plan_build
 from index_builder.source_flags import SourceFlags, source_flags
-from retrieval.checkpoints import SETTINGS_FILE
+from retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
 from retrieval.options import prompt_option
@@ -211,7 +211,8 @@ def _rendering(tokenizer: TextTokenizer, prompt: str | None, overrides: dict[str
     """
     folder = Path(tokenizer.source)
     base = Rendering()  # of a tokenizer alone
-    if prompt is not None or any((folder / name).is_file() for name in ("config.json", SETTINGS_FILE)):
+    settings = settings_folder(folder)
+    if prompt is not None or any((settings / name).is_file() for name in ("config.json", SETTINGS_FILE)):
         base = CheckpointConfig.load(folder).with_prompt(prompt).title_rendering()
     given = {name: value for name, value in overrides.items() if value is not None}
     if "end_token" in given:
