@@ -29,6 +29,9 @@ def accumulate(
 
 
 def best_of_block(
+    text: npt.NDArray[np.uint16],
+    begin: IntArray,
+    end: IntArray,
     totals: FloatArray,
     length: npt.NDArray[np.uint8],
     length_factor: FloatArray,
@@ -42,6 +45,9 @@ def best_of_block(
     """Find the texts of a block whose score, plain or weighted, is large enough; put the totals back to 0.
 
     Args:
+        text: The lists of a block. Shape: (p,).
+        begin: Where the list of each term begins that was added up. Shape: (q,).
+        end: Where it ends. Shape: (q,).
         totals: Sums over terms. Shape: (65536,).
         length: Terms of every text. Shape: (n,).
         length_factor: What the sum of a text of each length is multiplied by, falling. Shape: (256,).
@@ -49,7 +55,7 @@ def best_of_block(
         weight_factor: What the score of a text of each weight is multiplied by, rising. Shape: (256,).
         least: The least score; scores must be positive.
         least_weighted: The least weighted score, which does for a text as well.
-        place: Where the places found go, rising. Shape: (65536,).
+        place: Where the places found go, in any order. Shape: (65536,).
         score: Where their scores go. Shape: (65536,).
 
     Returns:
@@ -100,6 +106,9 @@ def _accumulate(
 
 
 def _best_of_block(
+    text: npt.NDArray[np.uint16],
+    begin: IntArray,
+    end: IntArray,
     totals: FloatArray,
     length: npt.NDArray[np.uint8],
     length_factor: FloatArray,
@@ -112,6 +121,22 @@ def _best_of_block(
 ) -> int:
     count = 0
     factor, most = length_factor[0], weight_factor[-1]
+    num_postings = 0
+    for t in range(len(begin)):
+        num_postings += end[t] - begin[t]
+    if num_postings < len(length) // 4:  # most totals are 0: those of the lists alone are looked at
+        for t in range(len(begin)):
+            for n in range(begin[t], end[t]):
+                i = text[n]
+                total = totals[i]
+                totals[i] = 0
+                if total > 0 and (total * factor >= least or total * factor * most >= least_weighted):
+                    value = total * length_factor[length[i]]
+                    if value >= least or value * weight_factor[weight[i]] >= least_weighted:
+                        place[count] = i
+                        score[count] = value
+                        count += 1
+        return count
     for i in range(len(length)):
         total = totals[i]
         if total > 0 and (total * factor >= least or total * factor * most >= least_weighted):
