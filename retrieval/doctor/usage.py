@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from decoding.model_loading import SMALL_MODEL_PARAMETERS, automatic_dtype
 from decoding.params import BeamParams
 from decoding.title_trie import TitleTrie
 from retrieval.checkpoints import SETTINGS_FILE, settings_folder
-from retrieval.errors import ModelError
 from retrieval.limits import Limits
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
@@ -89,7 +87,8 @@ def find_usage(
     query_s, query = _time_queries(wrapped, progress)
     quoted = shlex.quote(place)
     taught = (folder / SETTINGS_FILE).is_file()
-    commands = () if taught or wrapped.is_encoder_decoder else (f"genret init-model {quoted}",)
+    writes = not taught and not wrapped.is_encoder_decoder and Path(place).exists()  # no hub id, no wheel
+    commands = (f"genret init-model {quoted}",) if writes else ()
     return Usage(
         prompt=_prompt(folder, config, wrapped.is_encoder_decoder),
         end_token=(config.rendering or Rendering()).end_token or tokenizer.end_token,
@@ -112,20 +111,9 @@ def _prompt(folder: Path, config: CheckpointConfig, is_encoder_decoder: bool) ->
         return f"{config.default_prompt!r} of its {SETTINGS_FILE}"
     if is_encoder_decoder:
         return "none that it knows: teach it with `genret train --model`"
-    if (folder / "chat_template.jinja").is_file() or _declares_chat_template(folder):
+    if config.chat is not None:
         return f"its chat template; it has no {SETTINGS_FILE}, which `genret init-model` writes"
     return f"few-shot; it has no chat template and no {SETTINGS_FILE}, which `genret init-model` writes"
-
-
-def _declares_chat_template(folder: Path) -> bool:
-    file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return False
-    try:
-        declared = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file}: malformed: {error}") from error
-    return isinstance(declared, dict) and bool(declared.get("chat_template"))
 
 
 def _why(parameters: int, dtype: str) -> str:

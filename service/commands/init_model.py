@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from retrieval.checkpoints import SETTINGS_FILE
+from retrieval.checkpoints import SETTINGS_FILE, find_checkpoint, local_folder
 from retrieval.compatibility import PROBE_TITLES
 from retrieval.errors import InputError
 from retrieval.options import SHOWN, prompt_option
@@ -17,7 +17,7 @@ from service.commands.usage import usage_error
 
 
 @click.command("init-model")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path, exists=True))
 @prompt_option("Made the default one for queries.")
 @click.option(
     "--mention-prompt",
@@ -33,23 +33,27 @@ from service.commands.usage import usage_error
 )
 @click.option("--force", is_flag=True, help="Replace the genret.json that is there.", **SHOWN)
 def init_model_command(
-    folder: Path, prompt: str | None, mention_prompt: str | None, end_token: str | None, force: bool
+    model: Path, prompt: str | None, mention_prompt: str | None, end_token: str | None, force: bool
 ) -> None:
-    """Write genret.json for the checkpoint in DIR: which prompts it is asked with, and how titles end.
+    """Write genret.json for a checkpoint: which prompts it is asked with, and how titles end.
+
+    MODEL is a directory or a GGUF file, beside which the genret.json is written.
 
     A checkpoint with a chat template gets the prompts chat and chat-mention; another decoder few-shot and
     few-shot-mention; an encoder-decoder, which has to be trained, plain and mention. What was chosen is
     printed, with why, and the command that builds an index for it. See docs/prompts.md.
     """
+    folder = model if model.is_dir() else model.parent
     file = folder / SETTINGS_FILE
     if file.exists() and not force:
         raise click.ClickException(f"{file} is there already; replace it with --force")
+    weights = local_folder(find_checkpoint(model).weights)
     for name in ("tokenizer.json", "config.json"):
-        if not (folder / name).is_file():
-            raise click.ClickException(f"{folder}: expected a checkpoint with {name}, got none")
-    tokenizer = TextTokenizer.load(folder)
+        if not (weights / name).is_file():
+            raise click.ClickException(f"{model}: expected a checkpoint with {name}, got none")
+    tokenizer = TextTokenizer.load(model)
     try:
-        config, reasons = _chosen(CheckpointConfig.built_in(folder), prompt, mention_prompt)
+        config, reasons = _chosen(CheckpointConfig.built_in(weights), prompt, mention_prompt)
         rendering, more = _rendering(tokenizer, config.title_rendering(), end_token)
         if more:  # otherwise the prompts say it themselves
             config, reasons = replace(config, rendering=rendering), {**reasons, **more}
@@ -69,7 +73,7 @@ def init_model_command(
         click.echo(f"  {name:<10} {value}: {reasons[name]}")
     if doubt is not None:
         click.echo(f"warning: {doubt}", err=True)
-    click.echo(f"next: genret build TITLES --tokenizer {folder}")
+    click.echo(f"next: genret build TITLES --tokenizer {model}")
 
 
 def _chosen(

@@ -82,6 +82,26 @@ def test_what_is_given_is_what_is_written(tmp_path: Path) -> None:
     assert config.rendering == config.title_rendering()
 
 
+@pytest.mark.parametrize("is_folder", [False, True], ids=["the file", "its folder"])
+def test_that_of_a_gguf_file_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
+) -> None:
+    pytest.importorskip("gguf")
+    from tests.tiny_gguf import write_gguf
+
+    monkeypatch.setenv("GENRET_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "models" / "tiny.gguf"
+    file.parent.mkdir()
+    write_gguf(file)
+    model = file.parent if is_folder else file
+    result = init_model(model)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"next: genret build TITLES --tokenizer {model}"
+    assert (file.parent / "genret.json").is_file()
+    config = CheckpointConfig.load(Path(TextTokenizer.load(model).source))
+    assert (config.default_prompt, config.mention_prompt) == ("few-shot", "few-shot-mention")
+
+
 @pytest.mark.parametrize("end", ["\\n", "\n", "Ċ"])
 def test_a_line_break_may_be_written_in_three_ways(tmp_path: Path, end: str) -> None:
     checkpoint = bare(tmp_path)
