@@ -429,7 +429,7 @@ def test_a_catalogue_too_small_to_fit_to_is_built_without_weights_of_a_model(pla
 
 
 def test_too_few_queries_leave_a_model_unweighed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "DEFAULT_NUM_QUERIES", 10)
+    monkeypatch.setattr(weighing, "NUM_QUERIES", (10, 10))
     done = build(place, "--weigh-model", str(place / "model"))
     assert done.exit_code == 0, done.output
     assert "the model was not weighed: expected at least 20 with their entity among" in done.stderr

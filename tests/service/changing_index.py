@@ -9,6 +9,7 @@ from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from index_builder.evidence_wish import EvidenceWish, VectorWish
 from index_builder.update import UpdateRequest, update_index
+from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 
 
@@ -18,7 +19,7 @@ class ChangingIndex:
 
     Args:
         folder: Where it lies; made when it is not there.
-        checkpoint: Its tokenizer.
+        checkpoint: Its tokenizer, and how titles stand behind its prompts.
         titles: Its first titles; the id of each is its own text.
         kind: What the column `kind` says of them; None: there is no such column.
         vectors: What its first version's are made by; None: it has none.
@@ -37,7 +38,10 @@ class ChangingIndex:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "changing"
         source = self._write("first.tsv", self.titles)
-        options = BuildOptions(out=self.path, vectors=self.vectors, evidence=self.evidence)
+        rendering = CheckpointConfig.load(self.checkpoint).title_rendering()
+        options = BuildOptions(
+            out=self.path, rendering=rendering, vectors=self.vectors, evidence=self.evidence
+        )
         built = build_index(source, TextTokenizer.load(self.checkpoint), options)
         self.versions.append(built.version)
 
