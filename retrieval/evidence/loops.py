@@ -130,7 +130,9 @@ def _best_of_block(
                 i = text[n]
                 total = totals[i]
                 totals[i] = 0
-                if total > 0 and (total * factor >= least or total * factor * most >= least_weighted):
+                if i >= len(length) or total <= 0:  # a damaged file may name any place
+                    continue
+                if total * factor >= least or total * factor * most >= least_weighted:
                     value = total * length_factor[length[i]]
                     if value >= least or value * weight_factor[weight[i]] >= least_weighted:
                         place[count] = i
