@@ -166,7 +166,7 @@ class Setting:
         weights = self.ranker.ranking.weights
         scores = self.features(request, every) @ weights + weights[MODEL_LOGPROB] * np.array(found)
         order = sorted(range(len(every)), key=lambda i: -scores[i])
-        return [every[i] for i in order[: max(request.k, request.shortlist_size or 12)]]
+        return [every[i] for i in order[: max(request.k, request.shortlist_size or 10)]]
 
     def ranked(self, request: RetrieveRequest, entities: Sequence[int]) -> Ranked:
         """Return what the ranking says of entities, given log P(e | q) from an enumeration of their forms."""
