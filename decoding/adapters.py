@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from decoding.checkpoint_files import ADAPTER_FILE
 from decoding.errors import ModelLoadError
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -86,5 +87,5 @@ def _untie(model: PreTrainedModel) -> None:
 
 
 def _meant_for(folder: Path) -> str:
-    named = json.loads((folder / "adapter_config.json").read_text("utf-8")).get("base_model_name_or_path")
+    named = json.loads((folder / ADAPTER_FILE).read_text("utf-8")).get("base_model_name_or_path")
     return f" (it was made for {named!r})" if named else ""

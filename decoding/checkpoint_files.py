@@ -14,7 +14,7 @@ from decoding.errors import ModelLoadError
 
 _WEIGHTS = ".safetensors"
 _SHARD_LIST = ".safetensors.index.json"
-_ADAPTER = "adapter_config.json"
+ADAPTER_FILE = "adapter_config.json"
 
 
 def refuse_foreign_weights(directory: Path) -> None:
@@ -23,9 +23,9 @@ def refuse_foreign_weights(directory: Path) -> None:
     Raises:
         ModelLoadError: its weights are elsewhere, or are no safetensors.
     """
-    if (directory / _ADAPTER).exists():
+    if (directory / ADAPTER_FILE).exists():
         raise ModelLoadError(
-            f"{directory} holds an adapter ({_ADAPTER}), whose model lies elsewhere; "
+            f"{directory} holds an adapter ({ADAPTER_FILE}), whose model lies elsewhere; "
             "load that model and name this directory as its adapter"
         )
     for shard_list in sorted(directory.glob(f"*{_SHARD_LIST}")):

@@ -214,7 +214,7 @@ def refuse_float16_on_cpu(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def automatic_dtype(parameters: int, own: torch.dtype, device: torch.device) -> torch.dtype:
-    """What `dtype="auto"` computes in, for a checkpoint of so many parameters in a type of its own."""
+    """Return the type that `dtype="auto"` means for a model of so many parameters, stored in its own type."""
     if parameters < SMALL_MODEL_PARAMETERS:
         return torch.float32
     if device.type == "cuda":

@@ -168,7 +168,7 @@ def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
 
     Args:
         options: What is asked for.
-        tokenizer: Of the index.
+        tokenizer: The index's.
 
     Raises:
         SourceError: a file of past queries is missing, or lacks a column.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from index_builder.past_queries import QueryFile
+from retrieval.checkpoints import weights_folder
 from retrieval.defaults import default_model_dir
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.prompts import CheckpointConfig
@@ -58,7 +59,7 @@ class EvidenceWish:
 
     @property
     def model_place(self) -> str | None:
-        """Where the model to weigh lies; None: there is none.
+        """The place of the model to weigh; None: there is none.
 
         Raises:
             ModelError: it is the shipped one, which is missing.
@@ -220,9 +221,9 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prom
     """Refuse a model that cannot write the titles of an index.
 
     Args:
-        place: Checkpoint directory or hub id of the model.
-        tokenizer: Of the index.
-        rendering: Of its titles.
+        place: Name of the model, as `find_checkpoint` takes it.
+        tokenizer: The index's.
+        rendering: The form of its titles behind a prompt.
         prompt: Name of the template the index is for; None: the model's default.
 
     Raises:
@@ -231,7 +232,7 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prom
     """
     own = TextTokenizer.load(place)
     folder = Path(own.source)
-    if folder.is_dir() and not (folder / _CONFIG_FILE).is_file():
+    if folder.is_dir() and not (weights_folder(folder) / _CONFIG_FILE).is_file():
         raise InputError("weigh_model", f"{place}: the directory has no {_CONFIG_FILE}, so it holds no model")
     if own.fingerprint != tokenizer.fingerprint:
         raise InputError(

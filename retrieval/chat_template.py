@@ -23,7 +23,7 @@ _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 @dataclass(frozen=True, slots=True)
 class ChatParts:
-    """What a chat template makes of a conversation.
+    """The parts that a chat template makes of a conversation.
 
     Attributes:
         before: Markup before the user's text.
@@ -64,8 +64,8 @@ class ChatTemplate:
 
         Args:
             turns: Earlier turns, each of the user and of the assistant.
-            ask: What stands before the text in the last turn of the user.
-            start: What the assistant's last turn has begun with; a title goes on from there.
+            ask: Words before the text in the last turn of the user.
+            start: Words that the assistant's last turn begins with; a title goes on from there.
 
         Raises:
             InputError: the template cannot be rendered, or does not show user and assistant as they are.

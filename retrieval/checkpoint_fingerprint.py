@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from retrieval.checkpoints import ADAPTER_FILE, SETTINGS_FILE, find_checkpoint, json_object, local_folder
+from decoding.checkpoint_files import ADAPTER_FILE
+from retrieval.checkpoints import SETTINGS_FILE, find_checkpoint, json_object, local_folder
 from retrieval.defaults import default_model_dir
 from retrieval.errors import ModelError
 from retrieval.gguf_files import RECORD_FILE

@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from decoding.checkpoint_files import ADAPTER_FILE
 from retrieval.errors import MissingExtraError, ModelError
 from retrieval.gguf_files import SUFFIX, converted
 
 # What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
 SETTINGS_FILE = "genret.json"
-ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _SMALL_FILES = (SETTINGS_FILE, "config.json", "chat_template.jinja")
 _WHEEL = "wheel:"
@@ -26,7 +26,7 @@ _WHEEL = "wheel:"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where the parts of a model lie.
+    """The places of the parts of a model.
 
     Attributes:
         weights: Folder with `config.json` and the weights, or a hub id.

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from decoding.adapters import WEIGHTS_FILE
 from decoding.architectures import decoder_prompt
+from decoding.checkpoint_files import ADAPTER_FILE
 from decoding.errors import DecodingError
 from decoding.model_loading import load_config, load_weights
-from retrieval.checkpoints import ADAPTER_FILE, TOKENIZER_FILES, find_checkpoint, local_folder
+from retrieval.checkpoints import TOKENIZER_FILES, find_checkpoint, local_folder
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer

@@ -19,11 +19,12 @@ from transformers import AutoModelForCausalLM
 from decoding.errors import ModelLoadError
 from decoding.model_loading import load_pretrained
 from index_builder.cli import build_command
+from index_builder.evidence_wish import check_model
 from retrieval import Retriever, checkpoints
 from retrieval.checkpoint_fingerprint import model_fingerprint
 from retrieval.checkpoints import find_checkpoint
 from retrieval.doctor.cli import doctor_command
-from retrieval.errors import MissingExtraError, ModelError
+from retrieval.errors import InputError, MissingExtraError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from tests.checkpoints import make_checkpoint
@@ -254,3 +255,12 @@ def test_without_peft_the_extra_is_named(
     refused = CliRunner().invoke(doctor_command, [str(adapter)])
     assert refused.exit_code == 2
     assert "generative-retrieval[lora]" in refused.output
+
+
+def test_an_adapter_may_be_weighed_by_a_build(base: Path, adapter: Path) -> None:
+    tokenizer = TextTokenizer.load(base)
+    rendering = CheckpointConfig.load(adapter).title_rendering()
+    check_model(str(adapter), tokenizer, rendering, None)
+    (base / "config.json").unlink()
+    with pytest.raises(InputError, match=r"no config\.json, so it holds no model"):
+        check_model(str(adapter), tokenizer, rendering, None)
