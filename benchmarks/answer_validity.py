@@ -43,7 +43,7 @@ from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 
 _DATA = Path(__file__).resolve().parent.parent / "data"
-_MODEL = _DATA / "default-model"
+_MODEL = _DATA / "small-model"
 
 
 @click.command(context_settings={"show_default": True})

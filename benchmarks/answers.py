@@ -130,7 +130,7 @@ def main(
     torch.set_num_threads(1)
     facts = environment("torch", "transformers", "tokenizers", "numpy", "numba")
     announce(facts)
-    path = _ROOT / "data" / "default-model"
+    path = _ROOT / "data" / "small-model"
     tokenizer = TextTokenizer.load(path)
     default = HFLanguageModel.load(path, device="cpu", dtype="float32")
     vocab_size = default.vocab_size

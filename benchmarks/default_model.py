@@ -38,7 +38,7 @@ PROBE_SEED = 2026
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, default=ROOT / "data" / "default-model")
+    parser.add_argument("--model", type=Path, default=ROOT / "data" / "small-model")
     parser.add_argument("--encoder", type=Path, default=ROOT / "data" / "default-encoder")
     parser.add_argument("--catalogue", type=Path, default=ROOT / "data" / "catalogue.tsv")
     parser.add_argument("--queries", type=Path, default=ROOT / "data" / "queries.tsv")

@@ -31,7 +31,7 @@ from retrieval.training.answers import with_answers
 from retrieval.training.optimizer import build_optimizer
 
 _ROOT = Path(__file__).resolve().parent.parent
-_SHIPPED = _ROOT / "data" / "default-model"
+_SHIPPED = _ROOT / "data" / "small-model"
 _IGNORED = -100  # what the loss leaves out
 _RISES = 0.03  # share of the run in which the rate rises
 _LOG_STEPS = 50

@@ -136,9 +136,9 @@ def contests(
         if with_generate:
             from transformers import AutoModelForCausalLM
 
-            from retrieval.defaults import default_model_dir
+            from retrieval.defaults import small_model_dir
 
-            stock = AutoModelForCausalLM.from_pretrained(default_model_dir(), dtype=torch.float32).eval()
+            stock = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32).eval()
             beams = max(options.k, 10)
             generation = Generation(stock, retriever, dictionary_of(retriever.index), beams)
         agrees = True

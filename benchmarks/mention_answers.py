@@ -32,7 +32,7 @@ from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from retrieval import Retriever
 from retrieval.checkpoint_fingerprint import folder_fingerprint
-from retrieval.defaults import default_model_dir
+from retrieval.defaults import small_model_dir
 from retrieval.index.owners import shares_by_role
 from retrieval.linking import Document, LinkOptions, link_documents
 from retrieval.linking.finding.finder import open_finder
@@ -183,7 +183,7 @@ def main(
     machine = environment("generative-retrieval", "torch", "transformers", "numpy")
     announce(machine)
     work.mkdir(parents=True, exist_ok=True)
-    place = model or str(default_model_dir())
+    place = model or str(small_model_dir())
     found: dict[str, list[Asked]] = {}
     opened: dict[str, tuple[Retriever, set[str]]] = {}
     for name in chosen or labelled_sets(shared):

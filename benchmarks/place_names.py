@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from harness.report import announce, command_line, environment, write_json
 
 from retrieval import Retriever
-from retrieval.defaults import default_model_dir
+from retrieval.defaults import small_model_dir
 from retrieval.linking import Document, LinkOptions, Span, link_documents
 
 _BUILD = "from index_builder.cli import build_command; build_command()"
@@ -51,7 +51,7 @@ def main(model: str | None, shared: Path, num_names: int, work: Path, json_file:
     source = work / "places.parquet"
     places = _write_places(shared, source)
     asked = _shared_names(places, num_names)
-    place = model or str(default_model_dir())
+    place = model or str(small_model_dir())
     figures: dict[str, Any] = {"names": len(asked)}
     for kind, options in (("without", []), ("with", ["--weight-column", "population"])):
         index = work / f"places-{kind}.index"

@@ -121,7 +121,7 @@ def main(
 
 def _twins(name: str) -> Twins:
     if name == "default":
-        return Twins.load(ROOT / "data" / "default-model")
+        return Twins.load(ROOT / "data" / "small-model")
     if name == "gpt2":
         torch.manual_seed(0)
         return Twins(GPT2LMHeadModel(GPT2Config()))

@@ -56,7 +56,7 @@ _ENV = "GENRET_BUILD_"
     metavar="DIR_OR_ID",
     envvar=_ENV + "TOKENIZER",
     show_envvar=True,
-    show_default="that of --weigh-model, else of the shipped default model",
+    show_default="that of --weigh-model, else of the default model",
     help="Tokenizer of the model that will write the titles: a checkpoint directory, a tokenizer.json or a "
     "hub id.",
 )

@@ -15,8 +15,10 @@ import click
 from index_builder.journal import kept_records
 from index_builder.progress import Bar, BuildProgress, LogLines, Silent
 from index_builder.publish import work_root
-from retrieval.defaults import default_model_dir
+from retrieval.compatibility import default_model_of
+from retrieval.defaults import default_model, missing_weights, small_model_dir
 from retrieval.errors import GenretError, InputError
+from retrieval.index.reader import Index
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import INTERRUPTED
 from retrieval.text import TextTokenizer
@@ -128,8 +130,23 @@ def use_threads(threads: int | None) -> None:
 
 
 def load_tokenizer(name: str | None) -> TextTokenizer:
-    """Return the tokenizer named, or that of the shipped default model."""
-    return TextTokenizer.load(name if name is not None else default_model_dir())
+    """Return the tokenizer named, or that of the shipped model that can be used here, which is told."""
+    if name is not None:
+        return TextTokenizer.load(name)
+    model = default_model()
+    if model == small_model_dir() and (missing := missing_weights()) is not None:
+        click.echo(f"titles get the tokens of the small model; for the default model: {missing}", err=True)
+    return TextTokenizer.load(model)
+
+
+def tokenizer_of(index: Path) -> TextTokenizer:
+    """Return the tokenizer of the shipped model that an index was built for.
+
+    Raises:
+        GenretError: there is no such model here, or no index.
+    """
+    with Index.open(index, verify_digests=False) as opened:
+        return TextTokenizer.load(default_model_of(opened))
 
 
 def rejects_file(given: Path | None, index: Path, dry_run: bool) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from index_builder.past_queries import QueryFile
 from retrieval.checkpoints import weights_folder
-from retrieval.defaults import default_model_dir
+from retrieval.defaults import default_model
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
@@ -64,7 +64,7 @@ class EvidenceWish:
         Raises:
             ModelError: it is the shipped one, which is missing.
         """
-        return str(default_model_dir()) if self.weigh_model == SHIPPED else self.weigh_model
+        return str(default_model()) if self.weigh_model == SHIPPED else self.weigh_model
 
     def shaping(self) -> dict[str, Any]:
         """Return what decides which evidence is made, as JSON; what was left to the rule is left out."""

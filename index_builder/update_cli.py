@@ -10,11 +10,11 @@ from index_builder.command_line import (
     answered,
     bad_row_options,
     keep_versions_option,
-    load_tokenizer,
     rejects_file,
     shown_progress,
     talk_options,
     tell,
+    tokenizer_of,
     use_threads,
 )
 from index_builder.config import BuildOptions
@@ -24,6 +24,7 @@ from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from retrieval.index.evidence_summary import evidence_facts, evidence_lines
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import sigterm_as_interrupt
+from retrieval.text import TextTokenizer
 
 _ENV = "GENRET_UPDATE_"
 
@@ -72,7 +73,7 @@ _ENV = "GENRET_UPDATE_"
     metavar="DIR_OR_ID",
     envvar=_ENV + "TOKENIZER",
     show_envvar=True,
-    show_default="that of the shipped default model",
+    show_default="that of the shipped model the index was built for",
     help="The tokenizer the index was built with. Needed for --add alone.",
 )
 @source_flags(_ENV)
@@ -141,7 +142,9 @@ def update_command(
             memory_limit=flags.memory_limit,
             threads=threads,
         )
-        loaded = load_tokenizer(tokenizer) if add else None
+        loaded = None
+        if add:
+            loaded = tokenizer_of(index) if tokenizer is None else TextTokenizer.load(tokenizer)
         summary = update_index(request, loaded, options, progress)
     tell(summary, _describe(summary), as_json, quiet)
 

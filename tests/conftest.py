@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Generator
@@ -12,7 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from retrieval.defaults import DEFAULT_MODEL_VARIABLE, small_model_dir
+from retrieval.errors import ModelError
+
 pytest_plugins = ("tests.trigram_encoder",)
+
+# Where tests name no model, the small one answers, in this process and in those it starts.
+try:
+    os.environ[DEFAULT_MODEL_VARIABLE] = str(small_model_dir())
+except ModelError:  # its tests skip, and say so
+    os.environ.pop(DEFAULT_MODEL_VARIABLE, None)
 
 # How long an example takes, and making it, says how busy the machine is, and nothing of the code.
 settings.register_profile(

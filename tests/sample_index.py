@@ -10,7 +10,7 @@ from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from index_builder.evidence_wish import EvidenceWish
 from index_builder.past_queries import QueryFile
-from retrieval.defaults import default_model_dir, sample_catalogue, sample_queries
+from retrieval.defaults import sample_catalogue, sample_queries, small_model_dir
 from retrieval.errors import ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
@@ -24,7 +24,7 @@ def build_sample_index(out: Path, with_queries: bool = False) -> Path:
         with_queries: Whether it knows the past queries that the pages build it with.
     """
     try:
-        model = default_model_dir()
+        model = small_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
     rendering = CheckpointConfig.load(model).title_rendering()

@@ -11,7 +11,7 @@ from harness.twin_models import Twins
 from tokenizers import Tokenizer
 from torch import Tensor
 
-CHECKPOINT = Path(__file__).resolve().parent.parent.parent / "data" / "default-model"
+CHECKPOINT = Path(__file__).resolve().parent.parent.parent / "data" / "small-model"
 
 
 def default_model() -> Twins:

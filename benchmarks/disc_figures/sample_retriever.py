@@ -34,7 +34,7 @@ def sample_retriever() -> Iterator[Retriever]:
     """Build an index of data/catalogue.tsv and open it with the default model, on the CPU."""
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "sample.index"
-        tokenizer = ["--tokenizer", str(_DATA / "default-model")]
+        tokenizer = ["--tokenizer", str(_DATA / "small-model")]
         command = [sys.executable, "-c", _BUILD, str(_DATA / "catalogue.tsv"), *tokenizer]
         measured([*command, "--out", str(index), "--evidence", "none", "--quiet"])
         with Retriever.open(index, device="cpu") as retriever:

@@ -15,7 +15,7 @@ import click
 
 from decoding.errors import DecodingError, ModelLoadError
 from retrieval.checkpoints import find_checkpoint
-from retrieval.defaults import default_model_dir
+from retrieval.defaults import default_model
 from retrieval.errors import GenretError, ModelError
 from retrieval.options import SHOWN, hardware_options
 
@@ -100,7 +100,7 @@ def doctor_command(
 
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    place = str(default_model_dir()) if model is None else model
+    place = str(default_model()) if model is None else model
     try:
         options = ExamineOptions(seed, trees, depth, beams, prompt_tokens)
         report, usage = _examine(place, device, dtype, options, even_if_refused)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.checkpoint_fingerprint import model_fingerprint
+from retrieval.compatibility import default_model_of
 from retrieval.errors import SourceError
 from retrieval.index.digests import digest_bytes, digest_file
 from retrieval.index.reader import Index
@@ -74,11 +75,23 @@ def run_identity(
         "corpus": reading,
         "options": linking,
         "index": asdict(index),
-        "model": model_fingerprint(worker.model),
+        "model": model_fingerprint(_model_of(worker)),
         "dtype": worker.dtype,
         "output_format": output_format,
     }
     return {**identity, "key": digest_bytes(_canonical(identity))}
+
+
+def _model_of(worker: WorkerOptions) -> str | Path:
+    """Return the model that a worker opens, as `Retriever.open` finds it.
+
+    Raises:
+        GenretError: none is named, and none was shipped for the index.
+    """
+    if worker.model is not None:
+        return worker.model
+    with Index.open(worker.index, verify_digests=False) as index:
+        return default_model_of(index)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from retrieval.errors import InputError
 from service.configuration.bounds import Bounds, OneOf, check_fields
 
-DEFAULT_MODEL_NAME = "default-model"
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -34,7 +33,7 @@ class ModelSpec:
 
     Attributes:
         name: Name by which indexes refer to it.
-        checkpoint: Checkpoint directory or hub id; None for the shipped default model.
+        checkpoint: Checkpoint directory or hub id; None: the shipped one of the first index.
         device: "auto", "cpu", "cuda", "cuda:1", ...
         dtype: "auto", "float32", "bfloat16", "float16" or "float64".
         num_threads: Torch threads on a CPU.
@@ -57,10 +56,10 @@ class ModelSpec:
         check_fields(self)
 
     @property
-    def display_name(self) -> str:
-        """What replies call the model; of a local checkpoint only the directory's own name."""
+    def display_name(self) -> str | None:
+        """What replies call the model, of a local checkpoint its directory's name; None: not known yet."""
         if self.checkpoint is None:
-            return DEFAULT_MODEL_NAME
+            return None
         path = Path(self.checkpoint)
         return path.resolve().name if path.exists() else self.checkpoint
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import InputError
@@ -170,7 +171,7 @@ class ServedModel:
             digest=index.digest,
             num_rows=index.num_rows,
             num_entities=index.num_entities,
-            model=self.spec.display_name,
+            model=self.spec.display_name or Path(retriever.tokenizer.source).name.replace("_", "-"),
             device=str(retriever.model.device),
             loaded_at=time.time(),
             columns=tuple((name, index.metadata_types[name]) for name in index.metadata_columns),

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.defaults import default_model_dir
+from retrieval.defaults import small_model_dir
 from retrieval.errors import ModelError
 
 
 @pytest.fixture(autouse=True)
 def shipped_model() -> None:
     try:
-        default_model_dir()
+        small_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
 

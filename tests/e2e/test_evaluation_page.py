@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader stands: the sample index, the data, and the files that the page shows."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "data").symlink_to(ROOT / "data")
-    checkpoint = ROOT / "data" / "default-model"
+    checkpoint = ROOT / "data" / "small-model"
     rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
     options = BuildOptions(out=folder / "sample.index", rendering=rendering)

@@ -95,7 +95,7 @@ def test_the_first_answer_is_written(tmp_path: Path) -> None:
     from retrieval.prompts import CheckpointConfig
     from retrieval.text import TextTokenizer
 
-    checkpoint = ROOT / "data" / "default-model"
+    checkpoint = ROOT / "data" / "small-model"
     rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
     options = BuildOptions(out=tmp_path / "sample.index", rendering=rendering)

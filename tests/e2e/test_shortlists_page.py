@@ -44,7 +44,7 @@ def test_the_page_has_the_figures_of_the_code(text: str) -> None:
 @pytest.mark.slow
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(ROOT / "data")
-    checkpoint = ROOT / "data" / "default-model"
+    checkpoint = ROOT / "data" / "small-model"
     rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
     wish = VectorWish(VectorMethod("encoder", str(checkpoint)), VectorOptions())

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from index_builder import ranking as publishing
 from index_builder.publish import work_root
 from retrieval.checkpoint_fingerprint import folder_fingerprint
-from retrieval.defaults import default_model_dir, sample_catalogue
+from retrieval.defaults import sample_catalogue, small_model_dir
 from retrieval.evidence.opening import open_evidence
 from retrieval.index.layout import QUERIES_FILE, RANKING_FILE
 from retrieval.index.reader import Index
@@ -375,8 +375,8 @@ def test_the_shipped_model_is_weighed_by_its_name(place: Path, monkeypatch: pyte
     with Index.open(place / "weighed") as index:
         rankings = Rankings.read(index)
         assert index.manifest.history[-1].options["evidence"] == {"weigh_model": "shipped"}
-    assert set(rankings.fitted) == {NO_MODEL, folder_fingerprint(default_model_dir())}
-    assert rankings.fitted[folder_fingerprint(default_model_dir())].weights[MODEL_LOGPROB] > 0.1
+    assert set(rankings.fitted) == {NO_MODEL, folder_fingerprint(small_model_dir())}
+    assert rankings.fitted[folder_fingerprint(small_model_dir())].weights[MODEL_LOGPROB] > 0.1
 
 
 def test_a_build_cut_short_while_weighing_goes_on_from_what_was_tokenised(

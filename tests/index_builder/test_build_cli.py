@@ -30,7 +30,7 @@ def run(*arguments: object, stdin: str | None = None) -> Result:
 
 
 def test_the_file_alone_is_enough(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_line, "default_model_dir", lambda: checkpoint)
+    monkeypatch.setattr(command_line, "default_model", lambda: checkpoint)
     titles = write_titles(tmp_path / "some_titles.tsv", ["abc", "b"])
     result = run(titles)
     assert result.exit_code == 0, result.output
@@ -129,7 +129,7 @@ def test_mistakes_are_answered_without_a_traceback(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(command_line, "default_model_dir", lambda: checkpoint)
+    monkeypatch.setattr(command_line, "default_model", lambda: checkpoint)
     write_titles(tmp_path / "good.tsv", ["abc"])
     write_titles(tmp_path / "header.tsv", ["title"])
     (tmp_path / "empty.tsv").touch()
@@ -144,7 +144,7 @@ def test_no_default_model_is_said_clearly(tmp_path: Path, monkeypatch: pytest.Mo
     def absent() -> Path:
         raise ModelError("the shipped default model was not found; name one")
 
-    monkeypatch.setattr(command_line, "default_model_dir", absent)
+    monkeypatch.setattr(command_line, "default_model", absent)
     result = run(write_titles(tmp_path / "t.txt", ["abc"]))
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: the shipped default model was not found")

@@ -10,7 +10,7 @@ import pytest
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
 from retrieval import Retriever
-from retrieval.defaults import default_model_dir, sample_catalogue
+from retrieval.defaults import sample_catalogue, small_model_dir
 from retrieval.errors import ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
@@ -22,7 +22,7 @@ LEAST = 0.2
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
     try:
-        model = default_model_dir()
+        model = small_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
     rendering = CheckpointConfig.load(model).title_rendering()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from retrieval.checkpoint_fingerprint import folder_fingerprint, model_fingerprint
-from retrieval.defaults import default_model_dir
 from retrieval.errors import ModelError
 
 
@@ -36,10 +35,6 @@ def test_any_file_of_the_model_changes_it(tmp_path: Path, name: str) -> None:
 def test_of_the_hub_the_commit_counts(tmp_path: Path) -> None:
     folder = write(tmp_path / "models--some--model" / "snapshots" / "abc123", config_json="{}")
     assert folder_fingerprint(folder) == "some/model@abc123"
-
-
-def test_none_is_the_shipped_model() -> None:
-    assert model_fingerprint(None) == model_fingerprint(str(default_model_dir()))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,5 +73,5 @@ def test_what_is_saved_follows_the_schema(tmp_path: Path) -> None:
     config.save(tmp_path)
     document = json.loads((tmp_path / "genret.json").read_text())
     Draft202012Validator(SCHEMA).validate(document)
-    shipped = Path(__file__).resolve().parents[2] / "data" / "default-model" / "genret.json"
+    shipped = Path(__file__).resolve().parents[2] / "data" / "small-model" / "genret.json"
     Draft202012Validator(SCHEMA).validate(json.loads(shipped.read_text()))

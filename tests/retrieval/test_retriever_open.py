@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from retrieval import Retriever
+from retrieval.defaults import DEFAULT_MODEL_VARIABLE
 from retrieval.errors import (
     GenretError,
     IndexChecksumError,
@@ -87,10 +88,11 @@ def test_missing_model(index: Path, tmp_path: Path) -> None:
 
 def test_missing_default_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> Path:
-        raise ModelError("the shipped default model was not found")
+        raise ModelError("the shipped small model was not found")
 
-    monkeypatch.setattr("retrieval.retriever.default_model_dir", absent)
-    assert "shipped default model" in str(refusal(index, None))
+    monkeypatch.delenv(DEFAULT_MODEL_VARIABLE)
+    monkeypatch.setattr("retrieval.compatibility.small_model_dir", absent)
+    assert "shipped small model" in str(refusal(index, None))
 
 
 def test_wrong_tokenizer_for_the_index(index: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from retrieval.text import TextTokenizer
 from tests.shared_titles import load_tokenizer
 from tests.verified_architectures import build
 
-SHIPPED = Path(__file__).resolve().parents[3] / "data" / "default-model"
+SHIPPED = Path(__file__).resolve().parents[3] / "data" / "small-model"
 PIECES = [
     b'{"',
     b'": ',

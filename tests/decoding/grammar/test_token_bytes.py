@@ -15,7 +15,7 @@ from decoding.grammar.errors import VocabularyError
 from decoding.grammar.vocabulary.token_bytes import read_token_bytes
 from tests.shared_titles import shared_file
 
-SAMPLE_MODEL = Path(__file__).parents[3] / "data" / "default-model" / "tokenizer.json"
+SAMPLE_MODEL = Path(__file__).parents[3] / "data" / "small-model" / "tokenizer.json"
 BYTE_LEVEL = ["gpt2", "cl100k_base", "o200k_base", "titles_bytebpe8k"]
 BYTE_FALLBACK = ["mistral_v1_sp32k", "mistral_v3_sp32k"]
 TEXTS = [

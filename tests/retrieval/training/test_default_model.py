@@ -7,14 +7,14 @@ import json
 import pytest
 
 from decoding.hf_model import HFLanguageModel
-from retrieval.defaults import default_model_dir, sample_catalogue
+from retrieval.defaults import sample_catalogue, small_model_dir
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.quality import TitleRows, measure_hits
 from retrieval.training.run import load_model
 
-FOLDER = default_model_dir()
+FOLDER = small_model_dir()
 CATALOGUE = sample_catalogue()
 QUERIES = CATALOGUE.with_name("queries.tsv")
 MOST_BYTES = 20_000_000

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from index_builder.build import build_index
 from index_builder.config import BuildOptions
-from retrieval.defaults import default_model_dir
+from retrieval.defaults import small_model_dir
 from retrieval.errors import ModelError
 from retrieval.linking.cli import link_command
 from retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
@@ -104,7 +104,7 @@ def test_the_names_in_the_output_are_those_of_the_code() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader stands: the sample index, and the documents of the page."""
     try:
-        checkpoint = default_model_dir()
+        checkpoint = small_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("reader")
