@@ -29,10 +29,11 @@ def default_model_of(index: Index) -> str | Path:
     if index.manifest.tokenizer.fingerprint == small.fingerprint:
         return Path(small.source)
     if (missing := missing_weights()) is not None:
+        built = index.manifest.tokenizer.name
         raise IndexMismatchError(
             f"{index.path}: no model is named, and the small one, which is all there is here, has other "
-            f"tokens than the index, which has those of {index.manifest.tokenizer.name!r}; name that model, or, "
-            f"if it is the default one, install its weights: {missing}"
+            f"tokens than the index, which was built with {built!r}; name that model, or, if it is the "
+            f"default one, install its weights: {missing}"
         )
     return default_model()
 

@@ -81,7 +81,7 @@ def test_an_index_is_asked_by_the_model_it_was_built_for(
     of_other = build(tmp_path, titles, TextTokenizer(train_tokenizer(), None, "other-model"), "other.index")
     with Index.open(of_small.index) as small, Index.open(of_other.index) as other:
         assert default_model_of(small) == shipped / "small-model"
-        with pytest.raises(IndexMismatchError, match=r"those of 'other-model'.*some-weights==1\.0"):
+        with pytest.raises(IndexMismatchError, match=r"built with 'other-model'.*some-weights==1\.0"):
             default_model_of(other)
         install(monkeypatch)
         assert default_model_of(small) == shipped / "small-model"
