@@ -46,6 +46,10 @@ class Budget:
         """Start, or go on after `load`."""
         self._started_s = self._clock()
 
+    def stop(self) -> None:
+        """Stop: what follows is not counted."""
+        self._spent_s, self._started_s = self.elapsed_s, None
+
     @property
     def elapsed_s(self) -> float:
         """Seconds spent, those before a resume included."""
@@ -77,7 +81,7 @@ class Budget:
 
 
 class BudgetCallback(TrainerCallback):
-    """Starts the clock, stops the run when the budget is spent, stores the time in checkpoints."""
+    """Starts the clock and stops it, ends the run when the budget is spent, stores the time in checkpoints."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -91,6 +95,10 @@ class BudgetCallback(TrainerCallback):
         if self._budget.progress(state.global_step) >= 1.0:
             control.should_training_stop = True
             control.should_save = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the clock: the time of a run is told without that of the measurements."""
+        self._budget.stop()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Store the time spent in the checkpoint just written."""

@@ -83,6 +83,8 @@ LATER = Mixture()
 LATER_WITH_MENTIONS = Mixture(
     name=0.17, description=0.08, query=0.24, keywords=0.12, mention=0.34, invented=0.05
 )
+# For a pretrained model with training queries, which can read and copy: mostly what people ask.
+OF_PRETRAINED = Mixture(name=0.13, description=0.06, query=0.57, keywords=0.16, mention=0.08, invented=0.0)
 # For a sentence encoder, which copies nothing and reads no mentions.
 BESIDE_TEXTS = Mixture(name=0.25, description=0.2, query=0.3, keywords=0.25, mention=0.0, invented=0.0)
 _LABELLED_SHARE = 0.8  # of the mentions, where there are labelled ones

@@ -39,7 +39,13 @@ from retrieval.training.dataset import (
     ExampleEncoder,
     Seq2SeqCollator,
 )
-from retrieval.training.examples import LATER, LATER_WITH_MENTIONS, ExampleGenerator, ExampleOptions
+from retrieval.training.examples import (
+    LATER,
+    LATER_WITH_MENTIONS,
+    OF_PRETRAINED,
+    ExampleGenerator,
+    ExampleOptions,
+)
 from retrieval.training.limits import limits_of_checkpoint
 from retrieval.training.mentions import LabelledMention, read_labelled_mentions
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
@@ -50,6 +56,7 @@ METRICS_NAME = "metrics.json"
 SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DEV_QUERIES_WHILE_TRAINING = 200
 MAX_STEPS = 10_000_000  # of any run; what a run under the clock alone never reaches
+_CLEAN_OF_PRETRAINED = 0.5  # share of names and queries that a pretrained model is shown as written
 _RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from copying to meaning
 
 
@@ -185,13 +192,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     budget = run_budget(plan, num_pairs)
     report(planned(plan, budget, num_pairs))
     report("collecting words of the catalogue for the examples")
-    ramp = _RAMP_PASSES * num_pairs
-    if plan.minutes is None:
-        ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
-    later = LATER_WITH_MENTIONS if mentions else LATER
-    drawn = ExampleOptions(
-        later=later, ramp_examples=ramp, answers=plan.answers, annotations=plan.annotations
-    )
+    drawn = _drawn(plan, budget, num_pairs, bool(queries), bool(mentions))
     dataset = ExampleDataset(
         ExampleGenerator(entities, queries, drawn, mentions),
         encoder,
@@ -227,6 +228,20 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
     if plan.lora is not None:
         more |= {"lora": plan.lora, "lora_layers": plan.lora_layers}
     return write_metrics(plan, budget, steps, saved, hits, more)
+
+
+def _drawn(
+    plan: RunPlan, budget: Budget, num_pairs: int, has_queries: bool, has_mentions: bool
+) -> ExampleOptions:
+    """Return what the examples of a run are: only a model from scratch has to learn to copy first."""
+    later = LATER_WITH_MENTIONS if has_mentions else OF_PRETRAINED if plan.model and has_queries else LATER
+    drawn = ExampleOptions(later=later, answers=plan.answers, annotations=plan.annotations)
+    if plan.model:
+        return replace(drawn, first=later, ramp_examples=0, clean=_CLEAN_OF_PRETRAINED)
+    ramp = _RAMP_PASSES * num_pairs
+    if plan.minutes is None:
+        ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
+    return replace(drawn, ramp_examples=ramp)
 
 
 def write_metrics(

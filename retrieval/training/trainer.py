@@ -255,7 +255,8 @@ def train_model(
             save_total_limit=2,
             seed=options.seed,
             bf16=options.bf16,
-            use_cpu=options.use_cpu,
+            # Else transformers refuses bfloat16 where there is nothing but a CPU.
+            use_cpu=options.use_cpu or not torch.accelerator.is_available(),
             remove_unused_columns=False,
             dataloader_pin_memory=False,
             disable_tqdm=True,
