@@ -81,7 +81,7 @@ class Budget:
 
 
 class BudgetCallback(TrainerCallback):
-    """Starts the clock and stops it, ends the run when the budget is spent, stores the time in checkpoints."""
+    """Starts and stops the clock, ends the run when the budget is spent, stores the time in checkpoints."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
