@@ -3,7 +3,7 @@
     python benchmarks/answer_validity.py --json answer_validity.json
     python benchmarks/answer_validity.py --model random --dtype bfloat16 --answers 1000
 
-The shipped model, and a Llama with random weights and the same tokenizer, answer the sample queries:
+The small model, and a Llama with random weights and the same tokenizer, answer the sample queries:
 greedily, by sampling at several temperatures, by beam search and by DISC, in several styles, with budgets
 from the smallest there is. Every answer is validated by `jsonschema`, and its titles are looked up in the
 sample catalogue. Anything but 100 % is an error. Ctrl-C ends a run early: what was counted is printed, and

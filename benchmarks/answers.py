@@ -4,8 +4,8 @@
     python benchmarks/answers.py --model default --only simple3 --rounds 3
     python benchmarks/answers.py --target pair/target --draft-model pair/draft --only record --draft-tokens 4
 
-Without `--target` two targets with the shipped model's tokenizer: the shipped model, drafted for by a random
-Llama of two layers, and a random Llama of 100 million parameters, drafted for by the shipped model. Every
+Without `--target` two targets with the small model's tokenizer: the small model, drafted for by a random
+Llama of two layers, and a random Llama of 100 million parameters, drafted for by the small model. Every
 round answers the same prompts under every schema in each of the four ways in turn, prompts and all; one round
 before the others warms up and is left out. Random models agree about nothing, so their drafts show what
 drafting costs, not what it gains. That is seen with a pair that `benchmarks/draft_pair.py` has taught: dev
@@ -94,7 +94,7 @@ _SCHEMAS = (
     help="Proposed at a time, at most; may be repeated.",
 )
 @click.option(
-    "--target", type=_FOLDER, help="Checkpoint of the shipped model's tokenizer, instead of --model."
+    "--target", type=_FOLDER, help="Checkpoint of the small model's tokenizer, instead of --model."
 )
 @click.option("--draft-model", type=_FOLDER, help="Checkpoint that drafts for --target.")
 @click.option("--layers", type=click.IntRange(min=1), help="Layers of --target; further ones change nothing.")

@@ -1,8 +1,8 @@
-"""A target and a draft model that agree: both made of the shipped model, and taught the same documents.
+"""A target and a draft model that agree: both made of the small model, and taught the same documents.
 
     python benchmarks/draft_pair.py --out pair --minutes 5
 
-The draft has the first layer of the shipped model alone; the target has all, and with `--target-layers`
+The draft has the first layer of the small model alone; the target has all, and with `--target-layers`
 further ones, which change nothing at first. Each learns from a title, an alias, a description or a training
 query to write
 

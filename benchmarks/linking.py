@@ -65,7 +65,7 @@ class Options:
     "--index",
     required=True,
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="An index for the shipped model.",
+    help="An index for the small model.",
 )
 @click.option(
     "--catalogue",

@@ -1,6 +1,6 @@
 """A linking run that is killed at random moments and goes on each time, against one that is left alone.
 
-    python benchmarks/linking_crashes.py                        # the shipped model, the sample catalogue
+    python benchmarks/linking_crashes.py                        # the small model, the sample catalogue
     python benchmarks/linking_crashes.py --kills 50 --workers 4 --json crashes.json
 
 `genret link` runs in a process of its own, and is killed with SIGKILL: the whole run, or one of its workers,

@@ -152,7 +152,7 @@ def fit(sets: Sequence[Sequence[Asked]]) -> dict[str, float]:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--model", help="Checkpoint directory.", show_default="the shipped model")
+@click.option("--model", help="Checkpoint directory.", show_default="the small model")
 @click.option(
     "--shared",
     type=click.Path(exists=True, path_type=Path, file_okay=False),

@@ -30,7 +30,7 @@ _BUILD = "from index_builder.cli import build_command; build_command()"
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--model", help="Checkpoint directory.", show_default="the shipped model")
+@click.option("--model", help="Checkpoint directory.", show_default="the small model")
 @click.option(
     "--shared",
     type=click.Path(exists=True, path_type=Path, file_okay=False),

@@ -1,4 +1,4 @@
-"""Pictures of the explorer page: the sample catalogue, the shipped model, a real server, a real browser.
+"""Pictures of the explorer page: the sample catalogue, the small model, a real server, a real browser.
 
     python -m docs.make_screenshot docs/images
 

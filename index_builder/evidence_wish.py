@@ -27,7 +27,7 @@ from retrieval.vectors.making import VectorOptions
 # The column whose texts are evidence if none is named.
 DESCRIPTION = "description"
 
-# Names the shipped model where a checkpoint directory or a hub id is expected.
+# Names the default model where a checkpoint directory or a hub id is expected.
 SHIPPED = "shipped"
 
 # What each method needs, and the extra that brings it.
@@ -49,7 +49,7 @@ class EvidenceWish:
         ranking: A file of rankings that were fitted to such a catalogue before, as `genret tune --out` writes
             them; None: one is fitted to queries made from the catalogue.
         weigh_model: Checkpoint directory or hub id of a model that gets a ranking of its own, fitted to such
-            queries; `SHIPPED`: the shipped one; None: none does.
+            queries; `SHIPPED`: the default one; None: none does.
     """
 
     columns: tuple[str, ...] | None = None
@@ -62,7 +62,7 @@ class EvidenceWish:
         """The place of the model to weigh; None: there is none.
 
         Raises:
-            ModelError: it is the shipped one, which is missing.
+            ModelError: it is the default one, which is missing.
         """
         return str(default_model()) if self.weigh_model == SHIPPED else self.weigh_model
 

@@ -73,7 +73,7 @@ _ENV = "GENRET_UPDATE_"
     metavar="DIR_OR_ID",
     envvar=_ENV + "TOKENIZER",
     show_envvar=True,
-    show_default="that of the shipped model the index was built for",
+    show_default="that of the default model of the index",
     help="The tokenizer the index was built with. Needed for --add alone.",
 )
 @source_flags(_ENV)

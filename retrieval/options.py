@@ -12,7 +12,7 @@ SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
 # Settings of options that commands of several kinds have.
 MODEL: dict[str, Any] = {
     "help": "Checkpoint: a directory, GGUF file, adapter directory or hub id (docs/models.md).",
-    "show_default": "the shipped model",
+    "show_default": "the default model",
 }
 DEVICE: dict[str, Any] = {"default": "auto", "help": "auto, cpu, cuda, cuda:1, ..."}
 DTYPE: dict[str, Any] = {

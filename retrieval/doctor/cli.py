@@ -83,7 +83,7 @@ def doctor_command(
 ) -> None:
     """Check that MODEL is decoded exactly.
 
-    MODEL is a directory, GGUF file, adapter or hub id; the shipped model when left out.
+    MODEL is a directory, GGUF file, adapter or hub id; the default model when left out.
     Decodes random trees in all the ways the service does and compares every branch with a plain forward pass
     over its path alone. Of an exact model it then says how to use it: prompt, end token, dtype, memory,
     seconds per query, and the commands to type.

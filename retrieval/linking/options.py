@@ -138,7 +138,7 @@ class WorkerOptions:
 
     Attributes:
         index: Index directory.
-        model: Checkpoint directory or hub id; None: the shipped model.
+        model: Checkpoint directory or hub id; None: the default model of the index.
         device: "auto", "cpu", "cuda", ...
         dtype: "auto", "float32", ...
         num_threads: Torch threads of a worker.

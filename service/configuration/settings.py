@@ -151,7 +151,7 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoint",
         "--model",
         "Checkpoint directory or hub id.",
-        unset="the shipped model",
+        unset="the default model",
         kind=Checkpoint(),
     ),
     _of_model("device", "--device", "auto, cpu, cuda, cuda:1, ..."),
