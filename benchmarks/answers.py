@@ -93,9 +93,7 @@ _SCHEMAS = (
     default=(4,),
     help="Proposed at a time, at most; may be repeated.",
 )
-@click.option(
-    "--target", type=_FOLDER, help="Checkpoint of the small model's tokenizer, instead of --model."
-)
+@click.option("--target", type=_FOLDER, help="Checkpoint of the small model's tokenizer, instead of --model.")
 @click.option("--draft-model", type=_FOLDER, help="Checkpoint that drafts for --target.")
 @click.option("--layers", type=click.IntRange(min=1), help="Layers of --target; further ones change nothing.")
 @click.option(
