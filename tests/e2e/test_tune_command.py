@@ -17,8 +17,8 @@ from index_builder import ranking as publishing
 from index_builder.publish import work_root
 from retrieval.checkpoint_fingerprint import folder_fingerprint
 from retrieval.defaults import default_model_dir, sample_catalogue
-from retrieval.evidence.opening import open_evidence
 from retrieval.entity_scorer import EntityScorer
+from retrieval.evidence.opening import open_evidence
 from retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE
 from retrieval.index.priors import Prior, read_priors
 from retrieval.index.reader import Index
@@ -528,7 +528,8 @@ def test_an_update_keeps_the_prior_of_what_is_the_same_and_a_rollback_brings_it_
     more = place / "more.tsv"
     more.write_text("\n".join("\t".join(row) for row in [header, *changed]) + "\n", encoding="utf-8")
     index = str(place / "index")
-    updated = run("update", index, "--add", str(more), "--remove-id", "E7")
+    tokenizer = str(place / "model")
+    updated = run("update", index, "--add", str(more), "--remove-id", "E7", "--tokenizer", tokenizer)
     assert updated.exit_code == 0, updated.output
     assert "3 entities have no prior of the model" in updated.stderr
     before, after = prior_of(place, first), prior_of(place)

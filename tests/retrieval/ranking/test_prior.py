@@ -6,6 +6,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from decoding.hf_model import HFLanguageModel
 from index_builder.evidence_wish import EvidenceWish
+from retrieval.decoded import Decoded
 from retrieval.entity_scorer import EntityScorer
 from retrieval.errors import IndexFormatError, ModelError
 from retrieval.evidence.evidence import FEATURE_NUMBER, Evidence
@@ -27,13 +29,15 @@ from retrieval.ranking import prior as prior_module
 from retrieval.ranking.model import MODEL_LOGPROB, MODEL_PRIOR
 from retrieval.ranking.prior import NULL_QUERIES, begun_prior, complete_prior, null_prompts, prompts_digest
 from retrieval.ranking.query_sets import QuerySet
-from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.ranker import Proposals, Ranker
 from retrieval.ranking.rankings import NO_MODEL, Rankings
 from retrieval.ranking.tune import Tuned, tune
 from retrieval.ranking.tuning import Labelled
 from retrieval.ranking.weighing import decoder_of
 from retrieval.retriever import Retriever
+from retrieval.scored_methods import FeatureTable, Proposed, entities_to_score
 from retrieval.text import TextTokenizer
+from retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
 from tests.entity_oracle import EntityOracle
 from tests.evidence_fixtures import NoProgress, made_up_texts
@@ -119,8 +123,8 @@ def test_what_is_done_is_not_done_again(
     complete_prior(whole, index, model, prompts, told)
     counts = index.manifest.counts
     assert told.notes[0] == (
-        f"the prior: 12 entities, {counts.postings} titles and aliases of about {counts.tokens} tokens, behind "
-        "each of 2 queries without content"
+        f"the prior: 12 entities, {counts.postings} titles and aliases of about {counts.tokens} tokens, "
+        "behind each of 2 queries without content"
     )
     assert told.notes[1].startswith("the prior: about ")
     with pytest.raises(KeyboardInterrupt):
@@ -188,6 +192,33 @@ def test_it_is_looked_up_and_counts_as_the_mean_where_it_is_missing(index: Index
     assert not features[:, MODEL_LOGPROB].any()  # the model's own number is not touched
     evidence.use_prior(Prior("it", NULL_QUERIES, "", 10.0, np.full(12, np.nan, np.float32)))
     assert not evidence.features(asked, numbers)[:, MODEL_PRIOR].any()
+
+
+@pytest.mark.parametrize("has_prior", [False, True])
+def test_what_no_beam_found_is_taken_for_its_prior_at_most(index: Index, has_prior: bool) -> None:
+    """That a title is rare is no merit where the model was not seen to write it."""
+    priors = np.array([-1, -5, -30, -8, -39, -2, *[-10] * 6], np.float32)
+    evidence = Evidence(index)
+    if has_prior:
+        evidence.use_prior(Prior("it", NULL_QUERIES, "", 10.0, priors))
+    (asked,) = evidence.ask(["who"])
+    found = {0: -4.0, 1: -6.0}
+    decoded = Decoded(RetrievalResult("who", "beam", ()), tuple(found), -6.0, found)
+    numbers = np.arange(12)
+    proposals = Proposals(asked, numbers, evidence.features(asked, numbers), 12)
+    proposed = Proposed(tuple(numbers.tolist()), asked, proposals)
+    ranking, _ = Rankings().of("unweighed")
+    weights = np.zeros(len(ranking.weights))
+    weights[[MODEL_LOGPROB, MODEL_PRIOR]] = 1.0, 0.9
+    table = FeatureTable(Ranker(evidence, ranking, ranking), proposed)
+    request = RetrieveRequest("who", k=1, shortlist_size=4)
+    chosen = entities_to_score(request, proposed, decoded, table, replace(ranking, weights=weights))
+    scores = {
+        entity: found.get(entity, min(-6.0, float(prior)) if has_prior else -6.0)
+        - (0.9 * float(prior) if has_prior else 0)
+        for entity, prior in enumerate(priors)
+    }
+    assert list(chosen) == sorted(scores, key=lambda entity: (-scores[entity], entity))[:4]
 
 
 def stored(index: Index, data: bytes, monkeypatch: pytest.MonkeyPatch) -> dict[str, Prior]:
@@ -293,7 +324,9 @@ class World:
         numbers = random.Random(2).sample(range(self.index.num_entities), 50)
         self.queries = tuple(Labelled(f"{chr(97 + n % 26)}q{n}", (n,)) for n in numbers)
         asked = {
-            tuple(self.template.encode(self.tokenizer, query.text)): self.index.row_token_ids(query.entities[0])
+            tuple(self.template.encode(self.tokenizer, query.text)): self.index.row_token_ids(
+                query.entities[0]
+            )
             for query in self.queries
         }
         following: dict[tuple[int, ...], set[int]] = defaultdict(set)
