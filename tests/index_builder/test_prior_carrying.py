@@ -95,8 +95,12 @@ def test_a_catalogue_of_one_name_each_is_carried_over(tmp_path: Path) -> None:
     new = Index.open(build(tmp_path, ["title", "a", "ab", "b"], TOKENIZER, "new.index").index)
     assert old.is_one_to_one
     assert new.is_one_to_one
-    prior = Prior("it", ("a",), "digest", 10.0, np.array([-1, -2, -np.inf], np.float32))
-    carried = carried_over(prior, old, new, np.array([0, -1, 1]))
-    assert np.array_equal(carried.logprobs, np.array([-1, np.nan, -2], np.float32), equal_nan=True)
+    titles = [[index.entity(number).title for number in range(3)] for index in (old, new)]
+    logprobs = {"a": -1.0, "b": -2.0, "cc": -np.inf}
+    values = np.array([logprobs[title] for title in titles[0]], np.float32)
+    number_of_old = np.array([titles[0].index(title) if title in titles[0] else -1 for title in titles[1]])
+    carried = carried_over(Prior("it", ("a",), "digest", 10.0, values), old, new, number_of_old)
+    expected = np.array([logprobs.get(title, np.nan) for title in titles[1]], np.float32)
+    assert np.array_equal(carried.logprobs, expected, equal_nan=True)
     old.close()
     new.close()
