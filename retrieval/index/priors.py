@@ -75,7 +75,7 @@ def priors_to_bytes(priors: Iterable[Prior]) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema(fields)) as writer:
         writer.write_batch(pa.record_batch(columns, schema=pa.schema(fields)))
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def _schema(names: Iterable[str]) -> pa.Schema:
@@ -95,7 +95,7 @@ def _prior(table: pa.Table, model: str) -> Prior:
         title_weight = float(told["title_weight"])
     except (KeyError, TypeError, ValueError) as error:
         raise IndexFormatError(f"{where}: not a prior: {error!r}") from error
-    logprobs = as_numpy(single_chunk(table, PRIOR_FILE, model))
+    logprobs = as_numpy(single_chunk(table, PRIOR_FILE, model)).view(np.float32)
     if (logprobs > _ROUNDING).any():
         entity = int((logprobs > _ROUNDING).argmax())
         raise IndexFormatError(

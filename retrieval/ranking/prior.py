@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -35,6 +36,13 @@ from retrieval.types import RetrieveRequest
 NULL_QUERIES = ("something", "N/A")
 # Titles and aliases that are scored together behind each query.
 _FORMS_AT_ONCE = 512
+
+
+class PriorProgress(EvidenceProgress, Protocol):
+    """Told how far a prior is."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
 
 
 def null_prompts(config: CheckpointConfig, tokenizer: TextTokenizer) -> list[list[int]]:
@@ -69,7 +77,7 @@ def begun_prior(index: Index, model: str, prompts: list[list[int]], title_weight
 
 
 def complete_prior(
-    prior: Prior, index: Index, model: LanguageModel, prompts: list[list[int]], progress: EvidenceProgress
+    prior: Prior, index: Index, model: LanguageModel, prompts: list[list[int]], progress: PriorProgress
 ) -> None:
     """Compute what is missing of a prior, in place; what is done when it is interrupted stays.
 
