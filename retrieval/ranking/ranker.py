@@ -123,7 +123,10 @@ class Ranker:
             model = fingerprint() if is_known else "unweighed"
             ranking, is_weighed = rankings.of(model)
             try:
-                evidence.use_prior(usable_prior(index, model, prompts))
+                prior = usable_prior(index, model, prompts)
+                evidence.use_prior(prior)
+                if missing := prior.num_missing:
+                    _LOG.info("%d entities of %s count as the mean: %s", missing, index.path, _MAKES_PRIOR)
             except GenretError as error:
                 if ranking.weights[MODEL_PRIOR]:
                     problems[PRIOR] = error.with_traceback(None)
