@@ -19,6 +19,7 @@ from index_builder.evidence_wish import VectorChange, VectorWish, text_columns
 from index_builder.faults import fault_point
 from index_builder.memory import MemoryBudget
 from index_builder.past_queries import PastQueries, QueryFile, read_queries
+from index_builder.prior_carrying import carried_over
 from index_builder.progress import BuildProgress
 from index_builder.workplace import library_versions, spill_folder, vector_work
 from retrieval.errors import IndexDirectoryError, InputError, SourceError
@@ -26,12 +27,14 @@ from retrieval.index.digests import digest_file
 from retrieval.index.layout import (
     EVIDENCE_FILES,
     NAMES_FILE,
+    PRIOR_FILE,
     QUERIES_FILE,
     RANKING_FILE,
     TEXTS_FILE,
     VECTOR_FILES,
 )
 from retrieval.index.manifest import FileEntry, Manifest
+from retrieval.index.priors import priors_to_bytes, read_priors
 from retrieval.index.reader import Index
 from retrieval.rejects import Rejects
 from retrieval.vectors.carrying import carry_over_vectors
@@ -255,6 +258,37 @@ class EvidenceMaker:
         write_synced(self._folder / RANKING_FILE, old.evidence_path(RANKING_FILE).read_bytes())
         return self._added(manifest, (RANKING_FILE,))
 
+    def carry_priors_over(self, manifest: Manifest, before: Before) -> Manifest:
+        """Take the priors of the version before over, for entities whose forms and shares are the same.
+
+        Damaged ones are dropped: a ranking that needs one is not used, and whoever opens the index is told.
+
+        Args:
+            manifest: Of the staged files.
+            before: The version before.
+
+        Raises:
+            OSError: the disk is full, or worse.
+        """
+        if before.index.manifest.file(PRIOR_FILE) is None:
+            return manifest
+        try:
+            priors = read_priors(before.index)
+        except IndexDirectoryError as error:
+            self._progress.note(f"the priors of models are dropped: {error}")
+            return manifest
+        with self._opened(manifest) as index:
+            numbers = before.number_of_old
+            carried = [carried_over(prior, before.index, index, numbers) for prior in priors.values()]
+        for prior in carried:
+            if prior.num_missing:
+                self._progress.note(
+                    f"{prior.num_missing:,} entities have no prior of the model {prior.model} yet and count "
+                    "as the mean; it is computed by: genret tune INDEX --model MODEL --prior"
+                )
+        write_synced(self._folder / PRIOR_FILE, priors_to_bytes(carried))
+        return self._added(manifest, (PRIOR_FILE,))
+
     def _opened(self, manifest: Manifest) -> Index:
         return Index.open_unpublished(self._folder, manifest)
 
@@ -285,7 +319,7 @@ def read_rankings(file: Path) -> Rankings:
 
 
 def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bool) -> Manifest:
-    """Copy the files of a version into the staging directory, the rankings of what is not kept apart.
+    """Copy the files of a version into the staging directory, rankings, priors and what is not kept apart.
 
     Args:
         index: The version.

@@ -149,6 +149,7 @@ def update_evidence(
         manifest = maker.make_vectors(manifest, vectors.wish)
     elif fates.vectors == "carried over":
         manifest = maker.carry_vectors_over(manifest, before, vectors)
+    manifest = maker.carry_priors_over(manifest, before)
     return _ranked(manifest, maker, old, vectors, progress)
 
 

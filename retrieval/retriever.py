@@ -43,6 +43,7 @@ from retrieval.prepared import answer_prepared
 from retrieval.prompt_encoder import PromptEncoder
 from retrieval.prompts import CheckpointConfig, PromptTemplate
 from retrieval.questions import Questions
+from retrieval.ranking.prior import null_prompts, prompts_digest
 from retrieval.ranking.ranker import Ranker
 from retrieval.score_types import ScoreRequest
 from retrieval.text import TextTokenizer
@@ -195,9 +196,7 @@ class Retriever(Questions):
                 grammar_cache_bytes=grammar_cache_bytes,
                 draft=draft,
                 is_named=is_named,
-                ranker=Ranker.open(
-                    opened, encoder, str(loaded.device), partial(folder_fingerprint, Path(tokenizer.source))
-                ),
+                ranker=_opened_ranker(opened, encoder, loaded, tokenizer, config),
             )
         except BaseException:
             opened.close()
@@ -237,12 +236,7 @@ class Retriever(Questions):
                 answerer=self.answerer,
                 name=name or Path(index).resolve().name,
                 is_named=is_named,
-                ranker=Ranker.open(
-                    opened,
-                    encoder,
-                    str(self.model.device),
-                    partial(folder_fingerprint, Path(self.tokenizer.source)),
-                ),
+                ranker=_opened_ranker(opened, encoder, self.model, self.tokenizer, self.config),
             )
         except BaseException:
             opened.close()
@@ -428,3 +422,16 @@ class Retriever(Questions):
         prompt = self._prompts.encode(template, request.query)
         rows = self._titles.rows(request.titles)
         return ScoreJob(request, prompt, rows, self._prompts.num_shared(template), cancel)
+
+
+def _opened_ranker(
+    index: Index,
+    encoder: str | Path | None,
+    model: LanguageModel,
+    tokenizer: TextTokenizer,
+    config: CheckpointConfig,
+) -> Ranker:
+    """Open the evidence and the ranking of an index for a model, with the prior of its default template."""
+    prompts = prompts_digest(null_prompts(config, tokenizer))
+    fingerprint = partial(folder_fingerprint, Path(tokenizer.source))
+    return Ranker.open(index, encoder, str(model.device), fingerprint, prompts)

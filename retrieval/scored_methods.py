@@ -21,7 +21,7 @@ from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.order import best_first
 from retrieval.index.reader import Index
 from retrieval.methods import or_abstain
-from retrieval.ranking.model import Ranking
+from retrieval.ranking.model import MODEL_PRIOR, Ranking
 from retrieval.ranking.ranker import Proposals, Ranker
 from retrieval.request_checks import DEFAULT_NUM_RANKED, MAX_SHORTLIST_SIZE
 from retrieval.tallies import candidate, count_entities, possible
@@ -93,7 +93,8 @@ def entities_to_score(
     """Return the entities of both that are worth scoring: those proposed, then the best of those decoded.
 
     Where the ranking makes the order, those that can be among the first of it: they are put in order by what
-    the decoder found of each so far, one that it did not find counting as the worst that it did.
+    the decoder found of each so far. One that it did not find counts as the worst that it did, or as what the
+    model says of it whatever is asked, if that is less.
     """
     if decoded is None or proposed.is_everything:
         return proposed.entities
@@ -102,7 +103,11 @@ def entities_to_score(
     if not request.is_ranked or len(every) <= most:
         return tuple(every)
     worst = min(decoded.logprobs.values(), default=LEAST_LOGPROB)
-    scores = ranking.scores(table.of(every), [decoded.logprobs.get(entity, worst) for entity in every])
+    features = table.of(every)
+    # Without a prior the feature is 0, which is never the lesser.
+    guesses = np.minimum(worst, -features[:, MODEL_PRIOR].astype(np.float64))
+    known = [decoded.logprobs.get(entity, guess) for entity, guess in zip(every, guesses, strict=True)]
+    scores = ranking.scores(features, known)
     return tuple(every[i] for i in np.argsort(-scores, kind="stable")[:most].tolist())
 
 

@@ -339,7 +339,7 @@ class RetrievalResult:
         nothing_fits: `auto` by its ranking: the probability that no entity of the index is meant; None
             otherwise.
         missing_evidence: `shortlist`, `auto`: kinds of evidence that the index has and that this answer went
-            without, damaged or failing: kinds as in `Candidate.shares`, and "ranking".
+            without, damaged or failing: kinds as in `Candidate.shares`, "ranking", and "prior".
     """
 
     query: str

@@ -50,6 +50,7 @@ EVIDENCE_FILES = (
     "texts.arrow",
     "queries.arrow",
     "ranking.json",
+    "prior.arrow",
 )
 _UNREADABLE = "the index cannot be read"
 

@@ -22,6 +22,7 @@ from retrieval.evidence.field import Counted, Field
 from retrieval.evidence.loops import compile_loops
 from retrieval.evidence.postings import FloatArray, IntArray, Lookup, Mask, Postings
 from retrieval.evidence.terms import Characters, Terms, fold_all
+from retrieval.index.priors import Prior
 from retrieval.index.reader import Index
 from retrieval.vectors.shortlister import Shortlister
 from retrieval.vectors.views import EntityTexts
@@ -86,6 +87,7 @@ FEATURES = (
     Feature(QUERIES, "same", "share of the entity in the past queries that are the same as this one"),
     Feature(VECTORS, "similarity", "cosine of the query and the entity's most similar text"),
     Feature(MODEL, "logprob", "log P(e | q), at least -40"),
+    Feature(MODEL, "prior", "-log P(e | queries without content), at most 40: how rare the text is anyway"),
     Feature(WEIGHT, "weight", "log(1 + the entity's weight / the mean weight)"),
 )
 FEATURE_NUMBER = {str(feature): number for number, feature in enumerate(FEATURES)}
@@ -163,6 +165,7 @@ class Evidence:
             kind: field for kind, field in fields.items() if field is not None
         }
         self._num_asked = 0
+        self._prior: tuple[Prior, float] | None = None
         self._names = EntityTexts(index)
         weights = index.weights
         self._weights = weights if weights is not None and weights.any() else None
@@ -177,6 +180,14 @@ class Evidence:
             *([WEIGHT] if self._weights is not None else []),
         }
         return tuple(kind for kind in KINDS if kind in has)
+
+    def use_prior(self, prior: Prior) -> None:
+        """Describe entities by the prior of the model that answers, too. Those without one count as the mean.
+
+        To be called before the evidence is shared between threads.
+        """
+        known = prior.logprobs[~np.isnan(prior.logprobs)]
+        self._prior = prior, float(_surprise(known).mean()) if len(known) else 0.0
 
     def ask(self, texts: Sequence[str], with_vectors: bool = True) -> list[Asked]:
         """Look up queries. The encoder of the vectors, if it is asked, sees all of them at once.
@@ -222,7 +233,8 @@ class Evidence:
                 on queries that were asked, as if they had not been.
 
         Returns:
-            Columns as in `FEATURES`; 0 of kinds that there are none of, and of the model.
+            Columns as in `FEATURES`; 0 of kinds that there are none of, and of what the model says to the
+            query.
             Shape: (n, number of features), float32.
         """
         found = np.zeros((len(entities), len(FEATURES)), np.float32)
@@ -234,6 +246,10 @@ class Evidence:
         if self.vectors is not None and asked.vector is not None and len(entities):
             similarities = self.vectors.similarities(asked.vector, entities)
             found[:, FEATURE_NUMBER["vectors.similarity"]] = similarities
+        if self._prior is not None:
+            prior, mean = self._prior
+            logprobs = prior.logprobs[entities]
+            found[:, FEATURE_NUMBER["model.prior"]] = np.where(np.isnan(logprobs), mean, _surprise(logprobs))
         if self._weights is not None:
             # Of queries of which half are for entities drawn by weight and half for any, a share of
             # (1 / n + weight / total) / 2 is for each: a weight of 1 for this feature is then their prior.
@@ -356,6 +372,10 @@ def _overlap(terms: Terms, lookup: Lookup, count: int) -> FloatArray:
 def _factor(terms: Terms, postings: Postings, count: int) -> FloatArray:
     lengths = np.bincount(terms.text, minlength=count)
     return postings.length_factor[np.minimum(lengths, len(postings.length_factor) - 1)]
+
+
+def _surprise(logprobs: FloatArray) -> FloatArray:
+    return np.clip(-logprobs, 0, -LEAST_LOGPROB)
 
 
 def _total(lookup: Lookup) -> float:

@@ -14,6 +14,8 @@ from retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
 from retrieval.index.evidence_summary import (
     evidence_facts,
     evidence_lines,
+    prior_facts,
+    prior_lines,
     ranking_facts,
     ranking_lines,
     unusable_vectors,
@@ -22,6 +24,7 @@ from retrieval.index.histogram import length_lines
 from retrieval.index.layout import (
     CURRENT_FILE,
     EVIDENCE_FILES,
+    PRIOR_FILE,
     RANKING_FILE,
     VECTOR_FILES,
     VECTORS_FILE,
@@ -107,6 +110,8 @@ def verify_command(index: Path, as_json: bool) -> None:
 def _remedy(damaged: set[str]) -> str:
     if damaged <= {RANKING_FILE}:
         return "a ranking is fitted with: genret tune INDEX"
+    if damaged <= {PRIOR_FILE}:
+        return "a prior is computed with: genret tune INDEX --model MODEL --prior"
     if damaged <= set(VECTOR_FILES):
         return "new vectors are made with: genret update INDEX --vectors METHOD"
     if damaged <= set(EVIDENCE_FILES):
@@ -137,6 +142,7 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
         "built_with": dict(manifest.built_with),
         **_evidence(index),
         "ranking": ranking_facts(index),
+        "prior": prior_facts(index),
         "samples": [
             {"surface": index.surface(rank), "tokens": list(index.row_token_ids(rank))}
             for rank in range(0, rows, step)[:samples]
@@ -230,9 +236,10 @@ def _render(facts: dict[str, Any]) -> str:
     ]
     lines += [f"  {line}" for line in evidence_lines(facts)]
     lines += [f"              {file}: UNUSABLE: {why}" for file, why in facts["evidence_problems"].items()]
-    if facts["ranking"] is not None:
-        first, *further = ranking_lines(facts["ranking"])
-        lines += [f"  ranking     {first}", *(f"              {line}" for line in further)]
+    for name, told_by in (("ranking", ranking_lines), ("prior", prior_lines)):
+        if facts[name] is not None:
+            first, *further = told_by(facts[name])
+            lines += [f"  {name:<12}{first}", *(f"              {line}" for line in further)]
     rows_bytes = sum(f["bytes"] for name, f in facts["files"].items() if name.startswith("rows/"))
     shares = {name: f["bytes"] for name, f in facts["files"].items() if not name.startswith("rows/")}
     for name, size in sorted({"rows/": rows_bytes, **shares}.items()):

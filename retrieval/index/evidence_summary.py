@@ -10,6 +10,7 @@ from retrieval.errors import IndexDirectoryError
 from retrieval.index.layout import (
     EMBEDDER_FILE,
     NAMES_FILE,
+    PRIOR_FILE,
     QUERIES_FILE,
     RANKING_FILE,
     TEXTS_FILE,
@@ -17,6 +18,7 @@ from retrieval.index.layout import (
 )
 from retrieval.index.manifest import Manifest
 from retrieval.index.manifest_entries import OLD_VECTOR_METHODS
+from retrieval.index.priors import read_priors
 from retrieval.index.reader import Index
 from retrieval.index.small_files import parse_json
 
@@ -88,6 +90,38 @@ def ranking_facts(index: Index) -> list[dict[str, Any]] | None:
         ]
     except (IndexDirectoryError, KeyError, TypeError, ValueError, AttributeError) as error:
         return [{"problem": str(error)}]
+
+
+def prior_facts(index: Index) -> list[dict[str, Any]] | None:
+    """Return the priors of an index: fingerprint, queries, how many entities have none yet.
+
+    None where there are none; [{"problem": …}] where they cannot be read.
+    """
+    if index.manifest.file(PRIOR_FILE) is None:
+        return None
+    try:
+        return [
+            {"model": model, "queries": list(prior.queries), "missing": prior.num_missing}
+            for model, prior in read_priors(index).items()
+        ]
+    except IndexDirectoryError as error:
+        return [{"problem": str(error)}]
+
+
+def prior_lines(priors: list[dict[str, Any]]) -> list[str]:
+    """Return a line of text for each of `prior_facts`."""
+    lines = []
+    for prior in priors:
+        if "problem" in prior:
+            return [f"DAMAGED: {prior['problem']}"]
+        queries = ", ".join(map(repr, prior["queries"]))
+        lines.append(f"of the model {prior['model']}, behind {queries}")
+        if prior["missing"]:
+            lines.append(
+                f"  {prior['missing']:,} entities have none yet and count as the mean: genret tune INDEX "
+                "--model MODEL --prior"
+            )
+    return lines
 
 
 def _by_kind(weights: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -13,6 +13,7 @@ INDEX/versions/<id>/manifest.json       <id> is the digest of this file
                    /texts.arrow     and of the texts of chosen columns; absent without such columns
                    /queries.arrow   and of past queries, which are kept there; absent without any
                    /ranking.json    what evidence and models are worth, fitted to this catalogue
+                   /prior.arrow     what models say of every entity whatever is asked; absent if not wanted
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ NAMES_FILE = "names.arrow"
 TEXTS_FILE = "texts.arrow"
 QUERIES_FILE = "queries.arrow"
 RANKING_FILE = "ranking.json"
+PRIOR_FILE = "prior.arrow"
 # A damaged one of these keeps nothing else of an index from being read.
 VECTOR_FILES = (VECTORS_FILE, EMBEDDER_FILE)
-EVIDENCE_FILES = (*VECTOR_FILES, NAMES_FILE, TEXTS_FILE, QUERIES_FILE, RANKING_FILE)
+EVIDENCE_FILES = (*VECTOR_FILES, NAMES_FILE, TEXTS_FILE, QUERIES_FILE, RANKING_FILE, PRIOR_FILE)
 ROWS_DIR = "rows"
 
 VERSION_PATTERN = re.compile(r"[0-9a-f]{32}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from retrieval.index.layout import (
     EVIDENCE_FILES,
     MANIFEST_FILE,
     POSTINGS_FILE,
+    PRIOR_FILE,
     RANKING_FILE,
     ROWS_DIR,
     TITLE,
@@ -31,6 +32,7 @@ from retrieval.index.layout import (
     VECTORS_FILE,
 )
 from retrieval.index.manifest import Manifest
+from retrieval.index.priors import read_priors
 from retrieval.index.reader import Index, read_manifest
 from retrieval.index.title_order import first_disorder, title_batches
 from retrieval.index.versions import read_version
@@ -248,7 +250,7 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
 
 
 def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator[Problem]:
-    """Compare names, texts and past queries with what the entities give; look whether rankings are some."""
+    """Compare names, texts and past queries with what the entities give; read rankings and priors."""
     from retrieval.evidence.making import wrong_block
     from retrieval.evidence.opening import FIELD_FILES, open_field
     from retrieval.evidence.terms import TERMS_VERSION
@@ -272,11 +274,16 @@ def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator
                 yield Problem(MANIFEST_FILE, f"evidence.{kind}: expected {found}, got {getattr(entry, kind)}")
         except IndexDirectoryError as error:
             yield Problem(file, str(error).removeprefix(f"{file}: "))
-    if RANKING_FILE not in damaged:
-        try:
-            Rankings.read(index)
-        except IndexDirectoryError as error:
-            yield Problem(RANKING_FILE, str(error).removeprefix(f"{RANKING_FILE}: "))
+    readers: tuple[tuple[str, Callable[[Index], object]], ...] = (
+        (RANKING_FILE, Rankings.read),
+        (PRIOR_FILE, read_priors),
+    )
+    for file, read in readers:
+        if file not in damaged:
+            try:
+                read(index)
+            except IndexDirectoryError as error:
+                yield Problem(file, str(error).removeprefix(f"{file}: "))
 
 
 def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from retrieval.index.layout import (
     MANIFEST_FILE,
     NAMES_FILE,
     POSTINGS_FILE,
+    PRIOR_FILE,
     QUERIES_FILE,
     RANKING_FILE,
     TEXTS_FILE,
@@ -54,7 +55,7 @@ def expected_files(manifest: Manifest) -> set[str]:
 def optional_files(manifest: Manifest) -> set[str]:
     """Return the files that a version may have or not: what it says otherwise decides."""
     embedder = set() if manifest.vectors is None else {EMBEDDER_FILE}
-    return {POSTINGS_FILE, RANKING_FILE, *embedder}
+    return {POSTINGS_FILE, RANKING_FILE, PRIOR_FILE, *embedder}
 
 
 def read_bucket(data: pa.Buffer, bucket: Bucket, manifest: Manifest) -> RowBucket:

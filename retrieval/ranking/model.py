@@ -24,6 +24,7 @@ from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS, LEAST_L
 FloatArray = npt.NDArray[np.float64]
 
 MODEL_LOGPROB = FEATURE_NUMBER["model.logprob"]
+MODEL_PRIOR = FEATURE_NUMBER["model.prior"]
 # Features whose best value among the candidates says whether anything fits.
 _FIT_FEATURES = (
     "names.letters",

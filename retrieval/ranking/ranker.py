@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import EvidenceMissingError, GenretError
+from retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError
 from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Asked, Evidence
 from retrieval.evidence.loops import compile_loops
 from retrieval.evidence.opening import open_evidence
 from retrieval.evidence.postings import IntArray, Mask
+from retrieval.index.layout import PRIOR_FILE
+from retrieval.index.priors import Prior, read_priors
 from retrieval.index.reader import Index
-from retrieval.ranking.model import Ranking
+from retrieval.ranking.model import MODEL_PRIOR, Ranking
 from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
 
 _LOG = logging.getLogger(__name__)
 
 # Texts that each kind of evidence proposes, by each of its ways to search.
 PROPOSALS = 50
-RANKING = "ranking"
+RANKING, PRIOR = "ranking", "prior"
+_MAKES_PRIOR = "genret tune INDEX --model MODEL --prior"
 _PROPOSING = (NAMES, TEXTS, QUERIES, VECTORS)
 
 
@@ -58,7 +62,8 @@ class Ranker:
         evidence: Of the index.
         ranking: Weighs evidence and the model.
         alone: Weighs evidence without a model.
-        problem: Why the rankings of the index cannot be used; None where they can.
+        problems: Why the rankings of the index cannot be used, under `RANKING`, or the prior that `ranking`
+            would need, under `PRIOR`.
         is_weighed: Whether `ranking` was fitted with the model that answers.
 
     Attributes:
@@ -66,7 +71,7 @@ class Ranker:
         ranking: Weighs evidence and the model.
         alone: Weighs evidence without a model.
         is_weighed: Whether `ranking` was fitted with the model that answers.
-        problems: Kinds of evidence that the index has and that cannot be used, `RANKING` among them, and why.
+        problems: Kinds of evidence that cannot be used, `RANKING` and `PRIOR` among them, and why.
     """
 
     def __init__(
@@ -74,14 +79,14 @@ class Ranker:
         evidence: Evidence,
         ranking: Ranking,
         alone: Ranking,
-        problem: GenretError | None = None,
+        problems: Mapping[str, GenretError] = MappingProxyType({}),
         is_weighed: bool = False,
     ) -> None:
         self.evidence = evidence
         self.ranking = ranking
         self.alone = alone
         self.is_weighed = is_weighed
-        self.problems = {**evidence.problems, **({} if problem is None else {RANKING: problem})}
+        self.problems = {**evidence.problems, **problems}
         self._has_warned = False
 
     @classmethod
@@ -91,6 +96,7 @@ class Ranker:
         encoder: str | Path | None = None,
         device: str = "cpu",
         fingerprint: Callable[[], str] | None = None,
+        prompts: str | None = None,
     ) -> Self:
         """Open the evidence and the ranking of an index. What cannot be used is no error; see `problems`.
 
@@ -99,28 +105,40 @@ class Ranker:
             encoder: Where the encoder that made its vectors lies now; None: where it lay then.
             device: Where an encoder runs.
             fingerprint: Returns the fingerprint of the model that answers; None: there is none.
+            prompts: Digest of the prompts that the model's prior must be computed with; None: any.
         """
         evidence = open_evidence(index, encoder, device)
-        rankings, problem = Rankings(), None
+        rankings, problems = Rankings(), dict[str, GenretError]()
         try:
             rankings = Rankings.read(index)
         except GenretError as error:
-            problem = error.with_traceback(None)
+            problems[RANKING] = error.with_traceback(None)
             _LOG.warning("the ranking of %s cannot be used, others' weights are: %s", index.path, error)
         alone, _ = rankings.of(NO_MODEL)
         ranking, is_weighed = alone, False
         if fingerprint is not None:
             compile_loops()  # not while the first requests wait
             # Weights of gigabytes are read for it: only where it can be among those that were weighed.
-            weighed = set(rankings.fitted) - {NO_MODEL}
-            ranking, is_weighed = rankings.of(fingerprint() if weighed else "unweighed")
+            is_known = set(rankings.fitted) - {NO_MODEL} or index.manifest.file(PRIOR_FILE) is not None
+            model = fingerprint() if is_known else "unweighed"
+            ranking, is_weighed = rankings.of(model)
+            try:
+                prior = usable_prior(index, model, prompts)
+                evidence.use_prior(prior)
+                if missing := prior.num_missing:
+                    _LOG.info("%d entities of %s count as the mean: %s", missing, index.path, _MAKES_PRIOR)
+            except GenretError as error:
+                if ranking.weights[MODEL_PRIOR]:
+                    problems[PRIOR] = error.with_traceback(None)
+                    ranking, is_weighed = rankings.unweighed(), False
+                    _LOG.warning("the ranking of %s for this model needs its prior: %s", index.path, error)
             if evidence.kinds and not is_weighed:
                 _LOG.info(
                     "the model was never weighed against the evidence of %s, and counts little; weigh it "
                     "with: genret tune INDEX --model MODEL",
                     index.path,
                 )
-        return cls(evidence, ranking, alone, problem, is_weighed)
+        return cls(evidence, ranking, alone, problems, is_weighed)
 
     @classmethod
     def none(cls, index: Index) -> Self:
@@ -195,6 +213,33 @@ class Ranker:
         """
         blind = self.evidence.vectors is not None and (asked is None or asked.vector is None)
         return tuple(sorted({*self.problems, *([VECTORS] if blind else [])}))
+
+
+def usable_prior(index: Index, model: str, prompts: str | None) -> Prior:
+    """Return the prior of a model.
+
+    Args:
+        index: An open index.
+        model: The model's fingerprint.
+        prompts: Digest of the prompts that it must have been computed with; None: any.
+
+    Raises:
+        EvidenceMissingError: the index has none for this model.
+        IndexMismatchError: it was computed with other prompts.
+        IndexChecksumError: the file is damaged.
+        IndexFormatError: it is none of priors.
+    """
+    prior = read_priors(index).get(model)
+    if prior is None:
+        raise EvidenceMissingError(
+            f"the index {index.path} has no prior for the model {model}; it is computed with: {_MAKES_PRIOR}"
+        )
+    if prompts is not None and prior.prompts != prompts:
+        raise IndexMismatchError(
+            f"{PRIOR_FILE}: computed with other prompts than those of the template in use; it is computed "
+            f"anew with: {_MAKES_PRIOR}"
+        )
+    return prior
 
 
 def _another(error: GenretError) -> GenretError:

@@ -81,9 +81,14 @@ class Rankings:
         ranking = self.fitted.get(NO_MODEL, DEFAULT_RANKING)
         if fingerprint == NO_MODEL:
             return ranking, NO_MODEL in self.fitted
+        return self.unweighed(), False
+
+    def unweighed(self) -> Ranking:
+        """Return the ranking for a model that was not weighed on this index."""
+        ranking, _ = self.of(NO_MODEL)
         weights = ranking.weights.copy()
         weights[MODEL_LOGPROB] = UNWEIGHED_MODEL
-        return replace(ranking, weights=weights), False
+        return replace(ranking, weights=weights)
 
 
 # What log P(e | q) of a model counts that nobody has weighed on this catalogue: enough to choose among

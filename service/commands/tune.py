@@ -17,10 +17,11 @@ from retrieval.options import encoder_option, model_options, prompt_option
 
 if TYPE_CHECKING:
     from index_builder.progress import BuildProgress
+    from retrieval.index.priors import Prior
     from retrieval.index.reader import Index
     from retrieval.ranking.ranker import Ranker
     from retrieval.ranking.tune import Figure, SetReport, Tuned
-    from retrieval.ranking.tuning import Decode
+    from retrieval.retriever import Retriever
 
 _ENV = "GENRET_TUNE_"
 
@@ -41,16 +42,18 @@ class _Wish:
     labelled_share: float
     folds: int
     seed: int
+    has_prior: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An index, its evidence, and perhaps a model."""
+    """An index, its evidence, and perhaps a model with the prior that is to be computed."""
 
     index: Index
     ranker: Ranker
     fingerprint: str
-    decode: Decode | None
+    retriever: Retriever | None = None
+    prior: Prior | None = None
 
 
 @click.command("tune", context_settings={"show_default": True, "max_content_width": 100})
@@ -74,6 +77,14 @@ class _Opened:
 @model_options
 @prompt_option()
 @encoder_option
+@click.option(
+    "--prior",
+    is_flag=True,
+    show_envvar=True,
+    help="Compute what the model says of every entity whatever is asked, keep it with the index, and fit how "
+    "much of it is divided out; for models that were not trained on the catalogue. What the index has of it "
+    "is not computed again.",
+)
 @click.option(
     "--made",
     type=click.IntRange(min=0),
@@ -141,6 +152,7 @@ def tune_command(
     threads: int,
     prompt: str | None,
     encoder: str | None,
+    prior: bool,
     made: int | None,
     labelled_share: float,
     folds: int,
@@ -165,6 +177,9 @@ def tune_command(
 
     if no_model and model is not None:
         raise click.UsageError("--model and --no-model exclude each other")
+    if prior and (no_model or out is not None):
+        other = "--no-model" if no_model else "--out"
+        raise click.UsageError(f"--prior and {other} exclude each other: a prior is of a model, in the index")
     wish = _Wish(
         index=index,
         model=model,
@@ -178,6 +193,7 @@ def tune_command(
         labelled_share=labelled_share,
         folds=folds,
         seed=seed,
+        has_prior=prior,
     )
     is_kept = dry_run or out is not None
     with (
@@ -185,7 +201,8 @@ def tune_command(
         shown_progress(quiet, "genret tune") as progress,
         _opened(wish) as opened,
     ):
-        tuned, files, num_unknown = _fitted(wish, opened, progress)
+        with _kept_on_failure(wish, opened, keep_versions, dry_run, progress):
+            tuned, files, num_unknown = _fitted(wish, opened, progress)
         version = opened.index.version
         if not dry_run:
             progress.phase("publishing" if out is None else "writing")
@@ -199,12 +216,28 @@ def tune_command(
             "dry_run": dry_run,
             "out": None if out is None or dry_run else str(out),
             "left_out": num_unknown,
+            "prior": None if opened.prior is None else list(opened.prior.queries),
             **tuned.to_json(),
         }
     if as_json:
         click.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
     elif not quiet:
         click.echo("\n".join([*_lines(tuned, num_unknown), "", _outcome(told)]))
+
+
+@contextmanager
+def _kept_on_failure(
+    wish: _Wish, opened: _Opened, keep_versions: int, dry_run: bool, progress: BuildProgress
+) -> Iterator[None]:
+    """Publish as much of the prior as was computed where the block fails or is interrupted."""
+    before = None if opened.prior is None else opened.prior.num_missing
+    try:
+        yield
+    except BaseException:
+        if opened.prior is not None and opened.prior.num_missing != before and not dry_run:
+            progress.note("keeping what there is of the prior: the same command goes on from there")
+            _published(wish, opened, {}, [], 0, keep_versions)
+        raise
 
 
 @contextmanager
@@ -223,23 +256,27 @@ def _opened(wish: _Wish) -> Iterator[_Opened]:
         device = str(wish.hardware["device"])
         with Index.open(wish.index) as index:
             ranker = Ranker.open(index, wish.encoder, "cpu" if device == "auto" else device)
-            yield _checked(_Opened(index, ranker, NO_MODEL, None))
+            yield _checked(_Opened(index, ranker, NO_MODEL))
         return
     from retrieval.checkpoint_fingerprint import folder_fingerprint
-    from retrieval.ranking.weighing import decoder_of
+    from retrieval.ranking.prior import begun_prior, null_prompts
     from retrieval.retriever import Retriever
 
     with Retriever.open(wish.index, wish.model, encoder=wish.encoder, **wish.hardware) as retriever:
         fingerprint = folder_fingerprint(Path(retriever.tokenizer.source))
-        yield _checked(_Opened(retriever.index, retriever.ranker, fingerprint, decoder_of(retriever)))
+        prior = None
+        if wish.has_prior:
+            prompts = null_prompts(retriever.config, retriever.tokenizer)
+            prior = begun_prior(retriever.index, fingerprint, prompts, retriever.config.title_weight)
+        yield _checked(_Opened(retriever.index, retriever.ranker, fingerprint, retriever, prior))
 
 
 def _checked(opened: _Opened) -> _Opened:
     """Refuse evidence that is not whole: weights fitted without one kind are wrong with it."""
-    from retrieval.ranking.ranker import RANKING
+    from retrieval.ranking.ranker import PRIOR, RANKING
 
     for kind, problem in opened.ranker.problems.items():
-        if kind != RANKING:  # that is what is to be made
+        if kind not in (RANKING, PRIOR):  # without them weights are fitted that do without
             raise IndexDirectoryError(f"the evidence {kind} cannot be used: {problem}")
     opened.ranker.require(opened.index)
     return opened
@@ -247,8 +284,10 @@ def _checked(opened: _Opened) -> _Opened:
 
 def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tuned, list[Path], int]:
     """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
+    from retrieval.ranking.prior import complete_prior, null_prompts
     from retrieval.ranking.query_sets import made_set, read_query_sets
     from retrieval.ranking.tune import tune
+    from retrieval.ranking.weighing import decoder_of
 
     index, evidence = opened.index, opened.ranker.evidence
     progress.phase("reading queries")
@@ -259,11 +298,17 @@ def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tune
         sets.append(made_set(index, evidence, wish.made, wish.seed))
     if not sets:
         raise InputError("queries", "there is nothing to fit to: --queries names none, and --made is 0")
-    before = opened.ranker.ranking if opened.decode is not None else opened.ranker.alone
+    decode, before = None, opened.ranker.alone
+    if (retriever := opened.retriever) is not None:
+        decode, before = decoder_of(retriever), opened.ranker.ranking
+        if opened.prior is not None:
+            prompts = null_prompts(retriever.config, retriever.tokenizer)
+            complete_prior(opened.prior, index, retriever.model, prompts, progress)
+            evidence.use_prior(opened.prior)
     tuned = tune(
         sets,
         evidence,
-        opened.decode,
+        decode,
         before,
         progress,
         labelled_share=wish.labelled_share,
@@ -278,7 +323,7 @@ def _keep(
 ) -> str:
     """Publish a ranking, or write it to a file; return the version that is live."""
     from index_builder.durable import write_synced
-    from index_builder.ranking import publish_rankings
+    from retrieval.index.layout import RANKING_FILE
     from retrieval.ranking.ranker import RANKING
     from retrieval.ranking.rankings import Rankings
 
@@ -291,6 +336,23 @@ def _keep(
             raise InputError("out", f"{out}: cannot be written: {error.strerror}") from error
         return opened.index.version
     told = tuned.ranking.provenance
+    num_queries = 0 if told is None else told.num_queries
+    return _published(wish, opened, {RANKING_FILE: rankings}, files, num_queries, keep_versions)
+
+
+def _published(
+    wish: _Wish,
+    opened: _Opened,
+    made: dict[str, bytes],
+    files: list[Path],
+    num_queries: int,
+    keep_versions: int,
+) -> str:
+    """Publish a version with other rankings, or none other, and with the prior; return its id."""
+    from index_builder.ranking import publish_rankings
+    from retrieval.index.layout import PRIOR_FILE
+    from retrieval.index.priors import priors_to_bytes, read_priors
+
     options = {
         "model": opened.fingerprint,
         "queries": [str(Path(text).name) for text in wish.queries],
@@ -299,9 +361,15 @@ def _keep(
         "limit": wish.limit,
         "seed": wish.seed,
     }
-    num_queries = 0 if told is None else told.num_queries
+    if opened.prior is not None:
+        options["prior"] = list(opened.prior.queries)
+        try:
+            others = read_priors(opened.index)
+        except IndexDirectoryError:  # damaged, and useless: the new file takes its place
+            others = {}
+        made[PRIOR_FILE] = priors_to_bytes({**others, opened.fingerprint: opened.prior}.values())
     parent = opened.index.version
-    return publish_rankings(wish.index, parent, rankings, files, options, num_queries, keep_versions)
+    return publish_rankings(wish.index, parent, made, files, options, num_queries, keep_versions)
 
 
 def _lines(tuned: Tuned, num_unknown: int) -> list[str]:

@@ -199,7 +199,7 @@ def _described_evidence(retriever: Retriever) -> dict[str, Any]:
             fitted_with_model=ranker.is_weighed,
             queries="" if told is None else told.queries,
             num_queries=0 if told is None else told.num_queries,
-            problem=ranker.problems.get("ranking"),
+            problem=ranker.problems.get("ranking") or ranker.problems.get("prior"),
         )
     if entry is not None:
         described["vectors"] = VectorsDescription(

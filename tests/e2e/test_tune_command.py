@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ from index_builder import ranking as publishing
 from index_builder.publish import work_root
 from retrieval.checkpoint_fingerprint import folder_fingerprint
 from retrieval.defaults import sample_catalogue, small_model_dir
+from retrieval.entity_scorer import EntityScorer
 from retrieval.evidence.opening import open_evidence
-from retrieval.index.layout import QUERIES_FILE, RANKING_FILE
+from retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE
+from retrieval.index.priors import Prior, read_priors
 from retrieval.index.reader import Index
 from retrieval.index.versions import live_version
+from retrieval.ranking import prior as prior_module
 from retrieval.ranking import weighing
 from retrieval.ranking.made_queries import make_queries
-from retrieval.ranking.model import MODEL_LOGPROB
+from retrieval.ranking.model import MODEL_LOGPROB, MODEL_PRIOR
+from retrieval.ranking.prior import NULL_QUERIES
 from retrieval.ranking.rankings import NO_MODEL, UNWEIGHED_MODEL, Rankings
 from retrieval.ranking.search import EvidenceSearch
 from retrieval.retriever import Retriever
@@ -445,3 +450,200 @@ def test_asking_names_what_weighs_a_model(place: Path) -> None:
     assert "weighed" not in CliRunner().invoke(cli, [*asked, "--method", "beam"]).stderr
     told(tune(place, "--json"))
     assert "weighed" not in CliRunner().invoke(cli, asked).stderr
+
+
+def prior_of(place: Path, version: str | None = None) -> Prior:
+    folder = place / "index" if version is None else place / "index" / "versions" / version
+    with Index.open(folder) as index:
+        (prior,) = read_priors(index).values()
+        return replace(prior, logprobs=prior.logprobs.copy())
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
+
+
+def prior_is_used(retriever: Retriever) -> bool:
+    evidence = retriever.ranker.evidence
+    (asked,) = evidence.ask(["old town"])
+    return bool(evidence.features(asked, np.arange(5))[:, MODEL_PRIOR].any())
+
+
+def give_weight_to_the_prior(index: Path) -> str:
+    """Publish the rankings with a weight for the prior, whatever the fit found it worth."""
+    with Index.open(index) as opened:
+        rankings = json.loads(opened.evidence_path(RANKING_FILE).read_bytes())
+        version = opened.version
+    for model, ranking in rankings["rankings"].items():
+        if model != NO_MODEL:
+            ranking["weights"]["model.prior"] = 0.125
+    made = {RANKING_FILE: json.dumps(rankings).encode("ascii")}
+    return publishing.publish_rankings(index, version, made, [], {}, 0, 5)
+
+
+def test_a_prior_is_computed_kept_and_fitted(place: Path) -> None:
+    done = run(
+        "tune", str(place / "index"), "--queries", f"{place / 'labels.tsv'}#dev", "--model",
+        str(place / "model"), "--device", "cpu", "--made", "40", "--folds", "2", "--prior", "--json",
+    )  # fmt: skip
+    facts = told(done)
+    assert facts["prior"] == list(NULL_QUERIES)
+    assert "genret tune: the prior: 60 entities, 60 titles and aliases of about " in done.stderr
+    prior = prior_of(place)
+    fingerprint = folder_fingerprint(place / "model")
+    assert (prior.model, prior.queries, prior.num_missing) == (fingerprint, NULL_QUERIES, 0)
+    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+        assert prior_is_used(retriever)
+        names = [retriever.index.entity(number).title for number in range(NUM_ENTITIES)]
+        by_title = [
+            {score.title: score.logprob for score in retriever.score(query, names).scores}
+            for query in NULL_QUERIES
+        ]
+        expected = [np.logaddexp(*[mine[name] for mine in by_title]) - np.log(2) for name in names]
+        assert prior.logprobs.tolist() == pytest.approx(expected, abs=1e-4)
+        assert retriever.index.manifest.history[-1].options["prior"] == list(NULL_QUERIES)
+    assert run("verify", str(place / "index")).exit_code == 0
+    shown = run("inspect", str(place / "index")).stdout
+    assert f"prior       of the model {fingerprint}, behind 'something', 'N/A'" in shown
+    assert "have none yet" not in shown
+    again = tune(place, "--prior", "--json", "--debug")
+    assert told(again)["prior"] == list(NULL_QUERIES)
+    assert np.array_equal(prior_of(place).logprobs, prior.logprobs)
+    # A tuning without the option keeps what there is, and fits its weight all the same.
+    assert told(tune(place, "--json"))["prior"] is None
+    assert np.array_equal(prior_of(place).logprobs, prior.logprobs)
+
+
+def test_an_update_keeps_the_prior_of_what_is_the_same_and_a_rollback_brings_it_back(place: Path) -> None:
+    """One entity is removed, one renamed, one gets another description, one is new and shares a title."""
+    first = told(tune(place, "--prior", "--json"))["version"]
+    rows = [row.split("\t") for row in (place / "titles.tsv").read_text(encoding="utf-8").splitlines()]
+    header, lines = rows[0], {row[0]: row for row in rows[1:]}
+    shared = lines["E9"][1]
+    changed = [
+        ["E5", lines["E5"][1] + " renamed", "text"],
+        ["E6", lines["E6"][1], "another text"],
+        ["new", shared, "a namesake"],
+    ]
+    more = place / "more.tsv"
+    more.write_text("\n".join("\t".join(row) for row in [header, *changed]) + "\n", encoding="utf-8")
+    index = str(place / "index")
+    tokenizer = str(place / "model")
+    updated = run("update", index, "--add", str(more), "--remove-id", "E7", "--tokenizer", tokenizer)
+    assert updated.exit_code == 0, updated.output
+    assert "3 entities have no prior of the model" in updated.stderr
+    before, after = prior_of(place, first), prior_of(place)
+    with Index.open(place / "index" / "versions" / first) as old, Index.open(place / "index") as new:
+        number_of = {old.entity(n).entity_id: n for n in range(old.num_entities)}
+        missing = set()
+        for number in range(new.num_entities):
+            entity_id = new.entity(number).entity_id
+            if np.isnan(after.logprobs[number]):
+                missing.add(entity_id)
+            else:
+                assert after.logprobs[number] == before.logprobs[number_of[entity_id]]
+    assert missing == {"E5", "E9", "new"}
+    assert run("verify", index).exit_code == 0
+    assert "3 entities have none yet and count as the mean" in run("inspect", index).stdout
+    # They are computed by the next tuning, as those of an index that was built so.
+    assert told(tune(place, "--prior", "--json", "--max-bad-rows", "5"))["published"]
+    assert prior_of(place).num_missing == 0
+    undone = run("rollback", index, "--to", first)
+    assert undone.exit_code == 0, undone.output
+    assert np.array_equal(prior_of(place).logprobs, before.logprobs)
+
+
+def test_a_damaged_prior_is_named_and_its_ranking_is_not_used(place: Path) -> None:
+    told(tune(place, "--prior", "--json"))
+    folder = place / "index" / "versions" / give_weight_to_the_prior(place / "index")
+    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+        assert retriever.ranker.is_weighed
+        assert retriever.retrieve(["old town"], k=3)[0].missing_evidence == ()
+    file = folder / PRIOR_FILE
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    for version in (place / "index" / "versions").iterdir():
+        if version != folder:
+            shutil.rmtree(version)
+    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+        assert not retriever.ranker.is_weighed
+        assert list(retriever.ranker.problems) == ["prior"]
+        assert retriever.ranker.ranking.weights[MODEL_LOGPROB] == UNWEIGHED_MODEL
+        (result,) = retriever.retrieve(["old town"], k=3)
+        assert result.missing_evidence == ("prior",)
+        assert result.candidates
+    verified = run("verify", str(place / "index"))
+    assert verified.exit_code == 1
+    assert f"{PRIOR_FILE}: the manifest says digest" in verified.stderr
+    assert "a prior is computed with: genret tune INDEX --model MODEL --prior" in verified.stderr
+    assert f"DAMAGED: {PRIOR_FILE}" in run("inspect", str(place / "index")).stdout
+    # An update does without it; whoever opens the index is told.
+    updated = run("update", str(place / "index"), "--remove-id", "E1")
+    assert updated.exit_code == 0, updated.output
+    assert f"the priors of models are dropped: {PRIOR_FILE}: the manifest says digest" in updated.stderr
+    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+        assert list(retriever.ranker.problems) == ["prior"]
+    assert told(tune(place, "--prior", "--json", "--max-bad-rows", "5"))["published"]
+    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+        assert retriever.ranker.is_weighed
+        assert not retriever.ranker.problems
+
+
+def test_the_prior_of_another_model_or_another_prompt_is_not_used(place: Path) -> None:
+    told(tune(place, "--prior", "--json"))
+    tokenizer = train_tokenizer([_catalogue()])
+    other = make_checkpoint(place / "other", seed=5, tokenizer=tokenizer)
+    with Retriever.open(place / "index", other, device="cpu") as retriever:
+        assert not prior_is_used(retriever)
+        assert not retriever.ranker.problems
+    told(tune(place, "--prior", "--json", "--model", str(other)))
+    with Index.open(place / "index") as index:
+        priors = read_priors(index)
+        assert set(priors) == {folder_fingerprint(place / "model"), folder_fingerprint(other)}
+        first, second = (prior.logprobs for prior in priors.values())
+        assert not np.array_equal(first, second)
+    give_weight_to_the_prior(place / "index")
+    with Retriever.open(place / "index", other, device="cpu", prompt="mention") as retriever:
+        assert not prior_is_used(retriever)
+        assert "computed with other prompts" in str(retriever.ranker.problems["prior"])
+        assert not retriever.ranker.is_weighed
+    with Retriever.open(place / "index", other, device="cpu") as retriever:
+        assert prior_is_used(retriever)
+
+
+def test_what_is_computed_of_a_prior_is_kept_whatever_comes_then(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while it is computed, and a fit that fails behind it."""
+    monkeypatch.setattr(prior_module, "_FORMS_AT_ONCE", 25)
+    score = EntityScorer.score
+    num_calls = 0
+
+    def cut(self: EntityScorer, *arguments: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 2:
+            raise KeyboardInterrupt
+        return score(self, *arguments)
+
+    before = live_version(place / "index")
+    with monkeypatch.context() as patch:
+        patch.setattr(EntityScorer, "score", cut)
+        dry = tune(place, "--prior", "--dry-run")
+        assert dry.exit_code == 130
+        assert live_version(place / "index") == before
+        num_calls = 0
+        done = tune(place, "--prior")
+    assert done.exit_code == 130
+    version = live_version(place / "index")
+    assert f"interrupted after publication: {place / 'index'} is now at version {version}" in done.output
+    assert prior_of(place).num_missing == NUM_ENTITIES - 25
+    (place / "labels.tsv").write_text("query\tentity_id\tsplit\nred\tE1\tdev\n")
+    _refused(tune(place, "--prior", "--made", "0"), "expected at least 20 with their entity among")
+    assert prior_of(place).num_missing == 0
+    with Index.open(place / "index") as index:
+        assert set(Rankings.read(index).fitted) == {NO_MODEL}
+
+
+def test_a_prior_needs_a_model_and_an_index(place: Path) -> None:
+    _refused(tune(place, "--prior", model=False), "--prior and --no-model exclude each other")
+    _refused(tune(place, "--prior", "--out", str(place / "file")), "--prior and --out exclude each other")

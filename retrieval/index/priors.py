@@ -1,0 +1,104 @@
+"""prior.arrow: log P(e | queries without content) of every entity, a column for each model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from retrieval.errors import IndexFormatError
+from retrieval.index.arrow_files import as_numpy, read_schema, read_table, single_chunk
+from retrieval.index.layout import PRIOR_FILE
+from retrieval.index.reader import Index
+
+FloatArray = npt.NDArray[np.float32]
+
+# Log-probabilities are rounded: that of an entity that is written whatever is asked may be above 0.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """What one model says of the entities of an index behind queries without content.
+
+    Attributes:
+        model: Fingerprint of its checkpoint.
+        queries: The queries; the mean of their probabilities counts.
+        prompts: Digest of the token ids of their prompts.
+        title_weight: How much more a title counted than an alias where entities share a form.
+        logprobs: log P(e | queries) by entity number; -inf where the model cannot write the entity, NaN where
+            nothing was computed yet. Shape: (num_entities,), float32.
+    """
+
+    model: str
+    queries: tuple[str, ...]
+    prompts: str
+    title_weight: float
+    logprobs: FloatArray
+
+    @property
+    def num_missing(self) -> int:
+        """Entities of which nothing was computed yet."""
+        return int(np.isnan(self.logprobs).sum())
+
+
+def read_priors(index: Index) -> dict[str, Prior]:
+    """Return the priors of an index by the fingerprint of their model; none without the file.
+
+    Raises:
+        IndexChecksumError: the file is damaged.
+        IndexFormatError: it is none of priors.
+    """
+    if index.manifest.file(PRIOR_FILE) is None:
+        return {}
+    data = index.evidence_file(PRIOR_FILE)
+    names = read_schema(data, PRIOR_FILE).names
+    table = read_table(data, PRIOR_FILE, [_schema(names)], index.num_entities)
+    return {name: _prior(table, name) for name in names}
+
+
+def priors_to_bytes(priors: Iterable[Prior]) -> bytes:
+    """Return the content of the file; equal priors give equal bytes."""
+    ordered = sorted(priors, key=lambda prior: prior.model)
+    fields = [
+        pa.field(prior.model, pa.float32(), nullable=False, metadata={"prior": _told(prior)})
+        for prior in ordered
+    ]
+    columns = [
+        pa.Array.from_buffers(pa.float32(), len(prior.logprobs), [None, pa.py_buffer(prior.logprobs)])
+        for prior in ordered
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema(fields)) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=pa.schema(fields)))
+    return bytes(sink.getvalue())
+
+
+def _schema(names: Iterable[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, pa.float32(), nullable=False) for name in names])
+
+
+def _told(prior: Prior) -> str:
+    told = {"queries": prior.queries, "prompts": prior.prompts, "title_weight": prior.title_weight}
+    return json.dumps(told)
+
+
+def _prior(table: pa.Table, model: str) -> Prior:
+    where = f"{PRIOR_FILE}: column {model!r}"
+    try:
+        told = json.loads((table.schema.field(model).metadata or {})[b"prior"])
+        queries, prompts = tuple(map(str, told["queries"])), str(told["prompts"])
+        title_weight = float(told["title_weight"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise IndexFormatError(f"{where}: not a prior: {error!r}") from error
+    logprobs = as_numpy(single_chunk(table, PRIOR_FILE, model)).view(np.float32)
+    if (logprobs > _ROUNDING).any():
+        entity = int((logprobs > _ROUNDING).argmax())
+        raise IndexFormatError(
+            f"{where}: entity {entity}: expected a log-probability, at most 0, got {logprobs[entity]}"
+        )
+    return Prior(model, queries, prompts, title_weight, logprobs)

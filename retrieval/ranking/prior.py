@@ -1,0 +1,140 @@
+"""The prior of a model: what it says of every entity behind queries without content.
+
+A model that was not trained on a catalogue gives much probability to titles that are short and common,
+whatever is asked. log P(e | queries without content) tells how much, and the ranking divides it out by a
+fitted weight ("Calibrate before use", Zhao et al. 2021; "Surface form competition", Holtzman et al. 2021).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.language_model import LanguageModel
+from retrieval.entity_scorer import EntityScorer
+from retrieval.errors import GenretError, ModelError
+from retrieval.evidence.making import EvidenceProgress
+from retrieval.evidence.postings import IntArray
+from retrieval.index.digests import digest_bytes
+from retrieval.index.priors import Prior
+from retrieval.index.reader import Index
+from retrieval.limits import Limits
+from retrieval.linking.progress import duration
+from retrieval.prompts import CheckpointConfig
+from retrieval.ranking.ranker import usable_prior
+from retrieval.tallies import log_sum
+from retrieval.text import TextTokenizer
+from retrieval.types import RetrieveRequest
+
+# Nobody who types one of these means an entity. Two, as each of them has titles of its own that it calls up.
+NULL_QUERIES = ("something", "N/A")
+# Titles and aliases that are scored together behind each query.
+_FORMS_AT_ONCE = 512
+
+
+class PriorProgress(EvidenceProgress, Protocol):
+    """Told how far a prior is."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
+
+
+def null_prompts(config: CheckpointConfig, tokenizer: TextTokenizer) -> list[list[int]]:
+    """Return the token ids of the queries without content in a checkpoint's default template."""
+    template = config.prompt(None)
+    return [template.encode(tokenizer, query) for query in NULL_QUERIES]
+
+
+def prompts_digest(prompts: list[list[int]]) -> str:
+    """Return what tells prompts apart: the template, the queries and the tokenizer are all in it."""
+    return digest_bytes(json.dumps(prompts).encode("ascii"))
+
+
+def begun_prior(index: Index, model: str, prompts: list[list[int]], title_weight: float) -> Prior:
+    """Return a prior for `complete_prior` to go on with: that of the index where it was computed alike.
+
+    Args:
+        index: An open index.
+        model: Fingerprint of the model.
+        prompts: The `null_prompts` of the model.
+        title_weight: How much more a title counts than an alias where entities share a form.
+    """
+    digest = prompts_digest(prompts)
+    logprobs = np.full(index.num_entities, np.nan, np.float32)
+    try:
+        found = usable_prior(index, model, digest)
+        if found.title_weight == title_weight:
+            logprobs[:] = found.logprobs
+    except GenretError:  # there is none that can be used: all of it is computed
+        pass
+    return Prior(model, NULL_QUERIES, digest, title_weight, logprobs)
+
+
+def complete_prior(
+    prior: Prior, index: Index, model: LanguageModel, prompts: list[list[int]], progress: PriorProgress
+) -> None:
+    """Compute what is missing of a prior, in place; what is done when it is interrupted stays.
+
+    Args:
+        prior: Of `begun_prior`.
+        index: The index.
+        model: The model.
+        prompts: Its `null_prompts`.
+        progress: Told how far it is, and what it will take.
+
+    Raises:
+        ModelError: the model returned broken logits.
+    """
+    missing = np.flatnonzero(np.isnan(prior.logprobs))
+    forms = index.forms_per_entity
+    total, counts = int(forms[missing].sum()), index.manifest.counts
+    if not total:
+        return
+    progress.phase("computing the prior", total)
+    progress.note(
+        f"the prior: {len(missing):,} entities, {total:,} titles and aliases of about "
+        f"{round(total * counts.tokens / counts.postings):,} tokens, behind each of {len(prompts)} queries "
+        "without content"
+    )
+    scorer, limits, begun, done = EntityScorer(index), Limits.of(model), time.monotonic(), 0
+    requests = [RetrieveRequest(query, title_weight=prior.title_weight) for query in prior.queries]
+    room = [limits.room(len(prompt)) for prompt in prompts]
+    nothing = [None] * len(prompts)
+    try:
+        session = model.prefill(prompts)
+        for chunk in _chunks(missing, forms):
+            every = scorer.score(
+                session, requests, nothing, [chunk] * len(prompts), [{}] * len(prompts), nothing, room
+            )
+            tallies = [scored.tallies for scored in every if not isinstance(scored, DecodingCancelledError)]
+            prior.logprobs[chunk] = [
+                log_sum([mine[entity].logprob for mine in tallies if entity in mine]) - math.log(len(prompts))
+                for entity in chunk
+            ]
+            first, done = not done, done + int(forms[chunk].sum())
+            left = duration((time.monotonic() - begun) * (total - done) / done)
+            if first and done < total:
+                progress.note(f"the prior: about {left} left")
+            progress.advance(done, f"{done:,} of {total:,} titles and aliases, {left} left")
+    except InvalidLogitsError as error:
+        raise ModelError(str(error)) from error
+
+
+def _chunks(entities: IntArray, forms: IntArray) -> Iterator[list[int]]:
+    """Divide entities into runs that have `_FORMS_AT_ONCE` forms together, or are one entity."""
+    chunk: list[int] = []
+    size = 0
+    for entity in entities.tolist():
+        if chunk and size + int(forms[entity]) > _FORMS_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entity)
+        size += int(forms[entity])
+    if chunk:
+        yield chunk
