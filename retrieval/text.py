@@ -124,7 +124,6 @@ class TextTokenizer:
         return tokenizer
 
     @classmethod
-    @classmethod
     def _of_folder(cls, folder: Path) -> TextTokenizer:
         file = folder / "tokenizer.json"
         if not file.is_file():

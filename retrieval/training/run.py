@@ -40,7 +40,7 @@ from retrieval.training.dataset import (
     Seq2SeqCollator,
 )
 from retrieval.training.examples import LATER, LATER_WITH_MENTIONS, ExampleGenerator, ExampleOptions
-from retrieval.training.limits import limits_of_checkpoint
+from retrieval.training.limits import check_markup, limits_of_checkpoint
 from retrieval.training.mentions import LabelledMention, read_labelled_mentions
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import Hits, TitleRows, measure_hits, mention_probes, noise_probes
@@ -430,6 +430,8 @@ def _encoder(
     longest = limits.prompt_tokens(max(len(row) for row in rows if row is not None) if any(rows) else 0)
     most = plan.max_prompt_tokens if longest is None else min(longest, plan.max_prompt_tokens)
     encoder = ExampleEncoder(checkpoint.tokenizer, config, most, limits)
+    if plan.answers:
+        check_markup(config.answer_template(None), checkpoint.tokenizer, most)
     faults = [encoder.fault(row) for row in rows]
     reasons = Counter(fault for fault in faults if fault is not None)
     if reasons:
