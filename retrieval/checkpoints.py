@@ -15,10 +15,9 @@ from typing import Any
 
 from decoding.checkpoint_files import ADAPTER_FILE
 from retrieval.errors import MissingExtraError, ModelError
+from retrieval.gguf_files import SETTINGS_FILE as SETTINGS_FILE
 from retrieval.gguf_files import SUFFIX, converted
 
-# What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
-SETTINGS_FILE = "genret.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _SMALL_FILES = (SETTINGS_FILE, "config.json", "chat_template.jinja")
 _WHEEL = "wheel:"
