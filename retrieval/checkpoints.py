@@ -122,22 +122,37 @@ def local_folder(weights: str | Path) -> Path:
         ) from error
 
 
+def base_of(adapter: Path) -> str | Path:
+    """Return the model that an adapter folder belongs to, as it is named; a path that starts there is whole.
+
+    Raises:
+        ModelError: it does not say.
+    """
+    settings = adapter / SETTINGS_FILE
+    base = json_object(settings).get("base") if settings.is_file() else None
+    if base is None:
+        base = json_object(adapter / ADAPTER_FILE).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise ModelError(
+            f"{adapter}: this adapter does not name the model it belongs to; {_named_by(adapter)}"
+        )
+    beside = adapter / base
+    return beside if beside.exists() else base
+
+
+def _named_by(adapter: Path) -> str:
+    return f'"base" in {adapter / SETTINGS_FILE} names another'
+
+
 def _weights_of_base(adapter: Path) -> str | Path:
     """Return the weights that an adapter folder belongs to.
 
     Raises:
         ModelError: it does not say, or the base is not here or is an adapter, too.
     """
-    settings = adapter / SETTINGS_FILE
-    base = json_object(settings).get("base") if settings.is_file() else None
-    if base is None:
-        base = json_object(adapter / ADAPTER_FILE).get("base_model_name_or_path")
-    where = f'"base" in {settings} names another'
-    if not isinstance(base, str) or not base:
-        raise ModelError(f"{adapter}: this adapter does not name the model it belongs to; {where}")
-    beside = adapter / base
+    base, where = base_of(adapter), _named_by(adapter)
     try:
-        found = find_checkpoint(beside if beside.exists() else base)
+        found = find_checkpoint(base)
     except ModelError as error:
         raise ModelError(f"{adapter}: the base of this adapter: {error}; {where}") from error
     if found.adapter is not None:
