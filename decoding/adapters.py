@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +29,55 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         ModelLoadError: the adapter cannot be read, is of a kind that changes more than weights, or does not
             fit the model.
     """
+    with _refusing(model, folder):
+        wrapped = _loaded(model, folder, is_trained=False)
+        _untie(model)
+        merged: Any = wrapped.merge_and_unload()
+    return merged.requires_grad_(False)  # type: ignore[no-any-return]
+
+
+def adapted(model: PreTrainedModel, folder: Path) -> Any:
+    """Return the `peft.PeftModel` of a model and an adapter, whose matrices, in float32, are to be trained.
+
+    Args:
+        model: The adapter's base; its layers are replaced in place.
+        folder: As for `merge_adapter`.
+
+    Raises:
+        ModelLoadError: as `merge_adapter` does.
+    """
+    with _refusing(model, folder):
+        return _loaded(model, folder, is_trained=True)
+
+
+def _loaded(model: PreTrainedModel, folder: Path, is_trained: bool) -> Any:
     from peft import PeftConfig, PeftModel  # an extra, and seconds to import
 
+    config = PeftConfig.from_pretrained(str(folder))
+    if config.is_prompt_learning or config.is_adaption_prompt:
+        raise ValueError(f"{config.peft_type.value} cannot be merged into weights")
+    config.inference_mode = not is_trained
+    wrapped = PeftModel(model, config)
+    report = wrapped.load_adapter(
+        str(folder),
+        "default",
+        is_trainable=is_trained,
+        torch_device=str(model.device),
+        key_mapping=getattr(model, "_checkpoint_conversion_mapping", None),
+    )
+    _refuse_partial(report)
+    return wrapped
+
+
+@contextmanager
+def _refusing(model: PreTrainedModel, folder: Path) -> Iterator[None]:
+    """Say in one line why an adapter cannot be read, or does not fit the model."""
     if not (folder / WEIGHTS_FILE).is_file():  # peft would go on to pickled weights
         raise ModelLoadError(f"{folder} is an adapter without {WEIGHTS_FILE}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what is seen to here, and what transformers deprecates
-            config = PeftConfig.from_pretrained(str(folder))
-            if config.is_prompt_learning or config.is_adaption_prompt:
-                raise ValueError(f"{config.peft_type.value} cannot be merged into weights")
-            config.inference_mode = True
-            wrapped = PeftModel(model, config)
-            report = wrapped.load_adapter(
-                str(folder),
-                "default",
-                torch_device=str(model.device),
-                key_mapping=getattr(model, "_checkpoint_conversion_mapping", None),
-            )
-            _refuse_partial(report)
-            _untie(model)
-            merged: Any = wrapped.merge_and_unload()
+            yield
     except Exception as error:  # peft raises whatever an adapter of other shapes or kinds leads to
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         # torch lists the weights that do not fit below a heading.
@@ -56,7 +86,6 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
             f"{folder}: this adapter cannot be merged into {model.config.model_type!r} weights"
             f"{_meant_for(folder)}: {reason}"
         ) from error
-    return merged.requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def _refuse_partial(report: Any) -> None:

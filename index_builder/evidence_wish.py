@@ -10,6 +10,7 @@ from typing import Any
 
 from index_builder.past_queries import QueryFile
 from retrieval.checkpoints import weights_folder
+from retrieval.compatibility import mismatch
 from retrieval.defaults import default_model
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.prompts import CheckpointConfig
@@ -241,18 +242,10 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prom
             f"got another one ({own.fingerprint})",
         )
     config = CheckpointConfig.load(folder).with_prompt(prompt)
-    taught = config.rendering or config.prompt(None).rendering
-    if taught is None:
-        return
-    expected, got = (
-        (told.context, told.prefix, told.suffix, tokenizer.end_token_id(told)) for told in (rendering, taught)
-    )
-    if expected != got:
-        raise InputError(
-            "weigh_model",
-            f"{place}: expected a model taught the titles of the index, with (context, prefix, suffix, end "
-            f"token) {expected}, got {got}",
-        )
+    end = tokenizer.end_token_id(rendering)
+    told = mismatch(rendering, end, tokenizer, config, config.prompt(None), place)
+    if told is not None:
+        raise InputError("weigh_model", f"{place}: expected a model taught the titles of the index: {told}")
 
 
 def check_method(method: VectorMethod, device: str) -> None:

@@ -65,7 +65,7 @@ class ChatTemplate:
         Args:
             turns: Earlier turns, each of the user and of the assistant.
             ask: Words before the text in the last turn of the user.
-            start: Words that the assistant's last turn begins with; a title goes on from there.
+            start: Words that the assistant's last turn begins with, and a title goes on from; may be empty.
 
         Raises:
             InputError: the template cannot be rendered, or does not show user and assistant as they are.
@@ -76,21 +76,23 @@ class ChatTemplate:
             for role, text in zip(("user", "assistant"), turn, strict=True)
         ]
         asked = [*said, {"role": "user", "content": ask + _PLACE}]
-        before, after = self._parted([*asked, {"role": "assistant", "content": start}], goes_on=True)
+        if start:
+            asked.append({"role": "assistant", "content": start})
+        before, after = self._parted(
+            asked, continue_final_message=bool(start), add_generation_prompt=not start
+        )
         if not after.endswith(start):
             raise self._error(f"the assistant's turn must go on behind {start!r}, got {after[-40:]!r}")
         ended = [{"role": "user", "content": ask}, {"role": "assistant", "content": start + _PLACE}]
-        _, behind = self._parted(ended, goes_on=False)
+        _, behind = self._parted(ended)
         return ChatParts(before, after, self._first_token(behind))
 
-    def _parted(self, messages: list[dict[str, str]], goes_on: bool) -> tuple[str, str]:
+    def _parted(self, messages: list[dict[str, str]], **options: bool) -> tuple[str, str]:
         """Render messages, one of which holds the placeholder, and return what stands around it."""
         import jinja2
 
         try:
-            rendered = self._loaded().apply_chat_template(
-                messages, tokenize=False, continue_final_message=goes_on
-            )
+            rendered = self._loaded().apply_chat_template(messages, tokenize=False, **options)
         except (jinja2.TemplateError, LookupError, TypeError, ValueError) as error:
             raise self._error(f"cannot be rendered: {error}") from error
         parts = rendered.split(_PLACE)

@@ -15,10 +15,9 @@ from typing import Any
 
 from decoding.checkpoint_files import ADAPTER_FILE
 from retrieval.errors import MissingExtraError, ModelError
+from retrieval.gguf_files import SETTINGS_FILE as SETTINGS_FILE
 from retrieval.gguf_files import SUFFIX, converted
 
-# What a checkpoint says about prompts and titles; `retrieval.prompts` owns the rest of the file.
-SETTINGS_FILE = "genret.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _SMALL_FILES = (SETTINGS_FILE, "config.json", "chat_template.jinja")
 _WHEEL = "wheel:"
@@ -123,11 +122,11 @@ def local_folder(weights: str | Path) -> Path:
         ) from error
 
 
-def base_name(adapter: Path) -> str:
-    """Return the name of the model that an adapter folder belongs to, which need not be here.
+def base_of(adapter: Path) -> str | Path:
+    """Return the model that an adapter folder belongs to, as it is named; a path that starts there is whole.
 
     Raises:
-        ModelError: the folder does not say.
+        ModelError: it does not say.
     """
     settings = adapter / SETTINGS_FILE
     base = json_object(settings).get("base") if settings.is_file() else None
@@ -135,10 +134,14 @@ def base_name(adapter: Path) -> str:
         base = json_object(adapter / ADAPTER_FILE).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ModelError(
-            f"{adapter}: this adapter does not name the model it belongs to; "
-            f'"base" in {settings} names another'
+            f"{adapter}: this adapter does not name the model it belongs to; {_named_by(adapter)}"
         )
-    return base
+    beside = adapter / base
+    return beside if beside.exists() else base
+
+
+def _named_by(adapter: Path) -> str:
+    return f'"base" in {adapter / SETTINGS_FILE} names another'
 
 
 def _weights_of_base(adapter: Path) -> str | Path:
@@ -147,11 +150,9 @@ def _weights_of_base(adapter: Path) -> str | Path:
     Raises:
         ModelError: it does not say, or the base is not here or is an adapter, too.
     """
-    base = base_name(adapter)
-    where = f'"base" in {adapter / SETTINGS_FILE} names another'
-    beside = adapter / base
+    base, where = base_of(adapter), _named_by(adapter)
     try:
-        found = find_checkpoint(beside if beside.exists() else base)
+        found = find_checkpoint(base)
     except ModelError as error:
         raise ModelError(f"{adapter}: the base of this adapter: {error}; {where}") from error
     if found.adapter is not None:

@@ -42,24 +42,10 @@ def check_rendering(index: Index, tokenizer: TextTokenizer, config: CheckpointCo
     """Refuse an index whose titles stand after the prompt otherwise than the model was taught.
 
     Raises:
-        IndexMismatchError: the text names what differs, and the command that mends it.
+        IndexMismatchError: the text names both sides, and what mends it.
     """
-    taught, built = config.rendering, index.rendering
-    if taught is None:
-        return
-    differences = [
-        f"{name} {getattr(built, name)!r} instead of {getattr(taught, name)!r}"
-        for name in ("context", "prefix", "suffix")
-        if getattr(built, name) != getattr(taught, name)
-    ]
-    end = tokenizer.end_token_id(taught)
-    if end != index.end_token_id:
-        differences.append(f"end token {index.end_token_id} instead of {end}")
-    if differences:
-        raise IndexMismatchError(
-            f"{index.path}: titles are not rendered as the model was taught: {', '.join(differences)}; "
-            f"{_mend(index, tokenizer, config)}"
-        )
+    if config.rendering is not None:
+        check_default_prompt(index, tokenizer, config)
 
 
 def check_default_prompt(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> None:
@@ -68,7 +54,6 @@ def check_default_prompt(index: Index, tokenizer: TextTokenizer, config: Checkpo
     Raises:
         IndexMismatchError: the text names both sides, and what mends it.
     """
-    check_rendering(index, tokenizer, config)
     try:
         check_prompt(index, tokenizer, config, config.prompt(None))
     except InputError as error:
@@ -80,29 +65,55 @@ def check_prompt(
 ) -> None:
     """Refuse a prompt behind which titles stand otherwise than in the index.
 
-    What a checkpoint says of titles holds behind all its prompts, whatever they say themselves.
-
     Raises:
         InputError: its field is "prompt"; the text names both sides.
     """
-    if config.rendering is None and not fits(index.rendering, index.end_token_id, tokenizer, template):
-        raise InputError("prompt", _mismatch(index, tokenizer, config, template))
+    told = mismatch(index.rendering, index.end_token_id, tokenizer, config, template, tokenizer.source)
+    if told is not None:
+        raise InputError("prompt", f"{index.path}: {told}; {_mend(index, tokenizer, config)}")
 
 
-def fits(built: Rendering, end_token_id: int, tokenizer: TextTokenizer, template: PromptTemplate) -> bool:
-    """Whether titles of an index are the tokens that a template expects behind it.
+def mismatch(
+    built: Rendering,
+    end_token_id: int,
+    tokenizer: TextTokenizer,
+    config: CheckpointConfig,
+    template: PromptTemplate,
+    model: str,
+) -> str | None:
+    """Say how titles of an index are other tokens than a model expects behind a prompt.
 
-    Renderings that are written in other ways may be the same tokens, so titles are tokenised in both.
+    What a checkpoint says of titles holds behind all its prompts, whatever they say themselves. Renderings
+    that are written in other ways may be the same tokens, so titles are tokenised in both.
 
     Args:
         built: Rendering of the index.
         end_token_id: Closes its rows.
         tokenizer: Of index and model.
-        template: One without a rendering of its own fits every index.
+        config: Of the model.
+        template: One of its prompts; without a rendering of its own it fits every index.
+        model: Name of the model, for the text.
+
+    Returns:
+        Both sides; None where they are the same tokens.
+
+    Raises:
+        InputError: the model was taught an end token that the vocabulary lacks.
     """
-    own = template.rendering
-    if own is None:
-        return True
+    taught, own = config.rendering, template.rendering
+    if taught is not None:
+        own = replace(taught, end_token=tokenizer.token_name(tokenizer.end_token_id(taught)))
+    if own is None or _same_tokens(built, end_token_id, tokenizer, own):
+        return None
+    expects = f"the prompt {template.name!r} of {model} expects" if taught is None else f"{model} was taught"
+    end = "" if own.end_token is None else f" and {own.end_token!r}"
+    return (
+        f"titles stand behind a prompt as {_title(built)!r} and {tokenizer.token_name(end_token_id)!r}, "
+        f"but {expects} {_title(own)!r}{end}"
+    )
+
+
+def _same_tokens(built: Rendering, end_token_id: int, tokenizer: TextTokenizer, own: Rendering) -> bool:
     try:
         if own.end_token is not None and tokenizer.end_token_id(own) != end_token_id:
             return False
@@ -131,18 +142,6 @@ def check_templates(tokenizer: TextTokenizer, config: CheckpointConfig, vocab_si
             )
 
 
-def _mismatch(
-    index: Index, tokenizer: TextTokenizer, config: CheckpointConfig, template: PromptTemplate
-) -> str:
-    own = template.rendering or Rendering()
-    end = "" if own.end_token is None else f" and {own.end_token!r}"
-    return (
-        f"{index.path}: titles stand behind a prompt as {_title(index.rendering)!r} and "
-        f"{tokenizer.token_name(index.end_token_id)!r}, but the prompt {template.name!r} of "
-        f"{tokenizer.source} expects {_title(own)!r}{end}; {_mend(index, tokenizer, config)}"
-    )
-
-
 def _title(rendering: Rendering) -> str:
     return f"{rendering.context}{rendering.prefix}TITLE{rendering.suffix}"
 
@@ -154,6 +153,6 @@ def _mend(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> s
         rebuild += f" --prompt {config.default_prompt}"
     for name, template in config.prompts.items():
         told = template.rendering is not None and template.mention_format == "{mention}"
-        if told and fits(index.rendering, index.end_token_id, tokenizer, template):
+        if told and mismatch(index.rendering, index.end_token_id, tokenizer, config, template, "") is None:
             return f"name a prompt that fits, as with --prompt {name}, or {rebuild}"
     return rebuild

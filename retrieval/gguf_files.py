@@ -32,7 +32,7 @@ from retrieval.index.digests import digest_bytes, digest_file
 
 SUFFIX = ".gguf"
 RECORD_FILE = "gguf.json"  # says in a folder of the cache what it was made of
-_SETTINGS_FILE = "genret.json"
+SETTINGS_FILE = "genret.json"  # what a checkpoint says about prompts and titles; `retrieval.prompts` reads it
 _VERSION = 1  # to be raised whenever a folder made before would differ
 _MAGIC = b"GGUF"
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
@@ -59,7 +59,7 @@ def converted(file: Path) -> Path:
                     with _telling(file, folder):
                         _convert(file, staging)
                     _write_record(staging, f"{digest}-{_VERSION}")
-        settings = file.with_name(_SETTINGS_FILE)
+        settings = file.with_name(SETTINGS_FILE)
         return _with_settings(folder, settings.read_bytes()) if settings.is_file() else folder
     except OSError as error:
         where = error.filename or file
@@ -220,7 +220,7 @@ def _with_settings(folder: Path, settings: bytes) -> Path:
             if staging is not None:
                 for file in folder.iterdir():
                     os.link(file, staging / file.name)
-                (staging / _SETTINGS_FILE).write_bytes(settings)
+                (staging / SETTINGS_FILE).write_bytes(settings)
                 record = json.loads((staging / RECORD_FILE).read_bytes())
                 (staging / RECORD_FILE).unlink()
                 _write_record(staging, f"{record['digest']}-{digest_bytes(settings)}")

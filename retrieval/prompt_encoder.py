@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from retrieval.errors import InputError
-from retrieval.prompts import PromptTemplate
+from retrieval.prompts import SCHEMA_PLACE, PromptTemplate
 from retrieval.text import TextTokenizer
 
 _MOST_KEPT, _LONGEST_KEPT = 256, 2000  # prompts, characters of their queries
@@ -31,6 +31,8 @@ class PromptEncoder:
     def num_shared(self, template: PromptTemplate) -> int:
         """Return how many tokens the prompts of a template have in common, at their beginning."""
         if template not in self._num_shared:
+            if len(self._num_shared) >= _MOST_KEPT:  # each schema makes a template of its own
+                self._num_shared.clear()
             self._num_shared[template] = len(template.shared_tokens(self._tokenizer))
         return self._num_shared[template]
 
@@ -39,6 +41,7 @@ class PromptEncoder:
 
         Raises:
             InputError: there are none, too many, or one that the model does not know; its field is "query".
+                It is "schema" where the one that the prompt shows leaves no room for a query.
         """
         with self._lock:
             kept = self._kept.pop((template, query), None) if self._kept else None
@@ -55,6 +58,12 @@ class PromptEncoder:
             )
         if self._max_tokens is not None and len(prompt) > self._max_tokens:
             markup = len(template.encode(self._tokenizer, ""))
+            if template.schema and markup >= self._max_tokens:
+                raise InputError(
+                    "schema",
+                    f"too long for the prompt template {template.name!r}, which shows it: {markup} tokens, "
+                    f"the model takes at most {self._max_tokens}; name a template without {SCHEMA_PLACE}",
+                )
             raise InputError(
                 "query",
                 f"too long: the prompt has {len(prompt)} tokens ({markup} are the template's), "

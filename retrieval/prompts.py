@@ -63,6 +63,20 @@ MENTION_SHOTS = (
     ("They ate [paella] on the beach until midnight", "Paella"),
     ("He drove his old [Volvo] through the snow", "Volvo"),
 )
+# Schema and query, and the answer. One example alone is copied, a third adds nothing.
+ANSWER_SHOTS = (
+    (
+        '{"type":"object","properties":{"title":{"type":"string"},"kind":{"enum":["planet","metal","painter"]}}}\n'
+        "Query: planet with the rings",
+        '{"title": "Saturn", "kind": "planet"}',
+    ),
+    (
+        '{"type":"object","properties":{"name":{"type":"string"},"born":{"type":"integer"},'
+        '"works":{"type":"array","items":{"type":"string"}}}}\nQuery: painter of the mona lisa',
+        '{"name": "Leonardo da Vinci", "born": 1452, "works": ["Mona Lisa", "The Last Supper"]}',
+    ),
+)
+SCHEMA_PLACE = "{schema}"  # where a template for JSON answers shows the schema
 TITLE_START = "Entity:"  # what stands right before a title in all built-in templates for queries
 MENTION_FORMAT, MENTION_CONTEXT_CHARS = "{left}[{mention}]{right}", 200
 
@@ -83,6 +97,8 @@ class PromptTemplate:
         special_tokens: Whether the prompt gets the special tokens that the tokenizer itself puts around a
             text (a beginning-of-sequence token, an encoder's end token), as pretrained models expect.
         rendering: How titles stand behind this prompt; None: as the checkpoint says.
+        schema: Text that stands where prefix and suffix say `SCHEMA_PLACE`, once each; the user's, so nothing
+            in it is special. Given by `showing`, and in no file.
     """
 
     name: str
@@ -94,6 +110,7 @@ class PromptTemplate:
     lowercase: bool = False
     special_tokens: bool = False
     rendering: Rendering | None = None
+    schema: str = ""
 
     def __post_init__(self) -> None:
         for name in ("name", "prefix", "before_query", "suffix", "mention_format"):
@@ -108,10 +125,14 @@ class PromptTemplate:
         if "{mention}" not in self.mention_format:
             raise InputError("mention_format", "must contain {mention}")
 
+    def showing(self, schema: str) -> PromptTemplate:
+        """Return the template with the schema of an answer; as it is where it has no place for one."""
+        return replace(self, schema=schema) if SCHEMA_PLACE in self.prefix + self.suffix else self
+
     def shared_tokens(self, tokenizer: TextTokenizer) -> list[int]:
         """Return the tokens that the prompt of every query begins with."""
         leading = tokenizer.frame[0] if self.special_tokens else []
-        return [*leading, *tokenizer.encode_markup(self.prefix)]
+        return [*leading, *self._markup(tokenizer, self.prefix)]
 
     def encode(self, tokenizer: TextTokenizer, query: str) -> list[int]:
         """Return prompt token ids for one query."""
@@ -120,9 +141,17 @@ class PromptTemplate:
         return [
             *self.shared_tokens(tokenizer),
             *tokenizer.encode_text(text, after=self.prefix),
-            *tokenizer.encode_markup(self.suffix, after=text),
+            *self._markup(tokenizer, self.suffix, after=text),
             *trailing,
         ]
+
+    def _markup(self, tokenizer: TextTokenizer, markup: str, after: str = "") -> list[int]:
+        before, place, behind = markup.partition(SCHEMA_PLACE)
+        ids = tokenizer.encode_markup(before, after=after)
+        if place:
+            ids += tokenizer.encode_text(self.schema, after=before or after)
+            ids += tokenizer.encode_markup(behind, after=self.schema)
+        return ids
 
     def mention_query(self, mention: Mention) -> str:
         """Return the query text of a mention in its context."""
@@ -188,9 +217,12 @@ FEW_SHOT_MENTION = PromptTemplate(
     context_chars=MENTION_CONTEXT_CHARS,
     rendering=_ON_A_LINE,
 )
+_ANSWER = "Answer the query with JSON that follows the schema.\n"
 JSON_ANSWER = PromptTemplate(
     name="json",
-    prefix="Answer the query with JSON.\nQuery:",
+    prefix=_ANSWER
+    + "".join(f"\nSchema: {asked}\nJSON:\n{answer}\n" for asked, answer in ANSWER_SHOTS)
+    + f"\nSchema: {SCHEMA_PLACE}\nQuery:",
     before_query=" ",
     suffix="\nJSON:\n",
     special_tokens=True,
@@ -211,12 +243,23 @@ _BUILT_IN_MARKUP = frozenset(replace(template, rendering=None) for template in B
 
 @dataclass(frozen=True, slots=True)
 class _Chat:
-    """A conversation that ends where a title begins: earlier turns show how, the last has the user's text."""
+    """A conversation that ends where a title begins: earlier turns show how, the last has the user's text.
+
+    Attributes:
+        ask: What every turn of the user begins with.
+        shots: What follows in the earlier ones, and the answers.
+        mention_format: As in `PromptTemplate`.
+        context_chars: As there.
+        last: What follows in the last one, before the user's text.
+        start: What answers begin with; nothing, where they are no titles.
+    """
 
     ask: str
     shots: tuple[tuple[str, str], ...]
     mention_format: str = "{mention}"
     context_chars: int = 0
+    last: str = " "
+    start: str = TITLE_START
 
     def template(self, name: str, chat: ChatTemplate) -> PromptTemplate:
         """Return the conversation in the words of a checkpoint's chat template.
@@ -224,8 +267,9 @@ class _Chat:
         Raises:
             InputError: the chat template cannot be rendered, or changes the user's text.
         """
-        turns = [(f"{self.ask} {asked}", f"{TITLE_START} {title}") for asked, title in self.shots]
-        parts = chat.around_query(turns, f"{self.ask} ", TITLE_START)
+        turns = [(f"{self.ask} {asked}", f"{self.start} {answer}".lstrip()) for asked, answer in self.shots]
+        parts = chat.around_query(turns, self.ask + self.last, self.start)
+        titles = Rendering(context=self.start, prefix=" ", end_token=parts.end)
         return PromptTemplate(
             name=name,
             prefix=parts.before.removesuffix(" "),
@@ -233,13 +277,15 @@ class _Chat:
             suffix=parts.after,
             mention_format=self.mention_format,
             context_chars=self.context_chars,
-            rendering=Rendering(context=TITLE_START, prefix=" ", end_token=parts.end),
+            rendering=titles if self.start else None,
         )
 
 
 CHAT_PROMPTS = {
     "chat": _Chat("Query:", QUERY_SHOTS),
     "chat-mention": _Chat("Text:", MENTION_SHOTS, MENTION_FORMAT, MENTION_CONTEXT_CHARS),
+    # An assistant whose turn begins with nothing is surer of JSON than one that begins with "JSON:".
+    "chat-json": _Chat(f"{_ANSWER}Schema:", ANSWER_SHOTS, last=f" {SCHEMA_PLACE}\nQuery: ", start=""),
 }
 
 

@@ -141,14 +141,15 @@ class Answerer:
 
         Raises:
             SchemaRejectedError: the schema cannot be used.
-            InputError: the template is unknown, the query is too long, or the answer does not fit.
+            InputError: the template is unknown, the query or the schema that it shows is too long, or the
+                answer does not fit.
         """
         begun = time.perf_counter()
         indexes = self.engine.indexes if indexes is None else indexes
         titles = titles or indexes.first_name
         schema = self.engine.schemas.prepare(request, indexes, titles)
         compile_ms = (time.perf_counter() - begun) * 1e3
-        template = self._config.answer_template(request.prompt)
+        template = self._config.answer_template(request.prompt).showing(schema.shown)
         prompt = self._prompts.encode(template, request.query)
         room = self._limits.room(len(prompt))
         budget = request.max_tokens if room is None else min(request.max_tokens, room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,12 +41,14 @@ class CompiledSchema:
         grammar: Its grammar.
         validator: The check of finished answers.
         digest: Of its canonical text.
+        shown: Its text as a prompt shows it.
         text_bytes: Memory of the validator, about.
     """
 
     grammar: Grammar
     validator: AnswerValidator
     digest: str
+    shown: str
     text_bytes: int
 
     @property
@@ -191,8 +194,22 @@ class SchemaStore:
             grammar,
             AnswerValidator(text, options.formats),
             f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}",
+            shown(text),
             len(text) * _VALIDATOR_BYTES_PER_CHARACTER,
         )
+
+
+def shown(schema: str) -> str:
+    """Return a valid schema in few characters and without the keywords that only this library reads.
+
+    SmolLM2 is less sure of its answers where they stay.
+    """
+    value = json.loads(schema, object_hook=_without_own_keywords)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _without_own_keywords(value: dict[str, object]) -> dict[str, object]:
+    return {name: inner for name, inner in value.items() if not name.startswith("x-genret-")}
 
 
 def _meant(name: HoleName, titles: str) -> HoleName:

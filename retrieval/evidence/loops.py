@@ -124,30 +124,25 @@ def _best_of_block(
     num_postings = 0
     for t in range(len(begin)):
         num_postings += end[t] - begin[t]
-    if num_postings < len(length) // 4:  # most totals are 0: those of the lists alone are looked at
-        for t in range(len(begin)):
-            for n in range(begin[t], end[t]):
-                i = text[n]
-                total = totals[i]
-                totals[i] = 0
-                if i >= len(length) or total <= 0:  # a damaged file may name any place
-                    continue
-                if total * factor >= least or total * factor * most >= least_weighted:
-                    value = total * length_factor[length[i]]
-                    if value >= least or value * weight_factor[weight[i]] >= least_weighted:
-                        place[count] = i
-                        score[count] = value
-                        count += 1
-        return count
-    for i in range(len(length)):
-        total = totals[i]
-        if total > 0 and (total * factor >= least or total * factor * most >= least_weighted):
-            value = total * length_factor[length[i]]
-            if value >= least or value * weight_factor[weight[i]] >= least_weighted:
-                place[count] = i
-                score[count] = value
-                count += 1
-    totals[:] = 0
+    # Most totals are 0 behind short lists: then the lists are looked at, otherwise all places, as one list.
+    all_places = num_postings >= len(length) // 4
+    for t in range(1 if all_places else len(begin)):
+        first, last = (0, len(length)) if all_places else (begin[t], end[t])
+        for n in range(first, last):
+            i = n if all_places else np.int64(text[n])
+            total = totals[i]
+            if total == 0:
+                continue
+            totals[i] = 0
+            if i >= len(length) or total <= 0:  # a damaged file may name any place
+                continue
+            if total * factor >= least or total * factor * most >= least_weighted:
+                value = total * length_factor[length[i]]
+                if value >= least or value * weight_factor[weight[i]] >= least_weighted:
+                    place[count] = i
+                    score[count] = value
+                    count += 1
+    totals[len(length) :] = 0
     return count
 
 

@@ -31,6 +31,13 @@ def with_answers(config: CheckpointConfig) -> CheckpointConfig:
     return replace(config, prompts={**config.prompts, _NAME: template}, answer_prompt=_NAME)
 
 
+def document_schema(document: str) -> str:
+    """Return the schema that a prompt shows for a document of `answer_document`."""
+    properties = {name: {"type": "string"} for name in json.loads(document)}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return json.dumps(schema, separators=(",", ":"))
+
+
 def answer_document(title: str, kind: str, random: Random) -> str:
     """Return a JSON document with a title in it, and with what kind of thing it is where that is known."""
     plain = random.random() < _PLAIN_KEYS

@@ -95,7 +95,8 @@ class _Number(click.FloatRange):
     metavar="RANK",
     type=click.IntRange(min=1),
     help="Leave the weights of --model as they are and train LoRA matrices of this rank beside all its "
-    "linear layers. OUT becomes an adapter, a few megabytes, which is opened like any checkpoint.",
+    "linear layers. OUT becomes an adapter, a few megabytes, which is opened like any checkpoint. If --model "
+    "is an adapter of this rank, its matrices are trained on, and OUT belongs to the same base.",
     show_default="train the weights",
 )
 @_option(

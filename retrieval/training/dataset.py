@@ -17,9 +17,10 @@ from torch.utils.data import Dataset
 
 from retrieval.errors import InputError
 from retrieval.limits import Limits
-from retrieval.prompts import CheckpointConfig
+from retrieval.prompts import CheckpointConfig, PromptTemplate
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.annotations import LinkedText
+from retrieval.training.answers import document_schema
 from retrieval.training.examples import Example, ExampleGenerator
 from retrieval.training.limits import check_markup, fit_prompt, num_markup_tokens
 
@@ -66,8 +67,7 @@ class ExampleEncoder:
         for template in (self._plain, self._mention):
             check_markup(template, tokenizer, self._max_prompt_tokens)
         self._annotate = config.annotate_template(None)
-        templates = (self._plain, self._mention, self._answer)
-        self._markup = {t: num_markup_tokens(t, tokenizer) for t in templates}
+        self._markup: dict[PromptTemplate, int] = {}
 
     def encode(self, example: Example) -> EncodedExample | None:
         """Return the token ids, or None where the title cannot be written (see `fault`)."""
@@ -79,15 +79,15 @@ class ExampleEncoder:
         if example.linked is not None:
             return self._encode_linked(example.linked, row[-1])
         if example.document is not None:
-            template = self._answer
+            template = self._answer.showing(document_schema(example.document))
             # As answers are written, behind a prompt: some tokenizers put a blank before what begins a text.
             row = [*self._tokenizer.encode_text(example.document, after="\n"), row[-1]]
         limit = self._max_prompt_tokens
         room = self._limits.room(0)
         if room is not None and not self._limits.is_encoder_decoder:
             limit = min(limit, room - len(row))
-            if limit <= self._markup[template]:
-                return None
+        if limit <= self._num_markup(template):
+            return None
         return EncodedExample(tuple(fit_prompt(template, self._tokenizer, text, limit)), tuple(row))
 
     def _encode_linked(self, linked: LinkedText, end_token: int) -> EncodedExample | None:
@@ -109,13 +109,18 @@ class ExampleEncoder:
         window = linked.window(fits)
         return None if window is None else encoded(*window)
 
+    def _num_markup(self, template: PromptTemplate) -> int:
+        if template not in self._markup:
+            self._markup[template] = num_markup_tokens(template, self._tokenizer)
+        return self._markup[template]
+
     def fault(self, row: Sequence[int] | None) -> str | None:
         """Say why a title's row can follow no prompt and is never trained on; None where it can."""
         if row is None:
             return "merging with the prompt"
         if self._tokenizer.unknown_id in row[:-1]:
             return "not spellable"  # and so in no index
-        room = self._limits.room(1 + self._markup[self._plain])
+        room = self._limits.room(1 + self._num_markup(self._plain))
         if room is not None and len(row) > room:
             return "longer than the model's positions"
         return None

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from decoding.adapters import adapted
 from decoding.conformance.layer_kinds import decoder_layers
-from retrieval.errors import InputError, MissingExtraError
+from decoding.errors import DecodingError
+from retrieval.errors import InputError, MissingExtraError, ModelError
 
 _SCALE = 2  # of the product of the two matrices: peft's `lora_alpha` over the rank
 
@@ -42,7 +44,6 @@ def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
         InputError: the model does not have so many layers.
     """
     from peft import LoraConfig, get_peft_model
-    from peft.tuners.tuners_utils import BaseTunerLayer
 
     config = LoraConfig(
         r=rank,
@@ -51,19 +52,64 @@ def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
         exclude_modules=None if num_layers is None else _all_but_upper(model, num_layers),
     )
     in_float32 = model.dtype == torch.float32
-    trained: Any = get_peft_model(model, config)
-    adapted: list[Any] = [module for module in trained.modules() if isinstance(module, BaseTunerLayer)]
-    for module in adapted:
-        # Under autocast the matrices are cast, which are small, in place of what goes through them.
+    return _cast_less(get_peft_model(model, config), in_float32)
+
+
+def with_adapter(model: Any, adapter: Path, rank: int, num_layers: int | None) -> Any:
+    """Put the matrices of an adapter beside the layers of its base, to train them on, and freeze the rest.
+
+    Args:
+        model: The base, a `transformers.PreTrainedModel`; its layers are replaced in place.
+        adapter: Folder of the adapter.
+        rank: What its rank has to be.
+        num_layers: How many layers, counted from the output, have to have such matrices; None: any.
+
+    Returns:
+        As `with_lora`.
+
+    Raises:
+        InputError: it is no LoRA adapter, or has another rank or other layers.
+        ModelError: it cannot be read, or does not fit the model.
+    """
+    in_float32 = model.dtype == torch.float32
+    layers, _ = decoder_layers(model)
+    try:
+        trained = adapted(model, adapter)
+    except DecodingError as error:
+        raise ModelError(str(error)) from error
+    (config,) = trained.peft_config.values()
+    if config.peft_type.value != "LORA":
+        raise InputError("lora", f"goes on with LoRA adapters, and {adapter} is {config.peft_type.value}")
+    if config.r != rank:
+        raise InputError("lora", f"must be {config.r}, the rank of the adapter {adapter}, got {rank}")
+    has = [any(map(_is_adapted, layer.modules())) for layer in layers]
+    if num_layers is not None and has != [number >= len(has) - num_layers for number in range(len(has))]:
+        raise InputError(
+            "lora_layers",
+            f"must be those of the adapter {adapter}, which has matrices beside {sum(has)} of {len(has)} "
+            f"layers, got {num_layers}",
+        )
+    return _cast_less(trained, in_float32)
+
+
+def _cast_less(trained: Any, in_float32: bool) -> Any:
+    """Have the matrices cast under autocast, which are small, in place of what goes through them."""
+    for module in filter(_is_adapted, trained.modules()):
         module.cast_input_dtype_enabled = in_float32
     return trained
+
+
+def _is_adapted(module: Any) -> bool:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return isinstance(module, BaseTunerLayer)
 
 
 def save_adapter(trained: Any, base: str, dtype: torch.dtype, out: Path) -> None:
     """Write the matrices as an adapter folder.
 
     Args:
-        trained: What `with_lora` returned; its matrices take the type.
+        trained: What `with_lora` or `with_adapter` returned; its matrices take the type.
         base: The model they belong to, as the user named it; a path is written as an absolute one.
         dtype: Type of the matrices in the file.
         out: The folder.

@@ -23,7 +23,7 @@ from decoding.architectures import decoder_prompt
 from decoding.checkpoint_files import ADAPTER_FILE
 from decoding.errors import DecodingError
 from decoding.model_loading import load_config, load_weights
-from retrieval.checkpoints import TOKENIZER_FILES, find_checkpoint, local_folder
+from retrieval.checkpoints import TOKENIZER_FILES, base_of, find_checkpoint, local_folder
 from retrieval.errors import InputError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
@@ -46,7 +46,7 @@ from retrieval.training.examples import (
     ExampleGenerator,
     ExampleOptions,
 )
-from retrieval.training.limits import limits_of_checkpoint
+from retrieval.training.limits import check_markup, limits_of_checkpoint
 from retrieval.training.mentions import LabelledMention, read_labelled_mentions
 from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import Hits, TitleRows, measure_hits, mention_probes, noise_probes
@@ -73,7 +73,8 @@ class RunPlan:
         model: Path or hub id of a checkpoint to fine-tune, or None.
         encoder: Whether a sentence encoder is trained. Exactly one of the three is set.
         lora: Rank of the LoRA matrices that are trained in place of the weights of `model`, or None. What is
-            written is an adapter then. `trainer.bf16` keeps the weights themselves in bfloat16.
+            written is an adapter then. Those of a `model` that is an adapter itself are trained on.
+            `trainer.bf16` keeps the weights themselves in bfloat16.
         lora_layers: How many layers, counted from the output, get such matrices; None: all.
         teacher: What makes the vectors that an encoder imitates, "encoder:MODEL" or
             "sentence-transformers:MODEL", or None.
@@ -154,6 +155,7 @@ class _Checkpoint:
     tokenizer: TextTokenizer
     config: CheckpointConfig
     adapted: Any = None  # the `PeftModel` around the model, where LoRA matrices are trained
+    base: str = ""  # the name of the model they belong to
 
 
 def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]:
@@ -308,10 +310,10 @@ def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[Labelle
 
 def _fine_tuned(plan: RunPlan, named: str) -> _Checkpoint:
     found = find_checkpoint(named)
-    if plan.lora is not None and found.adapter is not None:
-        raise InputError("lora", f"{named} is an adapter; an adapter's base must be a whole model")
+    adapter = None if plan.lora is None else found.adapter  # its matrices are trained on
+    base = named if adapter is None else str(base_of(adapter))
     in_bfloat16 = plan.lora is not None and plan.trainer.bf16
-    model = load_model(named, "bfloat16" if in_bfloat16 else "float32")
+    model = load_model(base, "bfloat16" if in_bfloat16 else "float32")
     taught = TextTokenizer.load(named)
     folder = local_folder(found.weights)
     if found.adapter is not None and (found.adapter / "tokenizer.json").is_file():
@@ -324,8 +326,13 @@ def _fine_tuned(plan: RunPlan, named: str) -> _Checkpoint:
     tokenizer = TextTokenizer.load(plan.out / "tokenizer.json")
     tokenizer.end_token = taught.end_token
     tokenizer.end_token_id(config.rendering or Rendering())
-    adapted = None if plan.lora is None else lora.with_lora(model, plan.lora, plan.lora_layers)
-    return _Checkpoint(model, tokenizer, config, adapted)
+    if plan.lora is None:
+        return _Checkpoint(model, tokenizer, config)
+    if adapter is None:
+        adapted = lora.with_lora(model, plan.lora, plan.lora_layers)
+    else:
+        adapted = lora.with_adapter(model, adapter, plan.lora, plan.lora_layers)
+    return _Checkpoint(model, tokenizer, config, adapted, base)
 
 
 def load_model(place: str, dtype: str = "float32") -> Any:
@@ -445,6 +452,8 @@ def _encoder(
     longest = limits.prompt_tokens(max(len(row) for row in rows if row is not None) if any(rows) else 0)
     most = plan.max_prompt_tokens if longest is None else min(longest, plan.max_prompt_tokens)
     encoder = ExampleEncoder(checkpoint.tokenizer, config, most, limits)
+    if plan.answers:
+        check_markup(config.answer_template(None), checkpoint.tokenizer, most)
     faults = [encoder.fault(row) for row in rows]
     reasons = Counter(fault for fault in faults if fault is not None)
     if reasons:
@@ -461,7 +470,7 @@ def _encoder(
 def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
     checkpoint.config.save(plan.out)
     if checkpoint.adapted is not None:
-        lora.save_adapter(checkpoint.adapted, str(plan.model), SAVE_DTYPES[plan.save_dtype], plan.out)
+        lora.save_adapter(checkpoint.adapted, checkpoint.base, SAVE_DTYPES[plan.save_dtype], plan.out)
         return
     for name in (ADAPTER_FILE, WEIGHTS_FILE):  # of an earlier run, whose result this would be taken for
         (plan.out / name).unlink(missing_ok=True)

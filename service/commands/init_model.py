@@ -98,7 +98,7 @@ def _chosen(
         config,
         default_prompt=chosen,
         mention_prompt=mentions,
-        answer_prompt="json",
+        answer_prompt="chat-json" if chosen == "chat" else "json",
         annotate_prompt="annotate",
     )
     queries, others = config.prompt(chosen).rendering, config.prompt(mentions).rendering

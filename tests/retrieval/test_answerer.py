@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,7 @@ from decoding.errors import DecodingCancelledError
 from decoding.grammar import budget as compile_budget
 from decoding.grammar.options import CompileLimits, GrammarOptions
 from retrieval import Retriever
-from retrieval.answers.answerer import Answerer
+from retrieval.answers.answerer import Answerer, AnswerJob
 from retrieval.answers.engine import AnswerEngine
 from retrieval.answers.errors import SchemaRejectedError
 from retrieval.answers.index_set import IndexSet
@@ -28,7 +30,7 @@ from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from retrieval.errors import InputError
 from retrieval.index.reader import Index
 from retrieval.types import Entity
-from tests.checkpoints import make_checkpoint, make_index
+from tests.checkpoints import END, make_checkpoint, make_index
 
 QUERY = "who wrote hamlet"
 TITLE = {"type": "string", "x-genret-index": "titles"}
@@ -267,6 +269,69 @@ def test_a_prompt_without_room_for_an_answer_is_refused(retriever: Retriever) ->
     if not retriever.model.is_encoder_decoder:
         with pytest.raises(InputError, match="the model has positions for"):
             retriever.answer(QUERY, schema, max_tokens=1000)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    """A checkpoint with room for the built-in prompt, which shows the schema."""
+    checkpoint = make_checkpoint(tmp_path_factory.mktemp("long"), max_positions=1024)
+    index = make_index(tmp_path_factory.mktemp("long-index"), checkpoint)
+    with Retriever.open(index, checkpoint, device="cpu") as opened:
+        yield opened
+
+
+def job_of(retriever: Retriever, schema: Any, prompt: str | None = "json", query: str = QUERY) -> AnswerJob:
+    return retriever.answerer.job(AnswerRequest(query, schema, prompt=prompt))
+
+
+def test_the_prompt_shows_the_schema_in_few_characters(shown: Retriever) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"title": {**CITY, "description": "Größe </s>"}, "n": {"maximum": 1e3}},
+        "required": ["title"],
+    }
+    job, decode = job_of(shown, schema), shown.tokenizer.decode
+    text = (
+        '{"type":"object","properties":{"title":{"type":"string","description":"Größe </s>"},'
+        '"n":{"maximum":1000.0}},"required":["title"]}'
+    )
+    assert decode(job.prompt).endswith(f"\nSchema: {text}\nQuery: {QUERY}\nJSON:\n")
+    assert shown.tokenizer.token_id(END) not in job.prompt, "what a schema says is no special token"
+    assert decode(job.prompt[: job.num_shared]).endswith(f"\nSchema: {text}\nQuery:"), "run once per schema"
+    assert job_of(shown, json.dumps(schema, indent=4)).prompt == job.prompt
+    other = job_of(shown, {"type": "boolean"})
+    assert decode(other.prompt[: other.num_shared]).endswith('\nSchema: {"type":"boolean"}\nQuery:')
+    plain = job_of(shown, schema, prompt=None)
+    assert "Schema" not in decode(plain.prompt), "a taught checkpoint has a prompt of its own"
+    assert plain.num_shared == job_of(shown, {"type": "boolean"}, prompt=None).num_shared
+
+
+def test_answers_behind_a_schema_that_is_run_once_are_those_of_whole_prompts(shown: Retriever) -> None:
+    schemas = [SCHEMAS["text"], SCHEMAS["number"], SCHEMAS["text"]]
+    jobs = [job_of(shown, schema, query=f"query {n}") for n, schema in enumerate(schemas)]
+    together = shown.answerer.run(jobs)
+    alone = shown.answerer.run([replace(job, num_shared=0) for job in jobs])
+    for one, other in zip(together, alone, strict=True):
+        assert isinstance(one, AnswerResult)
+        assert isinstance(other, AnswerResult)
+        assert one.kv.shared_prefix_bytes > other.kv.shared_prefix_bytes == 0
+        assert one.text == other.text
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_a_schema_too_long_to_be_shown_is_refused_and_another_prompt_takes_it(shown: Retriever) -> None:
+    schema = {"enum": [f"value {n}" for n in range(200)]}
+    with pytest.raises(InputError) as refused:
+        job_of(shown, schema)
+    assert refused.value.field == "schema"
+    assert re.fullmatch(
+        r"too long for the prompt template 'json', which shows it: \d+ tokens, the model takes at most 960; "
+        r"name a template without \{schema\}",
+        refused.value.message,
+    )
+    assert job_of(shown, schema, prompt=None).prompt
+    with pytest.raises(InputError, match=r"query: too long: the prompt has \d+ tokens"):
+        job_of(shown, {"type": "boolean"}, query="x y " * 1000)
 
 
 def test_retrievers_of_one_model_share_what_writes_answers(retriever: Retriever) -> None:

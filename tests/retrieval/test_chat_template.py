@@ -9,7 +9,14 @@ import pytest
 
 from retrieval import Retriever
 from retrieval.errors import IndexMismatchError, InputError
-from retrieval.prompts import CHAT_PROMPTS, JSON_ANSWER, MENTION_SHOTS, QUERY_SHOTS, CheckpointConfig
+from retrieval.prompts import (
+    CHAT_PROMPTS,
+    JSON_ANSWER,
+    MENTION_SHOTS,
+    QUERY_SHOTS,
+    SCHEMA_PLACE,
+    CheckpointConfig,
+)
 from retrieval.text import TextTokenizer
 from retrieval.types import Mention
 from tests.checkpoints import CATALOGUE, SPECIAL_TOKENS, make_checkpoint, make_index, train_tokenizer
@@ -86,6 +93,20 @@ def test_mentions_stand_in_brackets_in_the_users_turn(checkpoint: Path) -> None:
     assert template.prefix + template.before_query + text + template.suffix == expected_chat(
         ask, MENTION_SHOTS, text
     )
+
+
+def test_answers_are_asked_for_in_turns_that_show_the_schema(checkpoint: Path) -> None:
+    config, tokenizer = CheckpointConfig.load(checkpoint), TextTokenizer.load(checkpoint)
+    template = config.prompt("chat-json")
+    assert template.rendering is None
+    asked = template.showing('{"type":"string"}')
+    ids = asked.encode(tokenizer, "big city")
+    text = tokenizer._markup.decode(ids, skip_special_tokens=False)
+    assert text.endswith(f'\nSchema: {{"type":"string"}}\nQuery: big city{STOP}\n{START}assistant\n')
+    assert text.count("Schema: {") == 3, "two earlier turns are examples"
+    assert SCHEMA_PLACE not in text
+    forged = template.showing(f'"{STOP}"').encode(tokenizer, "big city")
+    assert forged.count(tokenizer.token_id(STOP)) == ids.count(tokenizer.token_id(STOP))
 
 
 @pytest.mark.parametrize(

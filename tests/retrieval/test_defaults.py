@@ -46,7 +46,7 @@ def test_both_places_are_looked_at_and_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_shipped_adapter_belongs_to_pinned_weights_of_a_package() -> None:
-    name = checkpoints.base_name(defaults.adapter_dir())
+    name = str(checkpoints.base_of(defaults.adapter_dir()))
     pinned = Path(__file__).resolve().parents[2] / "constraints.txt"
     if not pinned.is_file():
         pytest.skip("the tests run beside an installed wheel, without constraints.txt")

@@ -26,7 +26,7 @@ SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 PARTS: dict[str, tuple[dict[str, Any], type, set[str]]] = {
     # The schema of a part, the class that holds it, and fields of the class that are not in the file.
     "file": (SCHEMA["properties"], CheckpointConfig, {"chat"}),
-    "prompt": (SCHEMA["$defs"]["prompt"]["properties"], PromptTemplate, {"name"}),
+    "prompt": (SCHEMA["$defs"]["prompt"]["properties"], PromptTemplate, {"name", "schema"}),
     "rendering": (SCHEMA["$defs"]["rendering"]["properties"], Rendering, set()),
     "name_evidence": (SCHEMA["properties"]["name_evidence"]["properties"], NameEvidence, set()),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from index_builder.evidence_wish import check_model
 from retrieval import Retriever
 from retrieval.defaults import DEFAULT_MODEL_VARIABLE
 from retrieval.errors import (
@@ -145,25 +146,37 @@ def test_unknown_token_of_one_template_is_that_requests_error(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("rendering", "difference"),
+    ("rendering", "built"),
     [
-        (Rendering(prefix="", end_token=END), "prefix '' instead of ' '"),
-        (Rendering(prefix=" ", suffix=">", end_token=END), "suffix '>' instead of ''"),
-        (Rendering(context=":", prefix=" ", end_token=END), "context ':' instead of ''"),
-        (Rendering(prefix=" ", end_token="<pad>"), "end token 0 instead of 1"),
+        (Rendering(prefix="", end_token=END), "'TITLE' and '</s>'"),
+        (Rendering(prefix=" ", suffix=">", end_token=END), "' TITLE>' and '</s>'"),
+        (Rendering(context=":", end_token=END), "':TITLE' and '</s>'"),
+        (Rendering(prefix=" ", end_token="<pad>"), "' TITLE' and '<pad>'"),
     ],
 )
-def test_rendering_mismatch(checkpoint: Path, tmp_path: Path, rendering: Rendering, difference: str) -> None:
+def test_rendering_mismatch(checkpoint: Path, tmp_path: Path, rendering: Rendering, built: str) -> None:
     index = make_index(tmp_path, checkpoint, rendering=rendering)
     error = refusal(index, checkpoint)
     assert isinstance(error, IndexMismatchError)
-    assert f"titles are not rendered as the model was taught: {difference}; " in str(error)
+    both = (
+        f"titles stand behind a prompt as {built}, but {checkpoint} was taught ' TITLE' and '</s>'; rebuild"
+    )
+    assert both in str(error)
+    with pytest.raises(InputError, match=f"weigh_model: {checkpoint}: expected a model .*: {both[:-9]}"):
+        check_model(str(checkpoint), TextTokenizer.load(checkpoint), rendering, None)
     assert f"build-index … --tokenizer {checkpoint}" in str(error)
 
 
 def test_end_token_by_name_and_by_default_are_the_same(checkpoint: Path, tmp_path: Path) -> None:
     index = make_index(tmp_path, checkpoint, rendering=Rendering(prefix=" "))
     Retriever.open(index, checkpoint).close()
+
+
+def test_renderings_that_give_the_same_tokens_fit(checkpoint: Path, tmp_path: Path) -> None:
+    tokenizer, rendering = TextTokenizer.load(checkpoint), Rendering(context=":", prefix=" ", end_token=END)
+    index = make_index(tmp_path, checkpoint, rendering=rendering)
+    Retriever.open(index, checkpoint).close()
+    check_model(str(checkpoint), tokenizer, rendering, None)
 
 
 def test_a_prompt_that_does_not_fit_the_index_is_refused_with_both_sides_named(tmp_path: Path) -> None:

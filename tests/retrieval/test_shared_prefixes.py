@@ -147,7 +147,8 @@ def test_a_beginning_is_run_once_and_requests_that_share_it_go_together(
         counted = Counted(retriever.model, monkeypatch)
         retriever.warm_up()
         shared = tuple(FEW_SHOT.shared_tokens(tokenizer))
-        answers = tuple(JSON_ANSWER.shared_tokens(tokenizer))
+        schema = '{"type":"object","properties":{"title":{"type":"string","maxLength":8}}}'
+        answers = tuple(JSON_ANSWER.showing(schema).shared_tokens(tokenizer))
         assert counted.prefixes == [shared, answers], "the templates of one token are too short"
         counted.batches.clear()
         prompts = ["few-shot", "other", "plain", "few-shot", "other", "mention"]

@@ -68,7 +68,9 @@ def test_another_rendering_than_the_checkpoint_was_taught_is_refused(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     bare = make_index(tmp_path, checkpoint, rendering=Rendering(prefix="", end_token=END))
-    with pytest.raises(IndexMismatchError, match="prefix '' instead of ' '"):
+    with pytest.raises(
+        IndexMismatchError, match=r"as 'TITLE' and '<.s>', but .* was taught ' TITLE' and '<.s>'"
+    ):
         title_trie(bare, checkpoint)
     taught_nothing = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
     (taught_nothing / "genret.json").unlink()

@@ -40,7 +40,7 @@ def test_a_checkpoint_with_a_chat_template_is_asked_in_conversations(tmp_path: P
     ]
     config = CheckpointConfig.load(checkpoint)
     assert (config.default_prompt, config.mention_prompt) == ("chat", "chat-mention")
-    assert (config.answer_prompt, config.annotate_prompt) == ("json", "annotate")
+    assert (config.answer_prompt, config.annotate_prompt) == ("chat-json", "annotate")
     assert config.title_rendering() == Rendering(context="Entity:", prefix=" ", end_token=STOP)
 
 

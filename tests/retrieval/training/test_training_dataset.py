@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
+from retrieval.prompts import JSON_ANSWER
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.answers import with_answers
 from retrieval.training.catalogue import TrainingEntity
@@ -61,6 +63,22 @@ def test_a_document_is_taught_as_a_grammar_lets_it_be_written(tokenizer: TextTok
     assert tokenizer.decode(tokenizer.encode_text(document)) != document
     assert tokenizer.decode(got.title_ids[:-1]) == document
     assert list(got.title_ids[:-1]) == tokenizer.encode_bytes(document.encode())
+
+
+def test_a_document_is_taught_behind_its_schema_where_the_prompt_shows_one(tokenizer: TextTokenizer) -> None:
+    config = replace(scratch_config(), answer_prompt="json")
+    config = replace(config, prompts={**config.prompts, "json": JSON_ANSWER})
+    example = Example("K2", "name", query="peak", document='{"title": "K2", "kind": "mountain"}')
+    got = ExampleEncoder(tokenizer, config, 1000).encode(example)
+    assert got is not None
+    schema = {
+        "type": "object",
+        "properties": {"title": {"type": "string"}, "kind": {"type": "string"}},
+        "required": ["title", "kind"],
+    }
+    text = json.dumps(schema, separators=(",", ":"))
+    assert list(got.prompt_ids) == JSON_ANSWER.showing(text).encode(tokenizer, "peak")
+    assert ExampleEncoder(tokenizer, config, 96).encode(example) is None, "the schema is never cut"
 
 
 def test_mentions_use_the_mention_template(tokenizer: TextTokenizer) -> None:

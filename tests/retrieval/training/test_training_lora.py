@@ -168,11 +168,74 @@ def test_what_does_not_go_together_is_refused(data: Path) -> None:
         refused = train(data, "out", *arguments)
         assert refused.exit_code == 2, refused.output
         assert message in refused.output
-    first = train(data, "out", "--model", str(data / "base"), "--lora", "2", "--max-steps", "1")
+
+
+def losses(out: Path, steps: int) -> list[float]:
+    state = json.loads((out / "checkpoints" / f"checkpoint-{steps}" / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+def test_a_run_goes_on_from_an_adapter_where_it_was(data: Path) -> None:
+    learn = ("--lora", "4", "--lora-layers", "1", "--learning-rate", "3e-3", "--save-dtype", "float32")
+    first = train(data, "first", "--model", str(data / "base"), *learn, "--max-steps", "60")
     assert first.exit_code == 0, first.output
-    stacked = train(data, "second", "--model", str(data / "out"), "--lora", "2", "--max-steps", "1")
-    assert stacked.exit_code == 2
-    assert "is an adapter" in stacked.output
+    told = ("--max-steps", "1", "--log-steps", "1", "--seed", "5")
+    # The same examples behind the merged weights, and behind those of the base.
+    assert train(data, "whole", "--model", str(data / "first"), *told).exit_code == 0
+    assert train(data, "bare", "--model", str(data / "base"), *told).exit_code == 0
+    assert train(data, "second", "--model", str(data / "first"), *learn, *told).exit_code == 0
+    (merged,), (untaught,), (loss,) = (losses(data / out, 1) for out in ("whole", "bare", "second"))
+    assert loss == pytest.approx(merged, abs=1e-3)
+    assert untaught > loss + 0.1
+    found = find_checkpoint(data / "second")
+    assert (found.adapter, Path(found.weights)) == (data / "second", data / "base")
+    ours, theirs = adapter_weights(data / "second"), adapter_weights(data / "first")
+    assert ours.keys() == theirs.keys()
+    assert any(not torch.equal(ours[name], theirs[name]) for name in ours)
+    config = [json.loads((data / out / "adapter_config.json").read_text()) for out in ("first", "second")]
+    for field in ("r", "lora_alpha", "base_model_name_or_path"):
+        assert config[0][field] == config[1][field]
+    assert CheckpointConfig.load(data / "second") == CheckpointConfig.load(data / "first")
+    load_model(str(data / "second"))
+
+    for arguments, message in (
+        (("--lora", "8"), f"lora: must be 4, the rank of the adapter {data / 'first'}, got 8"),
+        (
+            ("--lora", "4", "--lora-layers", "2"),
+            f"lora_layers: must be those of the adapter {data / 'first'}, which has matrices beside 1 of 2 "
+            "layers, got 2",
+        ),
+    ):
+        refused = train(data, "refused", "--model", str(data / "first"), *arguments, *told)
+        assert refused.exit_code == 2
+        assert message in " ".join(refused.output.split())
+
+
+def test_the_base_of_an_adapter_that_is_trained_on_may_be_named_from_its_folder(data: Path) -> None:
+    assert (
+        train(data, "first", "--model", str(data / "base"), "--lora", "2", "--max-steps", "1").exit_code == 0
+    )
+    settings = data / "first" / "genret.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "base": "../base"}))
+    result = train(
+        data, "second", "--model", str(data / "first"), "--lora", "2", "--max-steps", "1", "--bf16"
+    )
+    assert result.exit_code == 0, result.output
+    assert Path(find_checkpoint(data / "second").weights).resolve() == (data / "base").resolve()
+    assert {tensor.dtype for tensor in adapter_weights(data / "second").values()} == {torch.float16}
+
+
+def test_an_adapter_of_another_kind_is_not_trained_on(data: Path) -> None:
+    from peft import LoHaConfig, get_peft_model
+
+    other = get_peft_model(load_model(str(data / "base")), LoHaConfig(r=2, target_modules=["q_proj"]))
+    other.peft_config["default"].base_model_name_or_path = str(data / "base")
+    other.save_pretrained(data / "loha")
+    refused = train(data, "out", "--model", str(data / "loha"), "--lora", "2", "--max-steps", "1")
+    assert refused.exit_code == 2
+    assert f"lora: goes on with LoRA adapters, and {data / 'loha'} is LOHA" in " ".join(
+        refused.output.split()
+    )
 
 
 def test_without_peft_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
