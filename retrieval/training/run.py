@@ -487,12 +487,12 @@ def _final_hits(
     queries: Sequence[LabelledQuery],
     report: Callable[[str], None],
 ) -> dict[str, Hits]:
-    found = {}
-    report("measuring the finished model")
-    for name, asked in asked_sets(plan, entities, queries).items():
+    found, sets = {}, asked_sets(plan, entities, queries)
+    probes = mention_probes(entities, titles.config, plan.trainer.seed)
+    report(f"measuring the finished model: {sum(map(len, sets.values())) + len(probes):,} queries")
+    for name, asked in sets.items():
         found[name] = measure_hits(model, titles, asked)
         report(f"{name}  {found[name]}")
-    probes = mention_probes(entities, titles.config, plan.trainer.seed)
     hits = measure_hits(model, titles, probes, titles.config.mention_prompt)
     report(f"mention in context  {hits}")
     return found | {"mention in context": hits}

@@ -63,7 +63,8 @@ def test_a_large_catalogue_is_tokenised_twice_and_its_trie_is_made_once(
     )
     assert lines[5] == "collecting words of the catalogue for the examples"
     assert [line.split()[:2] for line in lines[6:8]] == [["step", "1"], ["step", "2"]]
-    assert lines[8] == "measuring the finished model"
+    assert lines[8].startswith("measuring the finished model: ")
+    assert lines[8].endswith(f"{sum(hits['num_queries'] for hits in metrics['hits'].values())} queries")
 
 
 def test_the_plan_says_which_end_comes_first() -> None:
