@@ -8,7 +8,7 @@
 `titles`: 0.9 million titles without any training. `auto` is that of an index as it is built, fitted to
 queries made from the catalogue; beside it the same fitted to the sets' train parts, words and letters alone,
 and BM25 by bm25s. Figures are of the dev parts, which nothing was fitted to; queries that are made come from
-other titles. `sample`: the sample catalogue with the small model, fitted to the dev queries as the shipped
+other titles. `sample`: the sample catalogue with the default model, fitted to the dev queries as the shipped
 ranking is, reported on the test queries. `places`: the 300 largest of 487,000 places and people, mistyped and
 cut. `cost`: processor time of `auto` without a model, bytes per title, and with the model beside beam search.
 
@@ -122,7 +122,7 @@ def titles(shared: Path, work: Path, json_file: Path | None, count: int) -> None
 @_json
 @click.option("--encoder", type=click.Path(path_type=Path), help="Makes vectors.", default=None)
 def sample(work: Path, json_file: Path | None, encoder: Path | None) -> None:
-    """The sample catalogue with the small model."""
+    """The sample catalogue with the default model."""
     machine = _begin(work)
     catalogue, queries = ROOT / "data" / "catalogue.tsv", ROOT / "data" / "queries.tsv"
     figures: dict[str, Any] = {}

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from retrieval import checkpoints, defaults
+from retrieval.checkpoint_fingerprint import folder_fingerprint
 from retrieval.compatibility import default_model_of
 from retrieval.errors import IndexMismatchError, ModelError
 from retrieval.index.reader import Index
+from retrieval.ranking.rankings import NO_MODEL
 from retrieval.text import TextTokenizer
 from tests.checkpoints import train_tokenizer
 from tests.index_fixtures import build
@@ -86,3 +88,12 @@ def test_an_index_is_asked_by_the_model_it_was_built_for(
         install(monkeypatch)
         assert default_model_of(small) == shipped / "small-model"
         assert default_model_of(other) == shipped / "default-model"
+
+
+@pytest.mark.slow
+def test_the_rankings_of_the_sample_know_both_models() -> None:
+    if (missing := defaults.missing_weights()) is not None:
+        pytest.skip(f"the default model's weights are not installed: {missing}")
+    fitted = json.loads(defaults.sample_ranking().read_text())["rankings"]
+    shipped = (defaults.adapter_dir(), defaults.small_model_dir())
+    assert set(fitted) == {NO_MODEL, *map(folder_fingerprint, shipped)}
