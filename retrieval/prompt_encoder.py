@@ -36,6 +36,10 @@ class PromptEncoder:
             self._num_shared[template] = len(template.shared_tokens(self._tokenizer))
         return self._num_shared[template]
 
+    def leaves_half(self, template: PromptTemplate) -> bool:
+        """Whether what all prompts of a template begin with takes at most half of the model's positions."""
+        return self._max_tokens is None or 2 * self.num_shared(template) <= self._max_tokens
+
     def encode(self, template: PromptTemplate, query: str) -> list[int]:
         """Return the token ids of a query in a template.
 
@@ -62,7 +66,8 @@ class PromptEncoder:
                 raise InputError(
                     "schema",
                     f"too long for the prompt template {template.name!r}, which shows it: {markup} tokens, "
-                    f"the model takes at most {self._max_tokens}; name a template without {SCHEMA_PLACE}",
+                    f"the model takes at most {self._max_tokens}; name a template without {SCHEMA_PLACE}, "
+                    "such as json-brief",
                 )
             raise InputError(
                 "query",

@@ -227,6 +227,14 @@ JSON_ANSWER = PromptTemplate(
     suffix="\nJSON:\n",
     special_tokens=True,
 )
+# For models with few positions, where the schema would leave little for the answer.
+JSON_BRIEF = PromptTemplate(
+    name="json-brief",
+    prefix="Answer the query with JSON.\nQuery:",
+    before_query=" ",
+    suffix="\nJSON:\n",
+    special_tokens=True,
+)
 ANNOTATE = PromptTemplate(
     name="annotate",
     prefix="Link the names in the text.\nText:",
@@ -236,7 +244,7 @@ ANNOTATE = PromptTemplate(
 )
 BUILT_IN = {
     template.name: template
-    for template in (PLAIN, FEW_SHOT, MENTION, FEW_SHOT_MENTION, JSON_ANSWER, ANNOTATE)
+    for template in (PLAIN, FEW_SHOT, MENTION, FEW_SHOT_MENTION, JSON_ANSWER, JSON_BRIEF, ANNOTATE)
 }
 _BUILT_IN_MARKUP = frozenset(replace(template, rendering=None) for template in BUILT_IN.values())
 

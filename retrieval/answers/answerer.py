@@ -29,7 +29,7 @@ from retrieval.index.reader import Index
 from retrieval.limits import DEFAULT_BATCH_SIZE, Limits
 from retrieval.prefix_store import PrefixStore
 from retrieval.prompt_encoder import PromptEncoder
-from retrieval.prompts import CheckpointConfig
+from retrieval.prompts import JSON_ANSWER, JSON_BRIEF, CheckpointConfig, PromptTemplate
 from retrieval.seeds import new_seed
 from retrieval.tallies import owners_best_first
 from retrieval.text import TextTokenizer
@@ -149,7 +149,7 @@ class Answerer:
         titles = titles or indexes.first_name
         schema = self.engine.schemas.prepare(request, indexes, titles)
         compile_ms = (time.perf_counter() - begun) * 1e3
-        template = self._config.answer_template(request.prompt).showing(schema.shown)
+        template = self._template_of(request, schema.shown)
         prompt = self._prompts.encode(template, request.query)
         room = self._limits.room(len(prompt))
         budget = request.max_tokens if room is None else min(request.max_tokens, room)
@@ -159,6 +159,16 @@ class Answerer:
             seeded = replace(seeded, seed=new_seed())
         shared = self._prompts.num_shared(template)
         return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, indexes, cancel)
+
+    def _template_of(self, request: AnswerRequest, schema: str) -> PromptTemplate:
+        """Return the template of a request; where nobody chose one, a long schema is not shown.
+
+        Raises:
+            InputError: the template is unknown.
+        """
+        template = self._config.answer_template(request.prompt).showing(schema)
+        is_chosen = request.prompt is not None or template.name != JSON_ANSWER.name
+        return template if is_chosen or self._prompts.leaves_half(template) else JSON_BRIEF
 
     def answer_all(
         self,

@@ -29,6 +29,7 @@ from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from retrieval.errors import InputError
 from retrieval.index.reader import Index
+from retrieval.prompts import CheckpointConfig
 from retrieval.types import Entity
 from tests.checkpoints import END, make_checkpoint, make_index
 
@@ -326,12 +327,24 @@ def test_a_schema_too_long_to_be_shown_is_refused_and_another_prompt_takes_it(sh
     assert refused.value.field == "schema"
     assert re.fullmatch(
         r"too long for the prompt template 'json', which shows it: \d+ tokens, the model takes at most 960; "
-        r"name a template without \{schema\}",
+        r"name a template without \{schema\}, such as json-brief",
         refused.value.message,
     )
     assert job_of(shown, schema, prompt=None).prompt
     with pytest.raises(InputError, match=r"query: too long: the prompt has \d+ tokens"):
         job_of(shown, {"type": "boolean"}, query="x y " * 1000)
+
+
+def test_where_nobody_chose_a_prompt_a_long_schema_is_not_shown(
+    shown: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown.answerer, "_config", CheckpointConfig())
+    schema, decode = {"type": "boolean"}, shown.tokenizer.decode
+    whole = job_of(shown, schema).num_shared
+    for positions, is_shown in ((2 * whole, True), (2 * whole - 1, False)):
+        monkeypatch.setattr(shown.answerer._prompts, "_max_tokens", positions)
+        assert ("Schema" in decode(job_of(shown, schema, prompt=None).prompt)) is is_shown
+        assert "Schema" in decode(job_of(shown, schema).prompt), "who names it gets it"
 
 
 def test_retrievers_of_one_model_share_what_writes_answers(retriever: Retriever) -> None:

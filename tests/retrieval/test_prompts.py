@@ -135,7 +135,7 @@ def test_unknown_template_lists_the_known_ones() -> None:
     with pytest.raises(
         InputError,
         match=r"unknown template 'x'; known: \['annotate', 'few-shot', 'few-shot-mention', "
-        r"'json', 'mention', 'plain'\]",
+        r"'json', 'json-brief', 'mention', 'plain'\]",
     ):
         CheckpointConfig().prompt("x")
     assert CheckpointConfig().prompt(None) is PLAIN
@@ -177,7 +177,15 @@ def test_weight_of_vectors_that_older_versions_kept_is_left_out(tmp_path: Path, 
 def test_built_in_templates_stay_beside_the_checkpoints_own(tmp_path: Path) -> None:
     checkpoint_config().save(tmp_path)
     loaded = CheckpointConfig.load(tmp_path)
-    assert set(loaded.prompts) == {"plain", "mention", "few-shot", "few-shot-mention", "json", "annotate"}
+    assert set(loaded.prompts) == {
+        "plain",
+        "mention",
+        "few-shot",
+        "few-shot-mention",
+        "json",
+        "json-brief",
+        "annotate",
+    }
     assert loaded.prompt("plain").prefix == QUERY
     assert loaded.rendering == Rendering(prefix=" ", end_token=END)
 

@@ -258,7 +258,8 @@ def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
         (
             {"queries": "a", "prompt": "absent"},
             r"prompt: unknown template 'absent'; "
-            r"known: \['annotate', 'few-shot', 'few-shot-mention', 'json', 'mention', 'plain'\]",
+            r"known: \['annotate', 'few-shot', 'few-shot-mention', 'json', 'json-brief', 'mention', "
+            r"'plain'\]",
         ),
     ],
 )
