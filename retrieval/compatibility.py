@@ -9,7 +9,7 @@ from pathlib import Path
 from retrieval.defaults import DEFAULT_MODEL_VARIABLE, default_model, missing_weights, small_model_dir
 from retrieval.errors import IndexMismatchError, InputError, ModelError
 from retrieval.index.reader import Index
-from retrieval.prompts import CheckpointConfig, PromptTemplate
+from retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from retrieval.text import Rendering, TextTokenizer
 
 # Written both ways where two renderings are compared: a word, a number, a quote, brackets, no Latin letters.
@@ -20,11 +20,17 @@ def default_model_of(index: Index) -> str | Path:
     """Return the model that is meant where none is named: the shipped one that an index was built for.
 
     Raises:
-        IndexMismatchError: it was built for another than the small one, which is all there is here.
-        ModelError: none was shipped.
+        IndexMismatchError: it was built for another model than `$GENRET_DEFAULT_MODEL` names, or than the
+            small one, where that is all there is.
+        ModelError: there is no such model.
     """
     if os.environ.get(DEFAULT_MODEL_VARIABLE):
-        return default_model()
+        named = default_model()
+        try:
+            index.check_tokenizer(TextTokenizer.load(named), None)
+        except (IndexMismatchError, ModelError) as error:
+            raise type(error)(f"${DEFAULT_MODEL_VARIABLE} names the model: {error}") from error
+        return named
     small = TextTokenizer.load(small_model_dir())
     if index.manifest.tokenizer.fingerprint == small.fingerprint:
         return Path(small.source)
@@ -151,7 +157,9 @@ def _mend(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> s
     rebuild = f"rebuild the index without rendering options: build-index … --tokenizer {tokenizer.source}"
     if config.default_prompt != CheckpointConfig().default_prompt:
         rebuild += f" --prompt {config.default_prompt}"
-    for name, template in config.prompts.items():
+    # The plain one last: it fits whatever ends a title, and says least to a model.
+    templates = sorted(config.prompts.items(), key=lambda named: named[0] == PLAIN.name)
+    for name, template in templates:
         told = template.rendering is not None and template.mention_format == "{mention}"
         if told and mismatch(index.rendering, index.end_token_id, tokenizer, config, template, "") is None:
             return f"name a prompt that fits, as with --prompt {name}, or {rebuild}"

@@ -175,7 +175,9 @@ def _convert(file: Path, out: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
         except Exception as error:  # a damaged file raises whatever its bytes lead to
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise ModelError(f"{file}: transformers cannot read this GGUF file: {reason}") from error
+            raise ModelError(
+                f"{file}: transformers cannot read this GGUF file, which may be cut short: {reason}"
+            ) from error
     # What is not found gets filled with random numbers.
     if missing := sorted({*report["missing_keys"], *map(str, report["mismatched_keys"])}):
         raise ModelError(

@@ -48,7 +48,8 @@ def built_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"the default model's weights are not installed: {missing}")
     folder = tmp_path_factory.mktemp("readme")
     (folder / "data").symlink_to(ROOT / "data")
-    commands = re.findall(r"^(?:\$ )?genret (build data/.*)$", text_of("README.md"), re.MULTILINE)
+    page = text_of("README.md").replace("\\\n", " ")
+    commands = re.findall(r"^(?:\$ )?genret (build data/.*)$", page, re.MULTILINE)
     assert len(commands) == 2
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(DEFAULT_MODEL_VARIABLE, raising=False)

@@ -196,7 +196,7 @@ def no_gguf(file: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (truncated, "transformers cannot read this GGUF file"),
+        (truncated, "transformers cannot read this GGUF file, which may be cut short"),
         (cut_in_its_metadata, "transformers cannot read this GGUF file"),
         (unknown, "GGUF model with architecture clip is not supported"),
         (without_weights, r"1 are missing \(model\.layers\.1\.self_attn\.q_proj\.weight\)"),
