@@ -13,6 +13,7 @@ import pytest
 
 from index_builder.evidence_wish import VectorWish
 from index_builder.ranking import publish_rankings
+from retrieval.index.layout import RANKING_FILE
 from retrieval.ranking.model import Provenance, Ranking
 from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
 from retrieval.types import Mention, RetrieveRequest
@@ -150,7 +151,9 @@ async def test_a_damaged_ranking_is_told_and_another_used(
         DEFAULT_RANKING.weights, DEFAULT_RANKING.nothing, Provenance("asked.tsv", 90, ("names",))
     )
     rankings = Rankings({NO_MODEL: fitted}).to_bytes()
-    publish_rankings(named.path, named.versions[-1], rankings, (), {}, num_queries=90, keep_versions=1)
+    publish_rankings(
+        named.path, named.versions[-1], {RANKING_FILE: rankings}, (), {}, num_queries=90, keep_versions=1
+    )
     async with served(named) as (_, client):
         ranking = (await client.get_index()).ranking
         assert ranking is not None
