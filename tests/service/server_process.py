@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GENRET = [sys.executable, "-m", "service.main"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+_OURS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+ENVIRONMENT = {**os.environ, **_OURS}
 _SECONDS = 120
 
 
@@ -25,7 +26,8 @@ class ServerProcess:
 
     def __init__(self, *options: str) -> None:
         command = [*GENRET, "serve", "--device", "cpu", "--port", "0", *options]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        environment = {**os.environ, **_OURS}  # as it is now, and not when this module was imported
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
