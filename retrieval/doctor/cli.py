@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from decoding.errors import DecodingError, ModelLoadError
-from retrieval.checkpoints import find_checkpoint, local_folder
+from retrieval.checkpoints import find_checkpoint
 from retrieval.defaults import default_model
 from retrieval.errors import GenretError, ModelError
 from retrieval.options import SHOWN, hardware_options
@@ -102,7 +102,6 @@ def doctor_command(
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     place = str(default_model()) if model is None else model
     try:
-        local_folder(find_checkpoint(place).weights)  # transformers would ask the hub for half a minute
         options = ExamineOptions(seed, trees, depth, beams, prompt_tokens)
         report, usage = _examine(place, device, dtype, options, even_if_refused)
     except (ModelLoadError, PlanError, GenretError) as error:
