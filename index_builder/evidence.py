@@ -264,7 +264,7 @@ class EvidenceMaker:
         Damaged ones are dropped: a ranking that needs one is not used, and whoever opens the index is told.
 
         Args:
-            manifest: Of the staged files.
+            manifest: That of the staged files.
             before: The version before.
 
         Raises:

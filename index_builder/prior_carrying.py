@@ -26,7 +26,7 @@ def carried_over(prior: Prior, old: Index, new: Index, number_of_old: npt.NDArra
     An entity that shares a form gains or loses probability when another owner comes, goes or changes.
 
     Args:
-        prior: Of the old version.
+        prior: The old version's.
         old: The version before.
         new: The new version.
         number_of_old: For every new entity the number it had, or -1. Shape: (num_entities,).

