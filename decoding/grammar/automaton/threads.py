@@ -8,9 +8,9 @@ so that alternatives run in lockstep.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from decoding.grammar.automaton.configurations import Configuration
+from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.containers import (
     BEFORE_COLON,
     BEHIND,
@@ -36,16 +36,13 @@ from decoding.grammar.automaton.containers import (
 )
 from decoding.grammar.automaton.cursor import Enclosing, made
 from decoding.grammar.automaton.gaps import gap_at
-from decoding.grammar.automaton.levels import Entry, Levels
+from decoding.grammar.automaton.levels import Entry, Level, Levels
 from decoding.grammar.automaton.nodes import LeafFrame
 from decoding.grammar.automaton.whitespace import START
-from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.leaves.leaf import Leaf, LeafTokens
 from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 from decoding.grammar.shapes import Option
 from decoding.grammar.vocabulary.token_node import TokenNode
-
-if TYPE_CHECKING:
-    from decoding.grammar.automaton.walker import Walk
 
 _ONLY = (0,)
 _Container = ArrayFrame | ObjectFrame | DocumentFrame
@@ -55,6 +52,27 @@ Below = Enclosing | Configuration | None
 # A place of the trie with the container's frame, phase, progress, key label and blanks there, its parents,
 # what is below, and how much higher than the start's it is.
 _Place = tuple[TokenNode, _Container, int, Hashable, int, int, tuple[int, ...], Below, int]
+
+
+class WholeWalk(Protocol):
+    """The walk that threads are a part of: takes tokens, and goes on where they meet or split."""
+
+    tokens: list[int]
+    inside: list[LeafTokens]
+    configurations: Configurations
+
+    def follow(
+        self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
+    ) -> None:
+        """Follow every byte that a level lists."""
+
+    def look_at(self, height: int) -> None:
+        """Count the levels down to one that is so much higher than the start's."""
+
+    def go_on_behind(
+        self, node: TokenNode, parents: tuple[int, ...], label: int, below: Configuration, height: int
+    ) -> None:
+        """Go on at a place of the trie behind a value that has ended."""
 
 
 class Threads:
@@ -67,7 +85,7 @@ class Threads:
 
     __slots__ = ("_frames", "_levels", "_waiting", "_walk")
 
-    def __init__(self, walk: Walk, levels: Levels) -> None:
+    def __init__(self, walk: WholeWalk, levels: Levels) -> None:
         self._walk = walk
         self._levels = levels
         self._frames: Frames = levels.frames

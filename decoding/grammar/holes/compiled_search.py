@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.holes import search_loops
 from decoding.grammar.holes.place import Place
 from decoding.grammar.holes.search import Walked
+from decoding.grammar.holes.search_loops import narrow, walk
 from decoding.grammar.holes.sorted_texts import SortedTexts
 from decoding.grammar.leaves.leaf import FEW_TOKENS
 from decoding.kernels.compiling import keep_nothing
@@ -63,7 +63,7 @@ class CompiledSearch:
 
     def narrow(self, texts: SortedTexts, place: Place, byte: int) -> Place | None:
         """The place behind one byte of JSON, None where no text goes on with it."""
-        found = search_loops.narrow(texts.order, texts.batches.addresses, texts.batches.shift, *place, byte)
+        found = narrow(texts.order, texts.batches.addresses, texts.batches.shift, *place, byte)
         return Place(*found) if found[3] >= 0 else None
 
     def walk(self, texts: SortedTexts, place: Place, positions: tuple[int, ...]) -> Walked:
@@ -74,7 +74,7 @@ class CompiledSearch:
         room = _ROOM
         while True:
             found = np.empty(_EXITS + room, dtype=np.int32)
-            search_loops.walk(
+            walk(
                 texts.order,
                 texts.batches.addresses,
                 texts.batches.shift,
@@ -107,7 +107,7 @@ class CompiledSearch:
 
 
 def _by_depth(trie: FlatTrie) -> tuple[NDArray[np.int32], list[int]]:
-    """Return the nodes as `search_loops.walk` takes them, and where each depth begins and the last ends.
+    """Return the nodes as `walk` takes them, and where each depth begins and the last ends.
 
     Children side by side share cache lines, and one array is a cheaper argument than four.
     """

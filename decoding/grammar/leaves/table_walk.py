@@ -21,7 +21,6 @@ from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.vocabulary.token_node import TokenNode
 
 if TYPE_CHECKING:
-    from decoding.grammar.leaves.numba_walk import CompiledWalk
     from decoding.grammar.vocabulary.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -172,11 +171,11 @@ class TableWalker:
         self.vocabulary = vocabulary
         self._large: Walk = self.walk_levels
         self._trace: Trace = self.trace_levels
-        self._compiled: CompiledWalk | None = None
+        self._compiled_bytes: int | None = None
 
     def warm_up(self) -> None:
         """Compile the loops where numba is there and works; build what NumPy's walks need where not."""
-        if self._compiled is not None:
+        if self._compiled_bytes is not None:
             return
         try:
             from decoding.grammar.leaves.numba_walk import CompiledWalk
@@ -187,12 +186,12 @@ class TableWalker:
                 logger.warning("numba is installed but does not work: %r; tokens are found with NumPy", error)
             _ = self.vocabulary.trie.children
             return
-        self._compiled, self._large, self._trace = compiled, compiled, compiled.trace
+        self._compiled_bytes, self._large, self._trace = compiled.num_bytes, compiled, compiled.trace
 
     @property
     def num_bytes(self) -> int:
         """Memory of what walks keep beside the trie."""
-        return self._compiled.num_bytes if self._compiled is not None else 0
+        return self._compiled_bytes or 0
 
     def tokens(self, leaf: Steps, state: int, node: TokenNode) -> LeafTokens:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""

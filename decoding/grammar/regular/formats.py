@@ -7,14 +7,21 @@ from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
-from decoding.grammar.regular import (
-    format_addresses,
-    format_hosts,
-    format_regex,
-    format_resources,
-    format_times,
-)
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.format_addresses import ipv4, ipv6
+from decoding.grammar.regular.format_hosts import email, hostname, idn_email, idn_hostname
+from decoding.grammar.regular.format_regex import regex
+from decoding.grammar.regular.format_resources import (
+    iri,
+    iri_reference,
+    json_pointer,
+    relative_json_pointer,
+    uri,
+    uri_reference,
+    uri_template,
+    uuid,
+)
+from decoding.grammar.regular.format_times import date, date_time, duration, time
 
 
 class Enforcement(Enum):
@@ -31,25 +38,25 @@ class Enforcement(Enum):
 
 
 _MAKERS: dict[str, tuple[Callable[[], Dfa], Enforcement]] = {
-    "date": (format_times.date, Enforcement.EXACT),
-    "time": (format_times.time, Enforcement.SUBSET),
-    "date-time": (format_times.date_time, Enforcement.SUBSET),
-    "duration": (format_times.duration, Enforcement.EXACT),
-    "email": (format_hosts.email, Enforcement.SUBSET),
-    "idn-email": (format_hosts.idn_email, Enforcement.SUBSET),
-    "hostname": (format_hosts.hostname, Enforcement.SUBSET),
-    "idn-hostname": (format_hosts.idn_hostname, Enforcement.SUBSET),
-    "ipv4": (format_addresses.ipv4, Enforcement.EXACT),
-    "ipv6": (format_addresses.ipv6, Enforcement.EXACT),
-    "uri": (format_resources.uri, Enforcement.EXACT),
-    "uri-reference": (format_resources.uri_reference, Enforcement.EXACT),
-    "iri": (format_resources.iri, Enforcement.EXACT),
-    "iri-reference": (format_resources.iri_reference, Enforcement.EXACT),
-    "uuid": (format_resources.uuid, Enforcement.EXACT),
-    "uri-template": (format_resources.uri_template, Enforcement.EXACT),
-    "json-pointer": (format_resources.json_pointer, Enforcement.EXACT),
-    "relative-json-pointer": (format_resources.relative_json_pointer, Enforcement.SUBSET),
-    "regex": (format_regex.regex, Enforcement.SUBSET),
+    "date": (date, Enforcement.EXACT),
+    "time": (time, Enforcement.SUBSET),
+    "date-time": (date_time, Enforcement.SUBSET),
+    "duration": (duration, Enforcement.EXACT),
+    "email": (email, Enforcement.SUBSET),
+    "idn-email": (idn_email, Enforcement.SUBSET),
+    "hostname": (hostname, Enforcement.SUBSET),
+    "idn-hostname": (idn_hostname, Enforcement.SUBSET),
+    "ipv4": (ipv4, Enforcement.EXACT),
+    "ipv6": (ipv6, Enforcement.EXACT),
+    "uri": (uri, Enforcement.EXACT),
+    "uri-reference": (uri_reference, Enforcement.EXACT),
+    "iri": (iri, Enforcement.EXACT),
+    "iri-reference": (iri_reference, Enforcement.EXACT),
+    "uuid": (uuid, Enforcement.EXACT),
+    "uri-template": (uri_template, Enforcement.EXACT),
+    "json-pointer": (json_pointer, Enforcement.EXACT),
+    "relative-json-pointer": (relative_json_pointer, Enforcement.SUBSET),
+    "regex": (regex, Enforcement.SUBSET),
 }
 
 FORMATS: Mapping[str, Enforcement] = MappingProxyType(

@@ -4,40 +4,53 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from decoding.grammar.schema import arrays, combinations, literals, objects, scalars, unevaluated
+from decoding.grammar.schema.arrays import contains, item_count, items, unique_items
+from decoding.grammar.schema.combinations import all_of, any_of, conditional, negation, one_of, reference
 from decoding.grammar.schema.dialects import Dialect
+from decoding.grammar.schema.literals import constant, enumerated
+from decoding.grammar.schema.objects import (
+    dependencies,
+    dependent_required,
+    dependent_schemas,
+    properties,
+    property_count,
+    property_names,
+    required,
+)
+from decoding.grammar.schema.scalars import NUMERIC, hole, numbers, texts, types
 from decoding.grammar.schema.translation import LATE, Handler, Handlers
+from decoding.grammar.schema.unevaluated import unevaluated_items, unevaluated_properties
 
 _GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
-    (combinations.reference, ("$ref",)),
-    (combinations.reference, ("$dynamicRef",)),
-    (combinations.reference, ("$recursiveRef",)),
-    (scalars.types, ("type",)),
-    (scalars.numbers, tuple(scalars.NUMERIC)),
-    (scalars.texts, ("minLength", "maxLength", "pattern", "format")),
-    (scalars.hole, ("x-genret-index", "x-genret-filter")),
-    (literals.enumerated, ("enum",)),
-    (literals.constant, ("const",)),
-    (objects.properties, ("properties", "patternProperties", "additionalProperties")),
-    (objects.required, ("required",)),
-    (objects.property_count, ("minProperties", "maxProperties")),
-    (objects.property_names, ("propertyNames",)),
-    (objects.dependent_required, ("dependentRequired",)),
-    (objects.dependent_schemas, ("dependentSchemas",)),
-    (objects.dependencies, ("dependencies",)),
-    (arrays.items, ("items", "prefixItems")),
-    (arrays.item_count, ("minItems", "maxItems")),
-    (arrays.contains, ("contains",)),
-    (arrays.unique_items, ("uniqueItems",)),
-    (combinations.all_of, ("allOf",)),
-    (combinations.any_of, ("anyOf",)),
-    (combinations.one_of, ("oneOf",)),
-    (combinations.negation, ("not",)),
-    (combinations.conditional, ("if",)),
+    (reference, ("$ref",)),
+    (reference, ("$dynamicRef",)),
+    (reference, ("$recursiveRef",)),
+    (types, ("type",)),
+    (numbers, tuple(NUMERIC)),
+    (texts, ("minLength", "maxLength", "pattern", "format")),
+    (hole, ("x-genret-index", "x-genret-filter")),
+    (enumerated, ("enum",)),
+    (constant, ("const",)),
+    (properties, ("properties", "patternProperties", "additionalProperties")),
+    (required, ("required",)),
+    (property_count, ("minProperties", "maxProperties")),
+    (property_names, ("propertyNames",)),
+    (dependent_required, ("dependentRequired",)),
+    (dependent_schemas, ("dependentSchemas",)),
+    (dependencies, ("dependencies",)),
+    (items, ("items", "prefixItems")),
+    (item_count, ("minItems", "maxItems")),
+    (contains, ("contains",)),
+    (unique_items, ("uniqueItems",)),
+    (all_of, ("allOf",)),
+    (any_of, ("anyOf",)),
+    (one_of, ("oneOf",)),
+    (negation, ("not",)),
+    (conditional, ("if",)),
 )
 _LATE: tuple[tuple[Handler, tuple[str, ...]], ...] = (
-    (unevaluated.unevaluated_properties, ("unevaluatedProperties",)),
-    (unevaluated.unevaluated_items, ("unevaluatedItems",)),
+    (unevaluated_properties, ("unevaluatedProperties",)),
+    (unevaluated_items, ("unevaluatedItems",)),
 )
 
 

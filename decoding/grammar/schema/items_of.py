@@ -5,13 +5,15 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from decoding.grammar.errors import SchemaLimitError
+from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.schema.array_shape import ListShape
-from decoding.grammar.schema.cases import ArrayCase, Conjunction, ItemQuota, joined
+from decoding.grammar.schema.cases import ArrayCase, Conjunction, ItemQuota, joined, least_of
 from decoding.grammar.schema.conflicts import item_value
 from decoding.grammar.schema.emptiness import DraftArray
+from decoding.grammar.schema.formula import Place
 from decoding.grammar.schema.quota_array_shape import ItemCounter, QuotaArrayShape
-from decoding.grammar.schema.unique_array_shape import unique_array_shape
+from decoding.grammar.schema.unique_array_shape import MAX_LEAST, UniqueArrayShape
 from decoding.grammar.shapes import ValueNode
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def array_shape(builder: NodeBuilder, case: ArrayCase) -> DraftArray:
     """
     most = case.most
     if case.unique is not None and (most is None or most > 1):
-        return unique_array_shape(builder, case, case.unique)
+        return _unique(builder, case, case.unique)
     if case.quotas:
         return _counted(builder, case)
     places = max([len(rule.prefix) for rule in case.rules], default=0)
@@ -39,6 +41,36 @@ def array_shape(builder: NodeBuilder, case: ArrayCase) -> DraftArray:
     prefix = tuple(builder.node(item_value(case, place)) for place in range(places))
     rest = None if most == places else builder.node(item_value(case, places))
     return ListShape(prefix, rest, case.least, most)
+
+
+def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
+    """The shape of an array case with different items.
+
+    Raises:
+        UnsupportedSchemaError: items may be arrays or objects, or are counted besides.
+        SchemaLimitError: more items must differ than are looked for.
+    """
+    if case.quotas:
+        raise UnsupportedSchemaError(place.keyword, place.pointer, "it cannot be combined with counted items")
+    if case.least > MAX_LEAST:
+        reason = f"more than {MAX_LEAST} items must be there and differ"
+        raise SchemaLimitError(place.keyword, place.pointer, reason)
+    places: list[tuple[Leaf, ...]] = []
+    most = case.most
+    for n in range(max([len(rule.prefix) for rule in case.rules], default=0) + 1):
+        if n == most:
+            break
+        cases = builder.expansion.cases(item_value(case, n))
+        if not builder.is_scalar(cases):
+            raise UnsupportedSchemaError(
+                place.keyword, place.pointer, "items that may be arrays or objects cannot be compared"
+            )
+        scalars = builder.scalars(cases, canonical=True)
+        if not scalars:
+            most = least_of(most, n)
+            break
+        places.append(tuple(scalars))
+    return UniqueArrayShape(builder.leaves, places or [()], case.least, most)
 
 
 def _counted(builder: NodeBuilder, case: ArrayCase) -> QuotaArrayShape:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.leaves.alike_exits import SOME_TEXT
 from decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.leaves.texts import Texts
 from decoding.grammar.schema.assignment import cheapest_assignment
-from decoding.grammar.schema.cases import ArrayCase, least_of
-from decoding.grammar.schema.conflicts import item_value
-from decoding.grammar.schema.formula import Place
 from decoding.grammar.schema.members import ENDLESS
 from decoding.grammar.shapes import Option, ValueNode
 
 if TYPE_CHECKING:
     from decoding.grammar.leaves.factory import Leaves
-    from decoding.grammar.schema.algebra import NodeBuilder
 
 MAX_LEAST = 64
 """Most items that may be required to differ: all of them are looked for before the first is written."""
@@ -168,36 +163,6 @@ class UniqueArrayShape:
             known.append(best)
             taken |= {best[1]}
         return known[:number]
-
-
-def unique_array_shape(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
-    """The shape of an array case with different items.
-
-    Raises:
-        UnsupportedSchemaError: items may be arrays or objects, or are counted besides.
-        SchemaLimitError: more items must differ than are looked for.
-    """
-    if case.quotas:
-        raise UnsupportedSchemaError(place.keyword, place.pointer, "it cannot be combined with counted items")
-    if case.least > MAX_LEAST:
-        reason = f"more than {MAX_LEAST} items must be there and differ"
-        raise SchemaLimitError(place.keyword, place.pointer, reason)
-    places: list[tuple[Leaf, ...]] = []
-    most = case.most
-    for n in range(max([len(rule.prefix) for rule in case.rules], default=0) + 1):
-        if n == most:
-            break
-        cases = builder.expansion.cases(item_value(case, n))
-        if not builder.is_scalar(cases):
-            raise UnsupportedSchemaError(
-                place.keyword, place.pointer, "items that may be arrays or objects cannot be compared"
-            )
-        scalars = builder.scalars(cases, canonical=True)
-        if not scalars:
-            most = least_of(most, n)
-            break
-        places.append(tuple(scalars))
-    return UniqueArrayShape(builder.leaves, places or [()], case.least, most)
 
 
 def _label(leaf: Leaf, text: bytes) -> int:
